@@ -51,7 +51,8 @@ class StreamClient:
                 self.session.finished(route.ask(), self.session.answer_timeout_s)
 
     def create(self, name: str | None = None) -> Stream:
-        """Create a stream if it does not exist, and return its partition 0.
+        """Create a stream if it does not exist, and return its partition 0. `get_stream` returns all partitions, and
+        pushes each message to that of its key.
 
         name: the name of the stream; None: the node chooses a name.
         """

@@ -68,7 +68,8 @@ class Stream(StreamAdmin):
 
         data: bytes, or text, which is stored in UTF-8.
         key, headers: stored with the data; they need the protocol `node/stream_push/1`. The headers are a dictionary,
-            or a list of (name, value) pairs.
+            or a list of (name, value) pairs. Of a stream with several partitions, the key does not choose here, but in
+            `PartitionedStream.push`.
 
         Raises PushFailed if the node could not store the message, and other ClientErrors, for example RequestTimeout.
         """

@@ -158,14 +158,28 @@ async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
-async def get_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns a partition, which must exist. Raises StreamNotFound."""
-    from stream_client import RequestRefused
+async def open_source(client: StreamClient, name: str, partition: int | None) -> PartitionedStream:
+    """Returns the partitions to read: all, or only the given one. Raises StreamNotFound."""
+    from stream_client import PartitionedStream, RequestRefused
 
     try:
-        return (await get_partitions(client, name, partition))[0]
+        if partition is None:
+            return await client.get_stream(name)
+        return PartitionedStream(await get_partitions(client, name, partition))
     except RequestRefused:
-        return await _ask_for(client, name, partition)
+        # A peer that does not list its streams has partition 0, as far as anybody can know.
+        return PartitionedStream([await _ask_for(client, name, partition or 0)])
+
+
+async def open_target(client: StreamClient, name: str) -> PartitionedStream:
+    """Returns all partitions of a stream, to push to. Creates the stream, with one partition, if it is missing."""
+    from stream_client import PartitionedStream, RequestRefused
+
+    try:
+        found = await client.find_stream(name)
+    except RequestRefused:
+        found = None
+    return found or PartitionedStream([await client.create(name)])
 
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:

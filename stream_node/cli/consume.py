@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli import index_admin, stream_admin
-from stream_node.cli.client import get_partition, get_partitions, with_client
+from stream_node.cli.client import open_source, with_client
 from stream_node.cli.completion import complete_consumer
 from stream_node.cli.holes import FailOnHoleOption, Holes
 from stream_node.cli.messages import PrintFormat, flush, write_message
 from stream_node.cli.options import (
+    AllOption,
     ContextOption,
     JsonOption,
     NodeOption,
     PartitionOption,
     StreamArgument,
     ViaOption,
+    check_one_or_all,
     not_empty,
 )
 from stream_node.cli.outlet import output_taken, take_singly
 from stream_node.cli.output import tell
 from stream_node.cli.pull import (
-    AllOption,
     FromOption,
     HeadersOption,
     KeysOption,
@@ -42,12 +43,11 @@ from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from stream_client import PartitionedStream, RichMessage, Stream, StreamClient
+    from stream_client import RichMessage, Stream, StreamClient
     from stream_client.consume.consumer import Messages
     from stream_client.share.shared_consumer import SharedMessages
 
 TAIL_MESSAGES = 10
-ReadPartitionOption = Annotated[int | None, typer.Option(min=0, help="Read only this partition. Without it: all.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -72,7 +72,7 @@ def consume(
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
-    partition: ReadPartitionOption = None,
+    partition: PartitionOption = None,
     all_partitions: AllOption = False,
     share: Annotated[
         bool,
@@ -105,8 +105,9 @@ def consume(
     def on_event(event: Exception) -> None:
         tell(str(event))
 
-    if (all_partitions or share) and partition is not None:
-        raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")
+    check_one_or_all(partition, all_partitions)
+    if share and partition is not None:
+        raise UsageError("--partition chooses one, and --share shares all; leave one out")
     print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
 
     async def run(client: StreamClient) -> None:
@@ -136,24 +137,11 @@ def consume(
                     except LeaseLost as lost:
                         tell(str(lost))
             return
-        source = await _source(client, stream, partition)
+        source = await open_source(client, stream, partition)
         async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found, on_event=on_event) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
     with_client(run, node, context, via, waits=follow)
-
-
-async def _source(client: StreamClient, name: str, partition: int | None) -> PartitionedStream:
-    """Returns one partition, or all: without them, a part of the messages would be passed over in silence."""
-    from stream_client import PartitionedStream, RequestRefused
-
-    if partition is None:
-        try:
-            return await client.get_stream(name)
-        except RequestRefused:
-            # A peer that does not list streams has one partition, as far as anybody can know.
-            partition = 0
-    return PartitionedStream([await get_partition(client, name, partition)])
 
 
 def tail(
@@ -163,7 +151,7 @@ def tail(
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
-    partition: PartitionOption = 0,
+    partition: PartitionOption = None,
     all_partitions: AllOption = False,
     limit: StopOption = None,
     keys: KeysOption = False,
@@ -178,20 +166,16 @@ def tail(
 
     Example: stream-node tail logs --last 100 --times
 
-    Only new messages, of every partition: stream-node tail orders --from new --all-partitions
+    Only new messages, of one partition: stream-node tail orders --from new --partition 2
     """
     import trio
 
-    if all_partitions and partition:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    check_one_or_all(partition, all_partitions)
     print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:
-        if all_partitions:
-            sources = await get_partitions(client, stream, None)
-        else:
-            sources = [await get_partition(client, stream, partition)]
+        sources = (await open_source(client, stream, partition)).partitions
         left = limit
         holes = Holes(stream, fail_on_hole)
 

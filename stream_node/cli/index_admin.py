@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.completion import complete_consumer
 from stream_node.cli.options import (
+    AllOption,
     ContextOption,
     DryRunOption,
     JsonOption,
@@ -17,6 +19,7 @@ from stream_node.cli.options import (
     PartitionOption,
     StreamArgument,
     ViaOption,
+    check_one_or_all,
     not_empty,
 )
 from stream_node.cli.output import columns, say, say_json
@@ -46,25 +49,26 @@ def register(app: typer.Typer) -> None:
 def get(
     stream: StreamArgument,
     client_id: ClientOption,
-    partition: PartitionOption = 0,
+    partition: PartitionOption = None,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the saved position of a consumer: the index of its next message, or "none" if no position is saved. The
-    command does not create a position.
+    """Print the saved position of a consumer: the index of its next message, or "none" if no position is saved. Of a
+    stream with several partitions, print a line for each. The command does not create a position.
 
     Example: stream-node index get orders --client billing
     """
 
     async def run(client: StreamClient) -> None:
-        found = await _find(client, client_id, stream, partition)
-        if found is None:
-            await _check_exists(client, stream, partition)
-        index = None if found is None else found.index
-        report = {"client": client_id, "stream": stream, "partition": partition, "index": index}
-        say(as_json, report, "none" if index is None else str(index))
+        saved = await _saved(client, client_id, stream)
+        chosen = await _chosen(client, stream, partition, saved)
+        for at in chosen:
+            index = saved[at].index if at in saved else None
+            report = {"client": client_id, "stream": stream, "partition": at, "index": index}
+            text = "none" if index is None else str(index)
+            say(as_json, report, text if len(chosen) == 1 else f"{text} in {stream}/{at}")
 
     with_client(run, node, context, via)
 
@@ -73,10 +77,8 @@ def set_to(
     stream: StreamArgument,
     position: Annotated[str, typer.Argument(help=f"{START_HELP[:-1]}; or none, to forget the position.")],
     client_id: ClientOption,
-    partition: PartitionOption = 0,
-    all_partitions: Annotated[
-        bool, typer.Option("--all-partitions", help="Set the position in every partition of the stream.")
-    ] = False,
+    partition: PartitionOption = None,
+    all_partitions: AllOption = False,
     dry_run: DryRunOption = False,
     node: NodeOption = None,
     context: ContextOption = None,
@@ -88,18 +90,26 @@ def set_to(
 
     Example: stream-node index set orders first --client billing --dry-run
 
-    Read the last two hours again: stream-node index set orders 2h --client billing --all-partitions
+    Read the last two hours again: stream-node index set orders 2h --client billing
+
+    In one partition: stream-node index set orders 5000 --client billing --partition 2
     """
     from stream_client import set_position
 
     start = None if position == FORGET else parse_start(position, utc_now())
-    if all_partitions and partition:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    check_one_or_all(partition, all_partitions)
 
     async def run(client: StreamClient) -> None:
-        for at, index in await _places(client, stream, None if all_partitions else partition, start):
+        # Forgetting, and a dry run, need the saved positions. Setting reads the one that it replaces.
+        is_asked = dry_run or start is None
+        saved = await _saved(client, client_id, stream) if is_asked else {}
+        places = await _places(client, stream, partition, start, saved)
+        # Index 0 means the beginning of every partition, and any other index is of one.
+        if start and isinstance(start, int) and len(places) > 1 and not all_partitions:
+            raise UsageError(f"an index is of one partition, and {stream} has {len(places)}; say which by --partition")
+        for at, index in places:
             if dry_run:
-                before = await _replaceable(client, client_id, stream, at)
+                before = _replaceable(saved.get(at))
             else:
                 before = await set_position(client, client_id, stream, at, index)
             place = {"client": client_id, "stream": stream, "partition": at}
@@ -152,17 +162,23 @@ def list_all(
 
 
 async def _places(
-    client: StreamClient, stream: str, partition: int | None, start: StartLike | None
+    client: StreamClient,
+    stream: str,
+    partition: int | None,
+    start: StartLike | None,
+    saved: Mapping[int, SavedPosition],
 ) -> list[tuple[int, int | None]]:
     """Returns each chosen partition with the new index for it.
 
     partition: None means all partitions.
     start: where the consumer continues. None means that the position is to be deleted; the returned index is then None,
     too.
+    saved: the saved positions of the consumer, by partition.
     """
-    if start is None and partition is not None:
+    if start is None:
         # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.
-        return [(partition, None)]
+        chosen = [partition] if partition is not None else await _chosen(client, stream, None, saved)
+        return [(at, None) for at in chosen]
     places: list[tuple[int, int | None]] = []
     for each in await get_partitions(client, stream, partition):
         index = start if start is None or isinstance(start, int) else await each.find_index(start)
@@ -172,26 +188,42 @@ async def _places(
     return places
 
 
-async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> SavedPosition | None:
-    """Returns the saved position, or None if there is none. Lists the positions instead of asking for one, because the
-    GET request of the specification would create a missing position."""
+async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int, SavedPosition]:
+    """Returns the saved positions of a consumer in a stream, by partition. Lists the positions instead of asking for
+    each, because the GET request of the specification would create a missing position."""
     from stream_client import list_positions
 
-    found = None
-    async for each in list_positions(client, stream_name=stream, client_id=client_id):
-        if each.partition == partition:
-            found = each
-    return found
+    return {each.partition: each async for each in list_positions(client, stream_name=stream, client_id=client_id)}
 
 
-async def _replaceable(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
+async def _chosen(
+    client: StreamClient, stream: str, partition: int | None, saved: Mapping[int, SavedPosition]
+) -> list[int]:
+    """Returns the chosen partition, or else all partitions of the stream. Raises StreamNotFound if the consumer has
+    saved no position and there is no such stream or partition."""
+    from stream_client import RequestRefused, StreamNotFound
+
+    if partition is not None:
+        if partition not in saved:
+            await _check_exists(client, stream, partition)
+        return [partition]
+    try:
+        return [each.partition for each in await get_partitions(client, stream, None)]
+    except RequestRefused:
+        return sorted(saved) or [0]
+    except StreamNotFound:
+        if not saved:
+            raise
+        return sorted(saved)
+
+
+def _replaceable(found: SavedPosition | None) -> int | None:
     """Returns the saved index, or None without a saved position. Raises RequestRefused if a consumer has the lease,
     because then no other client may set the position."""
     from stream_client import RequestRefused
 
-    found = await _find(client, client_id, stream, partition)
     if found is not None and found.holder is not None:
-        raise RequestRefused(f"{found.holder} holds the lease of partition {partition}; stop that consumer first")
+        raise RequestRefused(f"{found.holder} holds the lease of partition {found.partition}; stop that consumer first")
     return None if found is None else found.index
 
 

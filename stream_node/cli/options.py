@@ -19,6 +19,12 @@ def not_empty(text: str | None) -> str | None:
     return text
 
 
+def check_one_or_all(partition: int | None, all_partitions: bool) -> None:
+    """Raises UsageError for --all-partitions beside --partition."""
+    if all_partitions and partition is not None:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
+
+
 NodeOption = Annotated[
     str | None,
     typer.Option("--node", metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to."),
@@ -39,7 +45,12 @@ ViaOption = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST:PORT", help="Go through the node to another node, at this address. May be repeated."),
 ]
-PartitionOption = Annotated[int, typer.Option(min=0, help="The partition of the stream.")]
+PartitionOption = Annotated[
+    int | None, typer.Option("--partition", min=0, help="Only this partition. Without it, all partitions.")
+]
+AllOption = Annotated[
+    bool, typer.Option("--all-partitions", help="All partitions of the stream, as without --partition.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
 DataDirOption = Annotated[str | None, typer.Option(help="The data directory of a node, running or not.")]

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.client import get_partition, get_partitions, with_client
+from stream_node.cli.client import open_source, with_client
 from stream_node.cli.holes import FailOnHoleOption, Holes
 from stream_node.cli.messages import PrintFormat, flush, write_message
 from stream_node.cli.options import (
+    AllOption,
     ContextOption,
     JsonOption,
     NodeOption,
     PartitionOption,
     StreamArgument,
     ViaOption,
+    check_one_or_all,
 )
 from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
@@ -45,7 +47,6 @@ RawOption = Annotated[
     bool,
     typer.Option("--raw", help="Do not escape control characters at a terminal. Elsewhere they are never escaped."),
 ]
-AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition of the stream.")]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
 PULL_LIMIT = 10
 
@@ -62,7 +63,7 @@ def pull(
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
-    partition: PartitionOption = 0,
+    partition: PartitionOption = None,
     all_partitions: AllOption = False,
     keys: KeysOption = False,
     headers: HeadersOption = False,
@@ -81,12 +82,12 @@ def pull(
 
     At a terminal, control characters in messages are escaped, unless --raw is given.
 
-    Everything, in a form that `push` reads: stream-node pull logs --all-partitions --limit 1000000 --ndjson
+    Everything, in a form that `push` reads: stream-node pull logs --limit 1000000 --ndjson
 
-    --all-partitions prints one partition after the other. --index, --from, --last and --limit apply to each partition.
+    Of a stream with several partitions, one is printed after the other, or only that of --partition. --index, --from,
+    --last and --limit apply to each partition.
     """
-    if all_partitions and partition:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    check_one_or_all(partition, all_partitions)
     print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, length_framed, raw=raw)
     begin = begin_at(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
@@ -94,11 +95,7 @@ def pull(
 
     async def run(client: StreamClient) -> None:
         read = _pull_rich if print_format.is_rich or not isinstance(begin, int) else _pull_plain
-        if all_partitions:
-            sources = await get_partitions(client, stream, None)
-        else:
-            sources = [await get_partition(client, stream, partition)]
-        for source in sources:
+        for source in (await open_source(client, stream, partition)).partitions:
             resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
             if unsaid and resume_index is not None:
                 await _tell_of_more(source, resume_index, ctx)

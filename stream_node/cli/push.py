@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import stat
 import sys
@@ -14,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.client import open_partition, with_client
+from stream_node.cli.client import open_partition, open_target, with_client
 from stream_node.cli.completion import complete_stream
 from stream_node.cli.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, check_one_or_all, not_empty
 from stream_node.cli.output import counted, say
 from stream_node.cli.progress import ProgressLine
 from stream_node.cli.push_counts import PartitionCounts, PushCounts, print_unconfirmed, ranges_of
-from stream_node.cli.values import UsageError, parse_headers
+from stream_node.cli.values import CommandFailed, UsageError, parse_headers
 
 if TYPE_CHECKING:
-    from stream_client import Publisher, Push, StreamClient
+    from stream_client import PartitionedPublisher, Publisher, Push, StreamClient
 
 StreamArgument = Annotated[
     str,
@@ -41,8 +40,8 @@ PushPartitionOption = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="The partition of the stream. Without it: that of the key, 0 without a key, or with --ndjson that which "
-        "each line names.",
+        help="The partition of all messages. Without it, the key of each message chooses, and messages without a key "
+        "go to the partitions in rotation; with --ndjson, a line may name its partition.",
     ),
 ]
 DataOption = Annotated[str | None, typer.Option(help="Push this text as one message.")]
@@ -69,7 +68,7 @@ SpreadOption = Annotated[
     bool,
     typer.Option(
         "--all-partitions",
-        help="Spread the messages over all partitions: by key, or in rotation for messages without a key.",
+        help="Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition.",
     ),
 ]
 IdempotentOption = Annotated[
@@ -80,7 +79,7 @@ IdempotentOption = Annotated[
 ]
 RepeatOption = Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")]
 RateOption = Annotated[float | None, typer.Option(min=0.001, help="The maximum number of messages per second.")]
-WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes.")]
+WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes to a partition.")]
 
 
 def push(
@@ -114,7 +113,7 @@ def push(
 
     With a key, slowly: stream-node push orders --data paid --key 17 --header type=text --repeat 100 --rate 10
 
-    With the keys of a file: stream-node push orders orders.tsv --keys --all-partitions
+    With the keys of a file: stream-node push orders orders.tsv --keys
 
     The output of `pull --ndjson`, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
@@ -136,13 +135,11 @@ def push(
         own_key, message = split_key(line) if keys else (fixed_key, line)
         return MessageInput(message, own_key, stored_headers)
 
-    place: int | _Spread = _Spread.TURNS if all_partitions else partition or 0
-    if not all_partitions and partition is None and (ndjson or keys or key is not None):
-        place = _Spread.AS_SAID if ndjson else _Spread.KEYS
+    as_said = ndjson and not all_partitions and partition is None
     text = None if data is None else data.encode(errors="surrogateescape")
     extent = _extent(text, files or [], repeat, whole=file_per_message, framed=length_framed)
     typed = data is None and not files and sys.stdin.isatty()
-    job = _Job(stream, place, idempotent, window, rate, as_json, extent, typed)
+    job = _Job(stream, partition, as_said, idempotent, window, rate, as_json, extent, typed)
 
     async def run(client: StreamClient) -> None:
         lines = _read_messages(batches, repeat, from_input=data is None and not files)
@@ -163,7 +160,8 @@ def _check(
     all_partitions: bool,
     partition: int | None,
 ) -> None:
-    """Checks the combination of options. Raises UsageError if two of them exclude each other."""
+    """Checks the combination of options. Raises UsageError if two of them exclude each other, and CommandFailed
+    if a file is missing."""
     if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
         raise UsageError(
             "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"
@@ -172,36 +170,28 @@ def _check(
         raise UsageError("with --ndjson each line has its own key and headers; leave --key and --header out")
     if data is not None and files:
         raise UsageError("--data is pushed in place of files; leave one of them out")
+    for file in files or []:
+        # Many a first push has the message itself in this place.
+        if not file.exists():
+            raise CommandFailed(f"{file}: there is no such file; to push this text itself, write --data")
     if keys and key is not None:
         raise UsageError("--key and --keys both say what the key is; leave one out")
-    if all_partitions and partition is not None:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
-
-
-class _Spread(enum.Enum):
-    """How the partition of each message is chosen if the messages go to several partitions.
-
-    TURNS: the key of a message decides. Messages without a key go to the partitions in rotation.
-    KEYS: the key of a message decides. All messages have a key, and a stream that does not exist is made.
-    AS_SAID: each line of the input names a partition. A line that names none goes to partition 0.
-    """
-
-    TURNS = enum.auto()
-    KEYS = enum.auto()
-    AS_SAID = enum.auto()
+    check_one_or_all(partition, all_partitions)
 
 
 class _Job(NamedTuple):
     """Where and how to push.
 
-    place: the number of a partition, or the way in which the partition of each message is chosen.
+    partition: the partition of all messages. None: that of the key of each, in rotation for those without a key.
+    as_said: whether a message may name its partition itself.
     window: the maximum number of unconfirmed pushes.
     rate: the maximum number of messages per second; None means no limit.
     input_is_typed: whether the user types the input at the terminal.
     """
 
     stream: str
-    place: int | _Spread
+    partition: int | None
+    as_said: bool
     idempotent: bool
     window: int
     rate: float | None
@@ -251,39 +241,25 @@ async def _opened(
     """Returns a function that pushes one message to its partition. The stack `publishers` gets the opened publishers,
     and closes them at its end. Raises StreamNotFound."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
-    if job.place is _Spread.KEYS and not await _has_partitions(client, job.stream):
-        job = job._replace(place=0)
-    if job.place in (_Spread.TURNS, _Spread.KEYS):
-        spread = await publishers.enter_async_context((await client.get_stream(job.stream)).publisher(**options))
-        return lambda message: spread.push(message.data, key=message.key, headers=message.headers)
-    by_partition: dict[int, Publisher] = {}
+    by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
+
+    async def open_publisher(partition: int | None) -> Publisher | PartitionedPublisher:
+        stream = await (
+            open_target(client, job.stream) if partition is None else open_partition(client, job.stream, partition)
+        )
+        publisher = by_partition[partition] = await publishers.enter_async_context(stream.publisher(**options))
+        return publisher
 
     async def push(message: MessageInput) -> Push:
-        partition = job.place if isinstance(job.place, int) else message.partition or 0
-        publisher = by_partition.get(partition)
-        if publisher is None:
-            stream = await open_partition(client, job.stream, partition)
-            publisher = by_partition[partition] = await publishers.enter_async_context(stream.publisher(**options))
+        partition = message.partition if job.as_said else job.partition
+        publisher = by_partition.get(partition) or await open_publisher(partition)
         return await publisher.push(message.data, key=message.key, headers=message.headers)
 
-    if isinstance(job.place, int):
+    if not job.as_said:
         # The publisher is opened before the first message, which may take long to arrive, so that a wrong name fails
         # at once.
-        by_partition[job.place] = await publishers.enter_async_context(
-            (await open_partition(client, job.stream, job.place)).publisher(**options)
-        )
+        await open_publisher(job.partition)
     return push
-
-
-async def _has_partitions(client: StreamClient, name: str) -> bool:
-    """Whether a stream exists and has several partitions. False for a peer that does not list streams."""
-    from stream_client import RequestRefused
-
-    try:
-        found = await client.find_stream(name)
-    except RequestRefused:
-        return False
-    return found is not None and found.count > 1
 
 
 async def _push_lines(
@@ -313,7 +289,7 @@ def _report(counts: PushCounts, job: _Job) -> None:
     """Prints the number and the indexes of the stored messages, for each partition that was pushed to. If nothing was
     pushed, prints 0 messages for the chosen partition, or for partition 0 if none was chosen."""
     seconds = time.monotonic() - counts.started_s
-    for partition in sorted(counts.partitions) or [job.place if isinstance(job.place, int) else 0]:
+    for partition in sorted(counts.partitions) or [job.partition or 0]:
         stored = counts.partitions.get(partition, PartitionCounts())
         first, last = stored.first_index, stored.last_index
         report: dict[str, Any] = {"stream": job.stream, "partition": partition, "pushed": stored.count}

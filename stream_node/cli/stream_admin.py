@@ -15,6 +15,7 @@ from stream_node.cli.options import (
     DryRunOption,
     JsonOption,
     NodeOption,
+    PartitionOption,
     StreamArgument,
     ViaOption,
 )
@@ -34,9 +35,6 @@ from stream_node.cli.values import (
 if TYPE_CHECKING:
     from stream_client import Retention, Stream, StreamClient, StreamInfo
 
-OnePartitionOption = Annotated[
-    int | None, typer.Option("--partition", min=0, help="Only this partition. Without it, all partitions.")
-]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation at a terminal.")]
 AgeOption = Annotated[
     str | None, typer.Option("--max-age", metavar="AGE", help="Keep messages for this long: 12h, 7d.")
@@ -137,7 +135,7 @@ def list_all(
 
 def info(
     stream: StreamArgument,
-    partition: OnePartitionOption = None,
+    partition: PartitionOption = None,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
@@ -161,7 +159,7 @@ def info(
 
 def delete(
     stream: StreamArgument,
-    partition: OnePartitionOption = None,
+    partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     keep_positions: Annotated[
@@ -210,7 +208,7 @@ def truncate(
             help="Delete the messages before this index, time or age: 500, 2026-11-01T08:00Z, 7d.",
         ),
     ],
-    partition: OnePartitionOption = None,
+    partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     node: NodeOption = None,
@@ -272,7 +270,7 @@ def retention(
     default: Annotated[
         bool, typer.Option("--default", help="Remove the stream's own retention; the defaults of the node then apply.")
     ] = False,
-    partition: OnePartitionOption = None,
+    partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     node: NodeOption = None,
     context: ContextOption = None,

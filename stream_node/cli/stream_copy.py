@@ -179,10 +179,8 @@ async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there
     """
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:
-        raise CommandFailed(
-            f"{place} ends at {there.next_index}, and {source.name} has messages from {info.first_index} to "
-            f"{info.next_index}: nothing can follow on"
-        )
+        has = f"messages from {info.first_index} to {info.next_index - 1}" if info.count else "no message"
+        raise CommandFailed(f"{place} ends at {there.next_index}, and {source.name} has {has}: nothing can follow on")
     if there.count and last >= info.first_index:
         (original,) = (await source.pull_page(last, 1)).messages
         if not await _has(target, original):

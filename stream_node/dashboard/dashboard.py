@@ -90,7 +90,7 @@ class Dashboard:
         )
         # A page gives its request the identity of the browser's session, and tells errors as pages.
         self.endpoints: tuple[Endpoint, ...] = (
-            Endpoint("GET", "/", lead_here, is_open=True),
+            *(Endpoint("GET", path, lead_here, is_open=True) for path in ("/", PATH + "/")),
             Endpoint("GET", PATH + "/static/{name:path}", serve_asset, is_open=True),
             *(
                 Endpoint(method, PATH + path, self._answering(function), is_open=True)
@@ -172,7 +172,7 @@ def _local(target: str) -> str:
 
 
 async def lead_here(call: Call) -> Response:
-    """Leads a browser from the root to the first page."""
+    """Leads a browser to the first page, from the root and from the address of the dashboard with a slash too many."""
     return RedirectResponse(PATH, 303)
 
 

@@ -3,6 +3,7 @@ change it."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -98,17 +99,23 @@ class Streams:
         return page.go("/stream", name=made.name, done=f"The stream {made.name} is there.")
 
     async def push(self, page: Page) -> Response:
-        """Pushes one message that was typed into the form. As for every push, the confirm comes after the sync."""
+        """Pushes one message that was typed into the form. As for every push, the confirm comes after the sync.
+
+        Without a partition in the form, the key chooses it; without a key, it is chosen at random."""
         fields = await page.form()
         name = fields.get("name", "")
-        partition = number_of(fields, "partition")
+        number = number_of(fields, "partition") if fields.get("partition") else None
         data = _data(fields.get("data", ""), fields.get("form", "text"))
-        key = fields.get("key", "")
+        key = fields.get("key", "").encode() or None
         async with page.client() as client:
             stream = await client.get_stream(name)
-            index = await stream.get_partition(partition).push(data, key=key.encode() if key else None)
-        done = f"Message {index:,} is stored in partition {partition}."
-        return page.go("/messages", stream=name, partition=partition, start=max(0, index - 9), done=done)
+            if number is not None:
+                partition = stream.get_partition(number)
+            else:
+                partition = random.choice(stream.partitions) if key is None else stream.partition_for(key)
+            index = await partition.push(data, key=key)
+        done = f"Message {index:,} is stored in partition {partition.partition}."
+        return page.go("/messages", stream=name, partition=partition.partition, start=max(0, index - 9), done=done)
 
     async def set_retention(self, page: Page) -> Response:
         fields = await page.form()

@@ -94,7 +94,7 @@ def test_a_stream_is_deleted_when_it_is_meant(at_node: CommandLine, stream: str)
     delete = ("stream", "delete", stream)
     assert at_node(*delete, "--dry-run", "--json").read(StreamDeleted) == StreamDeleted(stream, 2, 5, True)
     assert at_node(*delete, "--dry-run").text == f"2 partitions and 5 messages of {stream} would be deleted\n"
-    assert len(at_node("pull", stream).stdout.splitlines()) == 2
+    assert len(at_node("pull", stream).stdout.splitlines()) == 5
     one = at_node(*delete, "--partition", "1", "--json").read(StreamDeleted)
     assert one == StreamDeleted(stream, 1, 3, False)
     assert at_node(*delete).text == f"1 partition and 2 messages of {stream} deleted\n"
@@ -224,6 +224,26 @@ def test_positions_of_all_partitions_are_set(at_node: CommandLine, stream: str) 
     text = at_node(*set_to, "--dry-run").text
     assert text.splitlines()[0] == f"c would go from 1 to 1 in {stream}/0"
     assert "leave one out" in at_node(*set_to, "--partition", "1").failed(2)
+
+
+def test_a_position_is_that_in_every_partition(at_node: CommandLine, stream: str) -> None:
+    """Goal: what `consume` saves without a word about partitions, `index` shows and sets likewise.
+    Method: read two partitions, look, go back to the beginning, read again; one index for both is refused."""
+    fill(at_node, stream, 2)
+    fill(at_node, stream, 3, partition=1)
+    assert len(at_node("consume", stream, "--client", "c").stdout.splitlines()) == 5
+    get, set_to = ("index", "get", stream, "--client", "c"), ("index", "set", stream)
+    assert at_node(*get).text == f"2 in {stream}/0\n3 in {stream}/1\n"
+    assert at_node(*get, "--partition", "1").text == "3\n"
+    assert "say which by --partition" in at_node(*set_to, "1", "--client", "c").failed(2)
+    assert at_node(*get).text == f"2 in {stream}/0\n3 in {stream}/1\n"
+    rows = at_node(*set_to, "first", "--client", "c", "--json").read_lines(IndexSet)
+    assert [(row.partition, row.before, row.index) for row in rows] == [(0, 2, 0), (1, 3, 0)]
+    assert len(at_node("consume", stream, "--client", "c").stdout.splitlines()) == 5
+    assert at_node(*set_to, "1", "--client", "c", "--partition", "1").text == f"c goes from 3 to 1 in {stream}/1\n"
+    forgotten = at_node(*set_to, "none", "--client", "c", "--json").read_lines(IndexSet)
+    assert [(row.partition, row.before, row.index) for row in forgotten] == [(0, 2, None), (1, 1, None)]
+    assert at_node(*get).text == f"none in {stream}/0\nnone in {stream}/1\n"
 
 
 def test_no_position_is_set_beyond_the_end(at_node: CommandLine, stream: str) -> None:

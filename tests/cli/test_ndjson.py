@@ -15,6 +15,7 @@ from stream_client import Header, RichMessage, blocking
 from stream_node.cli.messages import MessageInput, PrintFormat, parse_ndjson, write_message
 from stream_node.cli.values import UsageError
 from stream_node.process import NodeProcess
+from stream_service.names import partition_of
 from tests.cli.command import CommandLine
 
 ALL = PrintFormat.of(False, False, False, False, True, raw=True)
@@ -77,16 +78,20 @@ def timeless(lines: bytes) -> list[dict[str, Any]]:
 
 def test_where_lines_go(at_node: CommandLine, stream: str) -> None:
     at_node("stream", "create", stream, "--partitions", "2")
-    lines = b'{"data": "a", "partition": 1}\n{"data": "b"}\n{"data": "c", "key": "k", "partition": null}\n'
+    lines = b'{"data": "a", "partition": 1}\n{"data": "b"}\n{"data": "c", "key": "d", "partition": null}\n'
 
     def push(*flags: str) -> list[str]:
         done = at_node("push", stream, "--ndjson", *flags, stdin=lines)
         assert done.code == 0, done
         return [line.partition(" (")[0].partition(" in ")[0] for line in done.text.splitlines()]
 
-    assert push() == ["2 messages", "1 message"]
+    # A line without a partition goes where its key belongs, and without a key to the next one in turn.
+    assert push() == ["1 message", "2 messages"]
     assert push("--partition", "0") == ["3 messages"]
     assert sum(int(words.split()[0]) for words in push("--all-partitions")) == 3
+    rows = [json.loads(line) for line in at_node("pull", stream, "--ndjson").stdout.splitlines()]
+    assert partition_of(b"d", 2) == 1
+    assert sorted(row["partition"] for row in rows if row.get("key") == "d") == [0, 1, 1]
     far = at_node("push", stream, "--ndjson", stdin=b'{"data": "a"}\n{"data": "b", "partition": 5}\n')
     assert (far.code, far.text.startswith("1 message in ")) == (1, True)
     assert "has no partition 5: it has partitions 0 to 1" in far.stderr

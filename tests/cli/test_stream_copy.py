@@ -105,7 +105,9 @@ def test_a_retention_and_positions_go_with_it(at_node: CommandLine, node: NodePr
         (info,) = client.get_stream(f"{stream} copy").info()
     assert (info.retention, info.first_index) == (Retention(messages=9), 2)
     at_node("push", f"{stream} copy", "--data", "of its own")
-    assert "nothing can follow on" in at_node("stream", "copy", stream, f"{stream} copy", "--resume").failed(1)
+    assert f"{stream} has messages from 2 to 3: nothing can follow on" in at_node(
+        "stream", "copy", stream, f"{stream} copy", "--resume"
+    ).failed(1)
 
 
 def test_what_cannot_be_copied_is_told(at_node: CommandLine, node: NodeProcess, tmp_path: Path, stream: str) -> None:

@@ -88,12 +88,16 @@ def test_lines_that_begin_with_a_key(at_node: CommandLine, stream: str) -> None:
     assert "no tab ends the key in the line 'no key'" in wrong.stderr
 
 
-def test_pushes_in_turn_over_all_partitions(at_node: CommandLine, stream: str) -> None:
+@pytest.mark.parametrize("flags", [[], ["--all-partitions"]])
+def test_pushes_in_turn_over_all_partitions(at_node: CommandLine, stream: str, flags: list[str]) -> None:
+    """Goal: all partitions are the usual case, also without a word, for what writes and for what reads."""
     at_node("stream", "create", stream, "--partitions", "3")
-    told = at_node("push", stream, "--all-partitions", "--json", stdin=b"x\n" * 9).read_lines(Pushed)
+    told = at_node("push", stream, *flags, "--json", stdin=b"x\n" * 9).read_lines(Pushed)
     assert [(row.partition, row.pushed) for row in told] == [(0, 3), (1, 3), (2, 3)]
-    pulled = at_node("pull", stream, "--all-partitions", "--limit", "2", "--json").read_lines(MessageRow)
+    pulled = at_node("pull", stream, *flags, "--limit", "2", "--json").read_lines(MessageRow)
     assert [(row.partition, row.index) for row in pulled] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    tailed = at_node("tail", stream, *flags, "--last", "3", "--limit", "9", "--json").read_lines(MessageRow)
+    assert sorted((row.partition, row.index) for row in tailed) == [(p, i) for p in range(3) for i in range(3)]
 
 
 def test_a_push_into_one_partition(at_node: CommandLine, stream: str) -> None:
@@ -102,7 +106,8 @@ def test_a_push_into_one_partition(at_node: CommandLine, stream: str) -> None:
     assert (pushed.partition, pushed.first_index, pushed.last_index) == (2, 0, 0)
     pulled = at_node("pull", stream, "--partition", "2", "--json").read(MessageRow)
     assert (pulled.partition, pulled.index, pulled.data) == (2, 0, "x")
-    assert at_node("pull", stream).stdout == b""
+    assert at_node("pull", stream, "--partition", "0").stdout == b""
+    assert at_node("pull", stream).stdout == b"x\n"
 
 
 def test_a_push_never_grows_a_stream(at_node: CommandLine, stream: str) -> None:
@@ -188,7 +193,12 @@ def test_a_pull_that_stops_before_the_end_says_so_and_how_to_go_on(at_node: Comm
     at_node("stream", "create", stream, "--partitions", "2")
     for partition in (0, 1):
         at_node("push", stream, "--partition", partition, stdin=b"".join(b"%d\n" % number for number in range(30)))
-    for flags in ([], ["--times"], ["--from", "first"], ["--partition", "1", "--json"]):
+    for flags in (
+        ["--partition", "0"],
+        ["--partition", "0", "--times"],
+        ["--partition", "0", "--from", "first"],
+        ["--partition", "1", "--json"],
+    ):
         first = at_node("pull", stream, *flags)
         (line,) = first.stderr.splitlines()
         said, _, again = line.partition(": to print them: ")
@@ -198,7 +208,7 @@ def test_a_pull_that_stops_before_the_end_says_so_and_how_to_go_on(at_node: Comm
         everything = at_node("pull", stream, *flags, "--limit", "99")
         assert first.stdout + rest.stdout == everything.stdout
         assert len(everything.stdout.splitlines()) == 30
-    both = at_node("pull", stream, "--all-partitions")
+    both = at_node("pull", stream)
     assert [line.partition(":")[2].partition(":")[0] for line in both.stderr.splitlines()] == [
         f" 20 more messages in {stream}/{partition}" for partition in (0, 1)
     ]

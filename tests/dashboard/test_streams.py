@@ -21,6 +21,7 @@ import pytest
 from access.rights import Right
 from stream_client import Retention, StreamClient, connect, list_positions, set_position
 from stream_node.dashboard.decoding import VIEWS, decode, hex_text
+from stream_service.names import partition_of
 from tests.access.guarded_node import may, write_rules
 from tests.dashboard.dashboard_page import HtmlPage, get, send
 from tests.http.http_node import http_node
@@ -84,6 +85,14 @@ async def test_a_stream_is_made_changed_and_deleted(tmp_path: Path) -> None:
         assert stream.count == 3
         pushed = await send(client, page, "/dashboard/push", data='{"a": 1}', key="k", partition="1")
         assert "Message 0 is stored in partition 1." in (await done(client, pushed)).text
+        form = await get(client, "/stream", name="orders")
+        assert ("option", {"value": ""}) in form.tags
+        for key in ("a", "b", "c", "d"):
+            pushed = await send(client, page, "/dashboard/push", data="x", key=key, partition="")
+            number = partition_of(key.encode(), 3)
+            assert f"is stored in partition {number}." in (await done(client, pushed)).text
+        pushed = await send(client, page, "/dashboard/push", data="x", key="", partition="")
+        assert "is stored in partition" in (await done(client, pushed)).text
         for _ in range(4):
             await stream.get_partition(1).push(b"more")
         kept = await send(client, page, "/dashboard/stream/retention", age="7d", messages="", size="1GiB")
@@ -100,7 +109,7 @@ async def test_a_stream_is_made_changed_and_deleted(tmp_path: Path) -> None:
         assert (stale.status_code, "load its page again" in stale.text) == (403, True)
         assert (await streams.find_stream("orders")) is not None
         gone = await send(client, page, "/dashboard/stream/delete", typed="orders")
-        assert "with 3 messages." in (await done(client, gone)).text
+        assert "with 8 messages." in (await done(client, gone)).text
         assert (await streams.find_stream("orders")) is None
         missing = await get(client, "/stream", 404, name="orders")
         assert "no stream 'orders'" in missing.text

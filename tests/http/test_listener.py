@@ -232,8 +232,9 @@ async def test_a_draining_node_finishes_and_closes(tmp_path: Path) -> None:
 async def test_the_root_leads_a_browser_to_the_dashboard(tmp_path: Path) -> None:
     """A page of messages there names the last message, not the one after it."""
     async with http_node(tmp_path) as node, node.client() as client:
-        answer = await client.get("/", headers={"Accept": "text/html"}, follow_redirects=True)
-        assert (answer.status_code, answer.url.path) == (200, "/dashboard")
+        for path in ("/", "/dashboard/"):
+            answer = await client.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
+            assert (answer.status_code, answer.url.path) == (200, "/dashboard")
         await client.put("/v1/streams/s")
         assert "no messages" in (await client.get("/dashboard/messages?stream=s")).text
         for _ in range(3):
