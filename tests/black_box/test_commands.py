@@ -33,7 +33,7 @@ def here(node: NodeProcess) -> tuple[str, str]:
 
 
 def test_push_pull_and_consume_round_trip(command: Command, here: tuple[str, str], tmp_path: Path) -> None:
-    """From files and from standard input, line ends taken off; in text, and in JSON with one object a line."""
+    """From files and from standard input, line feeds taken off; in text, and in JSON with one object a line."""
     (tmp_path / "a").write_bytes(b"first\nsecond\r\n")
     (tmp_path / "b").write_bytes("\nfünf".encode())
     pushed = command("push", "round", tmp_path / "a", tmp_path / "b", *here, "--json")
@@ -45,7 +45,7 @@ def test_push_pull_and_consume_round_trip(command: Command, here: tuple[str, str
     said = command("push", "round", *here, standard_input=b"\xff\xfe\n")
     assert (said.code, said.text.partition(" (")[0]) == (0, "1 message in round/0 at 4")
 
-    lines = [b"first", b"second", b"", "fünf".encode(), b"\xff\xfe"]
+    lines = [b"first", b"second\r", b"", "fünf".encode(), b"\xff\xfe"]
     pulled = command("pull", "round", environment={"STREAM_NODE_ADDRESS": here[1]})
     assert (pulled.code, pulled.out) == (0, b"".join(line + b"\n" for line in lines))
     rows = [{"partition": 0, "index": index, "data": line.decode()} for index, line in enumerate(lines[:4])]
