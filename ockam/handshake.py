@@ -21,7 +21,7 @@ A client that speaks TLS to a port without TLS first sends a ClientHello, which 
 from __future__ import annotations
 
 from ockam.errors import RemoteProtocolError
-from ockam.tls_faults import TlsFault
+from ockam.tls_faults import PROBE, PROBED, TlsFault
 from ockam.wire import Wire
 from ockam.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.wire_legacy import LEGACY
@@ -102,11 +102,14 @@ class FramingDetector:
         """Processes the next bytes. Returns our hello if it must be sent now, otherwise b"".
 
         Raises RemoteProtocolError of the kind `torn_header` if a byte that was answered as a hello was the beginning of
-        a legacy frame. Raises TlsFault of the kind `tls_unexpected` if the peer speaks TLS.
+        a legacy frame. Raises TlsFault of the kind `tls_unexpected` if the peer speaks TLS, or PROBED if it is a
+        client of ours that only asks who speaks here.
         """
         self.received += chunk
         if is_client_hello(self.received):
             # Our hello tells a client of ours that a node without TLS is here.
+            if PROBE.encode() in self.received:
+                raise TlsFault(PROBED, "a client asks which protocol is spoken here", HEAD.hello)
             raise TlsFault("tls_unexpected", "the peer speaks TLS, and this port does not", HEAD.hello)
         self.wire = maybe_wire(self.received)
         if self._answered and self.wire not in (None, HEAD):

@@ -37,7 +37,7 @@ from ockam.partial_frames import PartialFrames
 from ockam.sockets import socket_name
 from ockam.tcp_statistics import TcpStatistics, Traffic
 from ockam.tls import PLAINTEXT, OutgoingTls, TlsFilesError
-from ockam.tls_faults import TlsFault
+from ockam.tls_faults import PROBED, TlsFault
 from ockam.tls_layer import TlsLayer
 from ockam.tls_listener import TlsListener
 from ockam.tls_stream import connect_tls
@@ -368,12 +368,12 @@ class TcpTransport:
             self._ended.set()
             logger.debug("connection_ended", peer=connection.peer, reason=reason)
             fault = connection.fault
-            if fault is not None:
+            if fault is not None and reason != PROBED:
                 text = str(fault)
                 self._fault_lines.log(
                     logger.warning, "connection_closed", peer=connection.peer, kind=fault.kind, reason=text
                 )
-            if isinstance(fault, TlsFault):
+            if isinstance(fault, TlsFault) and reason != PROBED:
                 self._note_tls_refused(connection, f"{fault.kind}: {fault}")
             self._tell_gone(connection)
 

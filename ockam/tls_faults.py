@@ -22,11 +22,17 @@ The reason and a line feed follow."""
 
 ENDED_IN_HANDSHAKE = "it ended the connection during the TLS handshake; does it speak TLS at this port?"
 
+PROBE = "stream-node-probe"
+"""The protocol (ALPN) in the hello by which a client of ours finds out whether a silent server speaks TLS."""
+PROBED = "tls_probed"
+"""The kind of the fault that ends such a connection. It is no fault of anybody, so nothing warns of it."""
+
 KINDS = {
     "tls_expired": "a certificate has expired, or is not valid yet",
     "tls_no_certificate": "a client certificate is demanded, and none was sent",
     "tls_not_tls": "the other side does not speak TLS",
     "tls_other": "the handshake failed for another reason",
+    PROBED: "a client of this program asked whether the port speaks TLS",
     "tls_refused": "the other side refused our certificate, and did not say why",
     "tls_revoked": "the certificate is in the node's list of revoked certificates",
     "tls_timeout": "the handshake was not complete in time",

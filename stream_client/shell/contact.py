@@ -95,8 +95,12 @@ def _client_hello() -> bytes:
     """Return the first bytes that a TLS client sends."""
     import ssl
 
+    from ockam.tls_faults import PROBE
+
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A stream node without TLS that is only slow knows our question by this name, and warns of nothing.
+    context.set_alpn_protocols([PROBE])
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with contextlib.suppress(
         ssl.SSLWantReadError

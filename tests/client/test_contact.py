@@ -5,19 +5,28 @@ Method: servers of other protocols that wait for their own requests, one that st
 
 from __future__ import annotations
 
+import socket
+import ssl
 from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 
 import pytest
+import trio
+from structlog.testing import capture_logs
 
+from ockam.address import split_host_port
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_client import NodeUnreachable, NotAStreamNode, RequestTimeout
 from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
+from stream_client.shell.contact import identify
 from stream_node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support import strangers
+from tests.support.served import served
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +104,18 @@ def test_a_slow_node_is_no_stranger(shell: ShellName, node: NodeProcess) -> None
 
     with strangers.answering(strangers.Lazy(node.address)) as address:
         run_in(shell, scenario, address)
+
+
+async def test_a_node_that_was_looked_into_warns_of_nothing(tmp_path: Path) -> None:
+    """Another client of TLS, which did not ask but meant it, is told in the log."""
+    with capture_logs() as logs:
+        async with served(tmp_path) as server:
+            assert await trio.to_thread.run_sync(identify, server.address) is None
+            assert not [line for line in logs if line["log_level"] not in ("debug", "info")]
+            context = ssl.create_default_context()
+            with socket.create_connection(split_host_port(server.address)) as other, pytest.raises(ssl.SSLError):
+                await trio.to_thread.run_sync(partial(context.wrap_socket, other, server_hostname="n"))
+    assert [line["kind"] for line in logs if line["log_level"] == "warning"] == ["tls_unexpected"]
 
 
 @pytest.mark.parametrize(
