@@ -22,9 +22,9 @@ from stream_node.cli.options import (
     check_one_or_all,
     not_empty,
 )
-from stream_node.cli.output import columns, say, say_json
+from stream_node.cli.output import age_text, columns, say, say_json
 from stream_node.cli.request_options import with_request_options
-from stream_node.cli.values import START_HELP, UsageError, parse_start, time_text, utc_now
+from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
     from index_service.extensions import SavedPosition
@@ -37,6 +37,8 @@ ClientOption = Annotated[
 ]
 FORGET = "none"
 HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
+NUMBERS = frozenset({2, 3, 4})
+"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
 def register(app: typer.Typer) -> None:
@@ -131,7 +133,8 @@ def list_all(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the saved positions, each with the number of unread messages and the owner of the lease.
+    """List the saved positions, each with the number of unread messages and the owner of the lease. `saved`
+    says how long ago the position was saved.
 
     Example: stream-node index list --stream orders
     """
@@ -143,7 +146,8 @@ def list_all(
             async for each in client.list_streams(stream or "")
             if stream is None or each.stream_name == stream
         }
-        rows, found = [HEAD], 0
+        rows: list[tuple[str, ...]] = [HEAD]
+        found, now_us = 0, int(utc_now().timestamp() * 1e6)
         async for each in list_positions(client, stream_name=stream, client_id=client_id):
             found += 1
             lag = _lag(each.index, ends.get((each.stream_name, each.partition)))
@@ -151,14 +155,19 @@ def list_all(
             if as_json:
                 say_json({**place, "index": each.index, "lag": lag, "saved_us": each.saved_us, "holder": each.holder})
                 continue
-            cells = (each.client_id, each.stream_name, f"{each.partition:,}", f"{each.index:,}")
-            rows.append((*cells, "-" if lag is None else f"{lag:,}", time_text(each.saved_us), each.holder or "-"))
+            rows.append(_cells(each, lag, now_us))
         if not found and stream is not None:
             await _check_exists(client, stream, None)
         if not as_json:
-            say(False, {}, columns(rows, frozenset({2, 3, 4})) if found else "no positions")
+            say(False, {}, columns(rows, NUMBERS) if found else "no positions")
 
     with_client(run, node, context, via)
+
+
+def _cells(found: SavedPosition, lag: int | None, now_us: int) -> tuple[str, ...]:
+    """Returns the cells of a position's row; now_us: the present time, in microseconds since 1970."""
+    numbers = (f"{found.partition:,}", f"{found.index:,}", "-" if lag is None else f"{lag:,}")
+    return (found.client_id, found.stream_name, *numbers, age_text(found.saved_us, now_us), found.holder or "-")
 
 
 async def _places(

@@ -49,6 +49,31 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def size_text(size_bytes: int) -> str:
+    """Formats a size: "512 B", "1.5 KiB", "20 GiB"."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f} {unit}" if unit != "B" and size < 10 else f"{size:.0f} {unit}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Formats a duration with one unit: "5s", "3m", "7h", "12d"."""
+    if seconds is None:
+        return "-"
+    for unit, size_s in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size_s:
+            return f"{seconds // size_s:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+def age_text(time_us: int | None, now_us: int | None) -> str:
+    """Formats how long ago a time was; "-" if it is not known."""
+    return "-" if time_us is None or now_us is None else duration_text((now_us - time_us) / 1e6)
+
+
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
     """Yields the lines of a table that fits into a terminal, if that can be.
 

@@ -19,7 +19,7 @@ from stream_node.cli.options import (
     StreamArgument,
     ViaOption,
 )
-from stream_node.cli.output import columns, confirmed, counted, say, say_json
+from stream_node.cli.output import age_text, columns, confirmed, counted, say, say_json, size_text
 from stream_node.cli.request_options import with_request_options
 from stream_node.cli.stream_copy import copy
 from stream_node.cli.values import (
@@ -28,7 +28,6 @@ from stream_node.cli.values import (
     parse_duration,
     parse_index_or_time,
     parse_size,
-    time_text,
     utc_now,
 )
 
@@ -115,7 +114,7 @@ def list_all(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List streams, with one line for each partition.
+    """List streams, with one line for each partition. `newest` says how long ago the newest message was stored.
 
     Example: stream-node stream list orders --json
     """
@@ -326,9 +325,10 @@ def _row(found: StreamInfo) -> dict[str, Any]:
 
 
 def _cells(found: StreamInfo) -> tuple[str, ...]:
-    numbers = (found.partition, found.first_index, found.next_index, found.count, found.size_bytes)
-    newest = "-" if found.last_time_us is None else time_text(found.last_time_us)
-    return (found.stream_name, *(f"{number:,}" for number in numbers), newest, _kept(found.retention))
+    numbers = (found.partition, found.first_index, found.next_index, found.count)
+    newest = age_text(found.last_time_us, int(utc_now().timestamp() * 1e6))
+    kept = "default" if found.retention is None else _kept(found.retention)
+    return (found.stream_name, *(f"{number:,}" for number in numbers), size_text(found.size_bytes), newest, kept)
 
 
 def _kept_row(kept: Retention | None) -> dict[str, int | None] | None:

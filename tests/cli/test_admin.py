@@ -81,7 +81,7 @@ def test_streams_are_listed_by_prefix_and_inspected(at_node: CommandLine, stream
     assert at_node("stream", "info", f"{stream} one", "--json").read(StreamRow) == full
     head, line = at_node("stream", "info", f"{stream} one").text.splitlines()
     assert head.split() == ["stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps"]
-    assert line.removeprefix(f"{stream} one").split()[:5] == ["0", "0", "3", "3", "15"]
+    assert line.removeprefix(f"{stream} one").split()[:6] == ["0", "0", "3", "3", "15", "B"]
     assert len(at_node("stream", "list", stream).text.splitlines()) == 4
     assert at_node("stream", "list", "no such").text == "no streams\n"
     (one,) = at_node("stream", "info", f"{stream} two", "--partition", "1", "--json").read_lines(StreamRow)

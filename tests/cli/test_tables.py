@@ -10,10 +10,13 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from stream_client import blocking
-from stream_node.cli.output import columns
+from index_service.extensions import SavedPosition
+from stream_client import StreamInfo, blocking
+from stream_node.cli import index_admin, stream_admin
+from stream_node.cli.output import TABLE_COLUMNS, columns
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 
@@ -37,6 +40,18 @@ def test_one_long_name_makes_its_own_row_longer_and_no_other() -> None:
     # A table of long names alone stays a table.
     every = list(columns([("name", "n"), *((f"{number}" * 100, "1") for number in range(9))]))
     assert {line.rindex("1") for line in every[1:]} == {102}
+
+
+def test_usual_rows_of_streams_and_positions_fit_a_terminal() -> None:
+    """Names of a dozen characters, millions of messages, gigabytes, and a lease of a member on another machine."""
+    hours_ago_us = int((time.time() - 7_400) * 1e6)
+    info = StreamInfo("orders-eu", 3, 0, 1_204_331, 3_500_000_000, 1, hours_ago_us, hours_ago_us, None)
+    lines = list(columns([stream_admin.HEAD, stream_admin._cells(info)], stream_admin.NUMBERS))
+    assert lines[1].split() == ["orders-eu", "3", "0", "1,204,331", "1,204,331", "3.3", "GiB", "2h", "default"]
+    position = SavedPosition("billing", "orders", 3, 1_204_331, hours_ago_us, "db-7:40123:c0ffee")
+    lines += columns([index_admin.HEAD, index_admin._cells(position, 12, time.time_ns() // 1000)], index_admin.NUMBERS)
+    assert lines[3].split() == ["billing", "orders", "3", "1,204,331", "12", "2h", "db-7:40123:c0ffee"]
+    assert [line for line in lines if len(line) > TABLE_COLUMNS] == []
 
 
 def test_a_list_of_positions_says_which_process_holds_a_lease(

@@ -21,11 +21,12 @@ from rich.console import Console
 from index_service.extensions import SavedPosition
 from stream_client import blocking
 from stream_client.blocking.positions import SavedIndexes
+from stream_node.cli.output import duration_text, size_text
 from stream_node.node_status import NodeStatus
 from stream_node.process import NodeProcess
 from stream_node.top.rates import SORT_KEYS, make_view
 from stream_node.top.reading import Blocks, Reading
-from stream_node.top.screen import CONSUMER_COLUMNS, STREAM_COLUMNS, draw, duration_text, fit, rate_text, size_text
+from stream_node.top.screen import CONSUMER_COLUMNS, STREAM_COLUMNS, draw, fit, rate_text
 from stream_service.extensions import StreamInfo
 from tests.cli.command import CommandLine
 from tests.cli.top_schemas import TopView
