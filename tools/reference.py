@@ -40,7 +40,8 @@ from stream_node.units import SECONDS, parse_duration, parse_size  # noqa: E402
 from tools.reference_errors import errors_page  # noqa: E402
 from tools.reference_metrics import metrics_page  # noqa: E402
 from tools.reference_protocols import protocols_page  # noqa: E402
-from tools.reference_site import llms_text, python_page  # noqa: E402
+from tools.reference_python import python_page  # noqa: E402
+from tools.reference_site import llms_text  # noqa: E402
 
 MARK = "<!-- Made by `python tools/reference.py`; change the program, not the lines below. -->"
 

@@ -1,4 +1,4 @@
-"""Makes `docs/python.md`, the names that mkdocstrings explains, and `docs/llms.txt`, a line about each page."""
+"""Makes `docs/llms.txt`, a line about each page, and lists the packages for programs with their names."""
 
 from __future__ import annotations
 
@@ -55,15 +55,6 @@ def llms_text() -> str:
             title, text = summary(ROOT / "docs" / name)
             lines.append(f"- [{title}]({name}): {text}")
         sections.append(f"## {part}\n\n" + "\n".join(lines))
-    return "\n\n".join(sections) + "\n"
-
-
-def python_page() -> str:
-    """The generated part of `docs/python.md`."""
-    sections = []
-    for package, what in PACKAGES.items():
-        names = "\n\n".join(f"::: {package}.{name}" for name in public_names(package))
-        sections.append(f"## {package}\n\n{what}.\n\n{names}")
     return "\n\n".join(sections) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""An extension of griffe, which reads the sources for mkdocstrings: docstrings become Markdown.
+"""Makes Markdown of docstrings, for `docs/python.md`.
 
 Our docstrings explain a parameter in a line that begins with its name. Markdown would join such lines to one paragraph.
 """
@@ -6,20 +6,8 @@ Our docstrings explain a parameter in a line that begins with its name. Markdown
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import griffe
 
 EXPLANATION = re.compile(r"^ *(?P<names>`?\w+`?(?:, `?\w+`?)*): +(?P<text>\S.*)$")
-
-
-class Explanations(griffe.Extension):
-    """Makes a list of the lines that explain parameters, fields and words."""
-
-    def on_instance(self, *, obj: Any, **_: Any) -> None:
-        """Changes the docstring of an object, when griffe has read it."""
-        if obj.docstring is not None:
-            obj.docstring.value = as_markdown(obj.docstring.value)
 
 
 def as_markdown(docstring: str) -> str:
@@ -29,7 +17,7 @@ def as_markdown(docstring: str) -> str:
     for line in docstring.splitlines():
         found = EXPLANATION.match(line)
         if found:
-            if not within:
+            if not within and lines and lines[-1]:
                 lines.append("")
             within = True
             names = ", ".join(f"`{name.strip('`')}`" for name in found["names"].split(", "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -129,6 +130,23 @@ def test_the_page_for_programs_has_every_public_name() -> None:
 
     for package in (stream_client, block_node.client, cardinal_streams):
         assert reference_site.public_names(package.__name__) == package.__all__
+
+
+def test_the_page_for_programs_explains_each_name_where_one_reads_it() -> None:
+    """Goal: the page can be read in the repository. Method: what `inspect` says of the same names, looked for in it."""
+    import stream_client
+
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    assert ":::" not in page
+    for name in stream_client.__all__:
+        value = getattr(stream_client, name)
+        if not inspect.isclass(value):
+            continue
+        (section,) = re.findall(rf"^## stream_client$.*?^### {name}\n(.*?)^##", page, re.DOTALL | re.MULTILINE)
+        first = (inspect.getdoc(value) or "").splitlines()[0]
+        assert first in section, name
+        own = [each for each in vars(value) if inspect.isfunction(vars(value)[each]) and each[0] != "_"]
+        assert [each for each in own if f"**{name}.{each}**" not in section] == [], name
 
 
 def test_llms_txt_has_a_line_for_each_page() -> None:
