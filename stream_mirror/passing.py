@@ -15,6 +15,7 @@ from ockam.address import tcp
 from ockam.forwarding import OpenRequests
 from ockam.message import Message, Origin
 from ockam.node import Node
+from ockam.protocol import ProtocolError
 from ockam.worker import Worker
 from stream_mirror.figures import Identity
 from stream_service.extensions import RICH_PUSH
@@ -80,4 +81,14 @@ class Passing(Worker):
             and bool(message.return_route)
             and self.context.address not in message.return_route
             and (gate is None or name == source_name or gate.holds(message.origin, Right.WRITE, source_name))
+            and (gate is None or not _has_number(message.payload))
         )
+
+
+def _has_number(payload: bytes) -> bool:
+    """Whether a push has a sequence number. Its publisher id belongs to an identity, and at the source all senders are
+    one: that of this node."""
+    try:
+        return payload.startswith(RICH_PUSH.tag) and RICH_PUSH.decode_request(payload).sequence is not None
+    except ProtocolError:
+        return False

@@ -22,6 +22,7 @@ from ockam.worker import Worker
 from stream_client import connect
 from stream_mirror.passing import Passing
 from stream_mirror.protocol import MirrorAction, MirrorCondition
+from stream_service.extensions import RichStatus
 from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.mirroring import Role
 from stream_service.names import stream_address
@@ -29,6 +30,7 @@ from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from tests.access.guarded_node import guarded, may
 from tests.access.ways import WIRES, Token
 from tests.mirror.mirrors import add, contents, follows_to, is_in, request, role_of, wait_for
+from tests.support.rich import push
 from tests.support.served import PATIENCE_S, Served, served
 from tests.support.stream_peer import StreamPeer
 
@@ -122,6 +124,33 @@ async def test_who_may_not_push_to_the_source_does_not_through_a_mirror_of_anoth
         (confirmed,) = await publish(await writer.peer(b, HEAD), [b"y"])
         assert (refused.status, confirmed.status) == (Status.ERROR, Status.OK)
         assert [each.data for each in (await contents(a.address, "source"))[2]] == [b"y"]
+
+
+async def test_a_co_writer_uses_up_no_numbers_of_another_through_a_mirror(tmp_path: Path) -> None:
+    """At the source, both are the node of the mirror. So a push with a number is told to go there itself."""
+    folder = tmp_path / "b"
+    for each in (tmp_path / "a", folder):
+        each.mkdir()
+    good, bad = Token(folder, "good"), Token(folder, "bad")
+    rules = [
+        may(Right.ADMIN | Right.FORWARD | CLIENT),
+        *(may(CLIENT, "", each.identity, each.identity[6:]) for each in (good, bad)),
+    ]
+    async with (
+        guarded(tmp_path / "a", may(CLIENT | Right.INDEX)) as a,
+        guarded(folder, *rules, mirror_passes_pushes=True, error_delay_s=0.0) as b,
+    ):
+        source = a.running
+        await (await source.peer()).create("s")
+        await add(b.running.address, "s", source.address)
+        await wait_for(b.running.address, follows_to(0))
+        for way, data in ((bad, b"evil"), (good, b"mine")):
+            confirm = await push(await way.peer(b, HEAD), S, data, sequence=(b"id of good", 0))
+            assert confirm.status is RichStatus.ERROR, "as a mirror refuses"
+        confirm = await push(await good.peer(b, HEAD), S, b"no number", key=b"k")
+        assert confirm.status is RichStatus.OK
+        confirm = await push(await source.peer(), S, b"mine", sequence=(b"id of good", 0))
+        assert confirm.status is RichStatus.OK, "not a false duplicate"
 
 
 async def test_a_source_answers_only_those_whose_pushes_it_has_got() -> None:
