@@ -118,7 +118,7 @@ def restore(
     from stream_node.worker_backups import restore_all
     from stream_node.worker_directory import one_database_folder
 
-    target = Path(load_config({"data_dir": data_dir}).data_dir)
+    target = Path(as_given := load_config({"data_dir": data_dir}).data_dir)
     with progress_shown() as progress:
         if file is None and source is not None:
             manifests, found = restore_all(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
@@ -132,7 +132,7 @@ def restore(
     report = {
         "backup": None if source is None else str(source),
         "file": None if file is None else str(file),
-        "data_dir": str(target),
+        "data_dir": as_given,
         "streams": held.streams,
         "messages": held.messages,
         "bytes": held.data_bytes,
@@ -145,7 +145,7 @@ def restore(
         "replaced_messages": present.messages,
     }
     counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
-    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {target}"
+    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {as_given}"
     text += ", verified" if report["verified"] else ""
     if held.newest_us is not None:
         text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
