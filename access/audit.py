@@ -1,8 +1,9 @@
 """Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
 
 `audit_lines` bounds the number of lines, so a flood neither fills the disk nor hides the lines about others. The file
-is only ever appended to. Call `reopen` after a log rotation. A line that cannot be written is counted and lost, and the
-node goes on; the number of lost lines is in the file as soon as it can be written again.
+is only ever appended to, and its lines have seals (`audit_chain`). Call `reopen` after a log rotation. A line that
+cannot be written is counted and lost, and the node goes on; the number of lost lines is in the file as soon as it can
+be written again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from access.audit_chain import AuditChain
 from access.audit_lines import ACTS, REFUSALS, AuditLines, Entry
 
 FILE_MODE = 0o640
@@ -31,13 +33,15 @@ class Audit:
 
     file: where the lines are written; None: nothing is written.
     now_us: returns the time in microseconds since 1970.
+    chain: the name of the chain of this process, see `AuditChain`.
     failed: the number of lines that could not be written.
     """
 
-    def __init__(self, file: Path | None, now_us: Callable[[], int]) -> None:
+    def __init__(self, file: Path | None, now_us: Callable[[], int], chain: str = "w00") -> None:
         """Opens the file. Raises OSError."""
         self._file = file
         self._now_us = now_us
+        self._chain = AuditChain(chain)
         self._descriptor: int | None = None
         self._refusals = AuditLines(REFUSALS, more="refused_more")
         self._acts = AuditLines(ACTS, more="admitted_more")
@@ -68,10 +72,9 @@ class Audit:
         assert self._descriptor is not None, "the file is open"
         time = datetime.fromtimestamp(self._now_us() / 1e6, UTC).isoformat(timespec="milliseconds")
         fields = {name: _cut(value) for name, value in msgspec.to_builtins(entry).items()}
-        data = msgspec.json.encode({"time": time.replace("+00:00", "Z"), **fields}) + b"\n"
+        line = self._chain.sealed(msgspec.json.encode({"time": time.replace("+00:00", "Z"), **fields}))
         # A part of a line that the last write has left must not become the beginning of this line.
-        if self._is_torn:
-            data = b"\n" + data
+        data = b"%s%s\n" % (b"\n" if self._is_torn else b"", line)
         try:
             # The file is opened for appending, so one write is one whole line, also beside another program.
             written = os.write(self._descriptor, data)
@@ -81,9 +84,12 @@ class Audit:
         # A disk that becomes full takes the beginning of a line.
         if written:
             self._is_torn = written < len(data)
-        if written < len(data):
+        # Without the end of the line, the line is there nevertheless.
+        if written < len(data) - 1:
             self._tell_lost("only a part of a line was written")
-        return written == len(data)
+            return False
+        self._chain.note_written(line)
+        return True
 
     def _tell_lost(self, reason: str) -> None:
         if not self._untold_intervals:
@@ -122,6 +128,7 @@ class Audit:
         self._close_file()
         self._descriptor = descriptor
         self._is_torn = _is_torn(self._file)
+        self._chain.open(self._file)
 
     def close(self) -> None:
         """Writes what is still counted, and closes the file."""

@@ -24,6 +24,7 @@ from ockam.tcp import TcpTransport
 from stream_node.block_services import KEEPERS
 from stream_node.config import Config, ConfigError
 from stream_node.identity_limits import ExcessLog
+from stream_node.worker_place import WorkerPlace, worker_name
 
 INTERVAL_S = 0.5
 """The interval at which the node looks whether the file of rules has changed, in seconds."""
@@ -168,12 +169,18 @@ class NodeAccess:
 
 
 def open_access(
-    config: Config, node: Node, tcp: TcpTransport, now_us: Callable[[], int], nursery: trio.Nursery
+    config: Config,
+    node: Node,
+    tcp: TcpTransport,
+    now_us: Callable[[], int],
+    nursery: trio.Nursery,
+    place: WorkerPlace | None = None,
 ) -> NodeAccess | None:
     """Makes the node check its messages by the rules in the file that the settings name, and watches this file.
 
     Returns the rules as a running part of the node; None if the settings name no file.
     nursery: runs the task that watches the file until it is cancelled.
+    place: the place of a worker process; None: the node has one process.
     Raises ConfigError.
     """
     if config.access_rules is None:
@@ -184,7 +191,7 @@ def open_access(
     except RulesError as error:
         raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
     try:
-        audit = Audit(audit_file(config), now_us)
+        audit = Audit(audit_file(config), now_us, worker_name(0 if place is None else place.number))
     except OSError as error:
         raise ConfigError(f"audit_log: cannot write {error}") from error
     authorizer = Authorizer(node, Rules([*KEEPERS, *rules.rules]), audit, answer_delay_s=config.error_delay_s)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from access import TokenFileError, load_tokens
+from access.audit_chain import audit_files, examine_audit
 from access.rule_file import RulesError, load_rules
 from ockam.address import split_host_port
 from stream_node.access import audit_file, is_loopback, lacking
@@ -36,6 +37,7 @@ def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]
         check_rules(config),
         check_tokens(config),
         check_identities(config),
+        check_audit(config),
         check_private_files(config),
     ]
 
@@ -158,17 +160,42 @@ def check_identities(config: Config) -> Finding:
     return Finding("secure channel", "ok", text, values)
 
 
+def check_audit(config: Config) -> Finding:
+    """Checks the seals of all lines of the audit log, also of its rotated files."""
+    try:
+        files = audit_files(audit_file(config))
+        found = examine_audit(files)
+    except OSError as error:
+        return Finding("audit log", "wrong", f"{error}: whether lines are missing is not known", {"sealed": None})
+    values: Values = {"sealed": found.sealed, "unsealed": found.unsealed, "cut": found.cut}
+    if found.problem_count:
+        more = found.problem_count - len(found.problems)
+        text = "; ".join([*found.problems, *([f"and {more} more"] if more else [])])
+        advice = "compare with a copy, then move the damaged file away"
+        return Finding("audit log", "wrong", f"the audit log is not what was written; {advice}: {text}", values)
+    counts = [
+        f"{number:,} {what}"
+        for number, what in (
+            (found.sealed, "lines as they were written"),
+            (found.unsealed, "without a seal, of an older version"),
+            (found.cut, "cut by a crash or a full disk"),
+        )
+        if number
+    ]
+    return Finding("audit log", "ok", ", ".join(counts) or "none", values)
+
+
 def check_private_files(config: Config) -> Finding:
     """Checks that other users of this machine cannot read the files with secrets."""
     tokens = [text.partition("=")[2] for text in config.forward_tokens]
     named = [Path(name) for name in (config.tls_certificate_key, *tokens) if name is not None]
     # A group may read the audit log. The other files of the data directory are for the user of the node only.
-    audit = audit_file(config)
+    audit = audit_files(audit_file(config))
     own = [
         file
         for folder in (Path(config.data_dir), *worker_folders(Path(config.data_dir)))
         for file in sorted(folder.glob("*"))
-        if file.is_file() and file != audit
+        if file.is_file() and file not in audit
     ]
     exposed = [str(file) for file in dict.fromkeys((*named, *own)) if _is_readable_by_others(file)]
     if exposed:

@@ -161,7 +161,7 @@ class Server:
                     tls = make_tls(config)
                     tokens = NodeTokens(config)
                     tcp = make_tcp(config, node, nursery, tls, tokens)
-                    self._access = open_access(config, node, tcp, wall_clock_us, nursery)
+                    self._access = open_access(config, node, tcp, wall_clock_us, nursery, self._place)
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
                     if is_member:
                         self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place)

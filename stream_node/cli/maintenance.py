@@ -185,7 +185,7 @@ def _replaced(present: Present) -> str:
 
 def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     """Read and check everything in the database: schema, gaps, order, checksums and sizes. With several workers, this
-    checks the databases of all of them.
+    checks the databases of all of them. Then check the seals of the small files, and of all lines of the audit log.
 
     Example: stream-node verify --data-dir ./data
     """
@@ -234,9 +234,10 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
 def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
     """Returns what is wrong with the small files of a data directory. folders: those of its databases."""
     from stream_node.clock_note import find_problem
-    from stream_node.doctor_access import check_identities, check_tokens
+    from stream_node.doctor_access import check_audit, check_identities, check_tokens
 
-    found = [each.text for each in (check_tokens(config), check_identities(config)) if each.status == "wrong"]
+    checks = (check_tokens, check_identities, check_audit)
+    found = [each.text for each in (check(config) for check in checks) if each.status == "wrong"]
     return [*found, *filter(None, map(find_problem, folders))]
 
 
@@ -263,8 +264,8 @@ def doctor(
 
     The checks are: SQLite and its known bugs, a Litestream beside the database, the file system, the duration of a
     sync, free disk space, the database file or the PostgreSQL server, the clock, the limit on open files, the
-    addresses, and the files of TLS, rules, tokens and identities. With several workers, the database of each is
-    checked, and its name stands in front.
+    addresses, the files of TLS, rules, tokens and identities, and the lines of the audit log. With several workers,
+    the database of each is checked, and its name stands in front.
 
     Example: stream-node doctor --data-dir ./data --json
     """

@@ -27,7 +27,10 @@ class Clock:
 
 
 def lines(file: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    """The lines without their seals."""
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert all(line.pop("seal") for line in found)
+    return found
 
 
 def test_a_line_says_who_did_what_and_when(tmp_path: Path) -> None:

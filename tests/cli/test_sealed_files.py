@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from access import TokenFileError, load_tokens
+from access import Audit, Entry, TokenFileError, load_tokens
+from access.audit_chain import PROBLEMS_MAX
 from access.tokens import create_token, revoke_token
 from secure_channel.errors import IdentityFileError
 from secure_channel.trust_list import load_trusted, save_trusted
@@ -22,6 +23,7 @@ from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.clock_note import Known, read_known, write_note
 from stream_node.config import Config
 from stream_node.doctor import examine
+from stream_node.doctor_access import check_audit, check_private_files
 from stream_node.token_services import token_file
 from tests.cli.command import CommandLine
 
@@ -106,3 +108,24 @@ def test_verify_and_doctor_name_a_damaged_file(tmp_path: Path, command: CommandL
         assert (done.code, str(file) in done.text) == (1, True)
         config = Config(data_dir=str(tmp_path), secure_channel=True)
         assert any(str(file) in each.text for each in examine(config) if each.status != "ok")
+
+
+def test_verify_and_doctor_tell_a_damaged_audit_log(tmp_path: Path, command: CommandLine) -> None:
+    Database.open(tmp_path).close()
+    file, rotated = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
+    rotated.write_bytes(b'{"time":"2026-01-01T00:00:00.000Z","event":"admitted"}\n')
+    rotated.chmod(0o640)
+    audit = Audit(file, lambda: 1_790_000_000_000_000)
+    for number in range(2 * PROBLEMS_MAX + 5):
+        audit.note(Entry("admitted", name=str(number)))
+    audit.close()
+    config = Config(data_dir=str(tmp_path))
+    assert command("verify", "--data-dir", tmp_path).code == 0
+    found = check_audit(config)
+    assert (found.status, found.values) == ("ok", {"sealed": 45, "unsealed": 1, "cut": 0})
+    assert check_private_files(config).status == "ok", "a group may read the log, also a rotated one"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[::2]))
+    done = command("verify", "--data-dir", tmp_path)
+    assert (done.code, f"{file}, line 2:" in done.text) == (1, True)
+    wrong = [each for each in examine(config) if each.check == "audit log"]
+    assert [(each.status, "and 2 more" in each.text) for each in wrong] == [("wrong", True)]
