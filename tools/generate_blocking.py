@@ -37,6 +37,7 @@ MODULES: dict[str, str] = {
         "consume/consumer",
         "share/leases",
         "share/shared_consumer",
+        "watch",
         "publish",
         "admin",
         "streams",

@@ -58,6 +58,10 @@ class PartitionMerge(Generic[K]):
         self._parts = {key: PartitionCursor() for key in keys}
         self._slack_us = slack_us
 
+    def add(self, key: K) -> None:
+        """Adds a partition that the topic has got since."""
+        self._parts[key] = PartitionCursor()
+
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:
         """Adds the next deliveries of a partition.
 

@@ -4,7 +4,8 @@ The key of a message is stored with the message, and chooses its partition. The 
 partition. The transport saves no offsets; the module `checkpoints` saves them.
 
 The first client that opens a topic decides how many partitions the topic has; all other clients use this number.
-Partitions that are added later are read only by subscriptions that begin after the addition.
+Partitions that are added later are noticed within some seconds, by subscriptions and by producers
+(`stream_client.watch`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from stream_client import (
 )
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
 from stream_client.consume.reader import Merge, Reader
+from stream_client.watch import PartitionWatch
 from stream_service.extensions import FromIndex
 from stream_service.names import partition_of
 
@@ -74,6 +76,8 @@ class StreamTransport:
         self._page_messages = page_messages
         self._on_hole = on_hole
         self._publishers: dict[str, list[Publisher]] = {}
+        self._watches: dict[str, PartitionWatch] = {}
+        self._grown: set[str] = set()
         self._created: dict[str, int] = {}
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
@@ -87,6 +91,7 @@ class StreamTransport:
                 raise PayloadOutOfRange(f"a key of {len(key)} bytes; a stream stores keys of at most {KEY_BYTES_MAX}")
         sent: list[tuple[Publisher, Push]] = []
         for topic, records in outgoing.items():
+            self._follow_growth(topic)
             publishers = self._publishers.get(topic) or await self._open_publishers(topic)
             for key, value in records:
                 publisher = publishers[partition_of(key, len(publishers))]
@@ -115,8 +120,11 @@ class StreamTransport:
         Creates topics that do not exist.
         """
         starts = []
+        watched = {}
         for topic in topics:
-            for stream in await self._open(topic):
+            streams = await self._open(topic)
+            watched[topic] = len(streams)
+            for stream in streams:
                 starts.append((stream, position.get(source_of(topic, stream.partition), 0)))
         receiver = StreamReceiver(
             starts,
@@ -125,6 +133,9 @@ class StreamTransport:
             page_messages=self._page_messages,
             on_hole=self._on_hole,
         )
+        if not stop_at_end:
+            for topic, partitions in watched.items():
+                receiver.watch(self.client, topic, partitions)
         try:
             yield receiver
         finally:
@@ -132,6 +143,10 @@ class StreamTransport:
 
     def close(self) -> None:
         """Closes the publishers of all topics."""
+        for watch in self._watches.values():
+            watch.stop()
+        self._watches.clear()
+        self._grown.clear()
         for publishers in self._publishers.values():
             for publisher in publishers:
                 publisher.close()
@@ -152,11 +167,24 @@ class StreamTransport:
         partitions = wanted if found is None else len(found.partitions)
         return (await self.client.create_partitioned(topic, partitions)).partitions
 
+    def _follow_growth(self, topic: str) -> None:
+        """Forgets the publishers of a topic that has more partitions by now: a key belongs to another one then."""
+        if topic in self._grown:
+            self._grown.discard(topic)
+            self._watches.pop(topic).stop()
+            for publisher in self._publishers.pop(topic, ()):
+                publisher.close()
+        elif topic in self._watches:
+            self._watches[topic].poll()
+
     async def _open_publishers(self, topic: str) -> list[Publisher]:
         streams = await self._open(topic)
         # Another task may have opened the topic meanwhile; then its publishers are used, so that order is kept.
         if topic not in self._publishers:
             self._publishers[topic] = [stream.publisher(self._window, keep_failed=True) for stream in streams]
+            self._watches[topic] = PartitionWatch(
+                self.client.session, topic, len(streams), lambda partitions: self._grown.add(topic)
+            )
         return self._publishers[topic]
 
 
@@ -185,19 +213,35 @@ class StreamReceiver:
         self._pages = Merge(starts[0][0].session.shell) if starts else None
         self._next: dict[Reader, int] = {}
         self._streams: dict[Reader, Stream] = {}
+        self._watches: list[PartitionWatch] = []
+        self._merge: PartitionMerge[Reader] = PartitionMerge(())
         for stream, offset in starts:
-            assert self._pages is not None
-            reader = Reader(
-                stream.session,
-                stream.handle,
-                FromIndex(offset),
-                page_messages=page_messages,
-                waits=False,
-                on_page=self._pages.arrived,
-                created_us=created.get(source_of(stream.name, stream.partition), 0),
-            )
-            self._next[reader], self._streams[reader] = offset, stream
-        self._merge = PartitionMerge(self._next)
+            self._read(stream, offset, created.get(source_of(stream.name, stream.partition), 0))
+
+    def watch(self, client: StreamClient, topic: str, partitions: int) -> None:
+        """Also reads partitions that the topic gets later. `partitions`: the number of partitions that it has."""
+
+        def grow(added: list[int]) -> None:
+            for handle in client.session.core.find_handles(topic, added):
+                self._read(Stream(client.session, handle), 0, 0)
+
+        self._watches.append(PartitionWatch(client.session, topic, partitions, grow))
+
+    def _read(self, stream: Stream, offset: int, created_us: int) -> None:
+        assert self._pages is not None
+        reader = Reader(
+            stream.session,
+            stream.handle,
+            FromIndex(offset),
+            page_messages=self._page_messages,
+            waits=False,
+            on_page=self._pages.arrived,
+            created_us=created_us,
+        )
+        self._next[reader], self._streams[reader] = offset, stream
+        self._merge.add(reader)
+        # A reader that waits for a page then asks for those of the new partition, too.
+        self._pages.wake()
 
     async def receive_some(self) -> Sequence[Delivery]:
         """Returns the oldest deliveries, at most one page, or an empty list when every partition was read to its end.
@@ -205,6 +249,8 @@ class StreamReceiver:
         Raises the client's errors, and `StreamRemade` if a stream was deleted and created again meanwhile.
         """
         while self._pages is not None:
+            for watch in self._watches:
+                watch.poll()
             for reader in self._next:
                 if self._merge.left(reader) < self._page_messages:
                     reader.ask()
@@ -220,6 +266,8 @@ class StreamReceiver:
         return ()
 
     def close(self) -> None:
+        for watch in self._watches:
+            watch.stop()
         for reader in list(self._streams):
             reader.stop()
         self._next.clear()

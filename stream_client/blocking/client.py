@@ -75,7 +75,11 @@ class StreamClient:
             existing = self.find_stream(made[0].name)
         except RequestRefused:
             existing = None
-        return existing if existing is not None and existing.count > partitions else PartitionedStream(made)
+        return (
+            existing
+            if existing is not None and existing.count > partitions
+            else PartitionedStream(made, is_whole=existing is not None)
+        )
 
     def find_stream(self, name: str) -> PartitionedStream | None:
         """Return all partitions of a stream, or None if the stream does not exist.
@@ -88,7 +92,8 @@ class StreamClient:
                 break
             partitions.append(info.partition)
         handles = self.session.core.find_handles(name, partitions)
-        return PartitionedStream([Stream(self.session, handle) for handle in handles]) if handles else None
+        streams = [Stream(self.session, handle) for handle in handles]
+        return PartitionedStream(streams, is_whole=True) if streams else None
 
     def get_stream(self, name: str) -> PartitionedStream:
         """Return all partitions of a stream. Raises StreamNotFound, with similar names in its text, if there is no such

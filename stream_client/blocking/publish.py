@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
 from stream_client.blocking.session import Session
+from stream_client.blocking.watch import PartitionWatch
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.core.sequence_machine import SequenceMachine
@@ -207,12 +208,23 @@ class PartitionedPublisher:
     as the end of a `Publisher` block does.
     """
 
-    def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
-        """by_partition: the publishers of the partitions that still exist, by partition number."""
+    def __init__(
+        self,
+        name: str,
+        by_partition: Mapping[int, Publisher],
+        watch: Callable[[Callable[[list[int]], None]], PartitionWatch] | None = None,
+        open_publisher: Callable[[int], Publisher] | None = None,
+    ) -> None:
+        """by_partition: the publishers of the partitions that still exist, by partition number.
+        watch: makes what notices partitions that are added to the stream later, and open_publisher the publisher of
+            one of them; None: the publisher writes only to the partitions that it was given.
+        """
         self._name = name
-        self._by_partition = by_partition
+        self._by_partition = dict(by_partition)
         self._publishers = tuple(by_partition.values())
         self._chooser = PartitionChooser(max(by_partition) + 1, sorted(by_partition))
+        self._watch = None if watch is None else watch(self._grow)
+        self._open_publisher = open_publisher
 
     def __repr__(self) -> str:
         partitions = f"{len(self._publishers)} partitions"
@@ -228,6 +240,8 @@ class PartitionedPublisher:
             if kind is None:
                 self.flush()
         finally:
+            if self._watch is not None:
+                self._watch.stop()
             for publisher in self._publishers:
                 publisher.close()
         if kind is None:
@@ -256,11 +270,22 @@ class PartitionedPublisher:
         Raises StreamNotFound if the partition of the key was deleted.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
+        if self._watch is not None:
+            self._watch.poll()
         partition = self._chooser.choose(key, partition_key)
         publisher = self._by_partition.get(partition)
         if publisher is None:
             raise missing_partition(self._name, partition, max(self._by_partition) + 1)
         return publisher.push(data, key=key, headers=headers)
+
+    def _grow(self, partitions: list[int]) -> None:
+        """Write to added partitions, too. From now on, the hash of a key and the new number of partitions give the
+        partition of the key, for this publisher as for every other one."""
+        assert self._open_publisher is not None, "a publisher that watches can open more of them"
+        for partition in partitions:
+            self._by_partition[partition] = self._open_publisher(partition)
+        self._publishers = tuple(self._by_partition.values())
+        self._chooser = PartitionChooser(max(self._by_partition) + 1, sorted(self._by_partition))
 
     def flush(self) -> None:
         """Wait until every push to every partition is confirmed or has failed."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Unpack
 
 from stream_client.arguments import (
@@ -33,6 +33,7 @@ from stream_client.blocking.publish import (
 from stream_client.blocking.session import Session
 from stream_client.blocking.share.leases import LeaseMember
 from stream_client.blocking.share.shared_consumer import SharedConsumer
+from stream_client.blocking.watch import PartitionWatch
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
 from stream_client.core.calls import pulled, pulled_rich
@@ -188,13 +189,33 @@ class PartitionedStream:
     """Some or all existing partitions of one stream.
 
     partitions: these partitions, in order of their numbers.
+
+    If the object has all partitions of the stream, as those of `StreamClient.get_stream`, its publishers, consumers and
+    pushes also use partitions that are added later, within some seconds. Then a key can belong to another partition
+    than before, for all publishers alike; its earlier messages stay where they are.
     """
 
-    def __init__(self, partitions: Sequence[Stream]) -> None:
+    def __init__(self, partitions: Sequence[Stream], *, is_whole: bool = False) -> None:
+        """is_whole: whether these are all partitions of the stream."""
+        self._is_whole = is_whole
+        self._take(partitions)
+        self._watch = self._make_watch(self._grow) if is_whole else None
+
+    def _take(self, partitions: Sequence[Stream]) -> None:
         self.partitions = tuple(partitions)
         self._by_number = {stream.partition: stream for stream in self.partitions}
         self._count = max(self._by_number) + 1
         self._chooser = PartitionChooser(self._count, sorted(self._by_number))
+
+    def _grow(self, partitions: list[int]) -> None:
+        self._take([*self.partitions, *self._open(partitions)])
+
+    def _make_watch(self, grow: Callable[[list[int]], None]) -> PartitionWatch:
+        return PartitionWatch(self.partitions[0].session, self.name, self.count, grow)
+
+    def _open(self, partitions: list[int]) -> list[Stream]:
+        session = self.partitions[0].session
+        return [Stream(session, handle) for handle in session.core.find_handles(self.name, partitions)]
 
     def __repr__(self) -> str:
         there = len(self.partitions)
@@ -245,6 +266,8 @@ class PartitionedStream:
         data, headers: as in `Stream.push`. The errors are also those of `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
+        if self._watch is not None:
+            self._watch.poll()
         stream = self.get_partition(self._chooser.choose(key, partition_key))
         return stream.push(data, key=key, headers=headers)
 
@@ -258,11 +281,16 @@ class PartitionedStream:
         window: the largest number of unanswered pushes in each partition.
         idempotent, keep_failed: as in `Stream.publisher`.
         """
-        publishers = {
-            stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
-            for stream in self.partitions
-        }
-        return PartitionedPublisher(self.name, publishers)
+
+        def open_publisher(stream: Stream) -> Publisher:
+            return stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
+
+        publishers = {stream.partition: open_publisher(stream) for stream in self.partitions}
+        if not self._is_whole:
+            return PartitionedPublisher(self.name, publishers)
+        return PartitionedPublisher(
+            self.name, publishers, self._make_watch, lambda partition: open_publisher(self._open([partition])[0])
+        )
 
     @with_options_shown
     def consumer(
@@ -280,7 +308,10 @@ class PartitionedStream:
         Raises StreamNotFound if a chosen partition does not exist.
         """
         chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
-        return PartitionedConsumer(chosen, positions, **options)
+        consumer = PartitionedConsumer(chosen, positions, **options)
+        if partitions is None and self._is_whole:
+            consumer.watch_partitions(self.count)
+        return consumer
 
     @with_options_shown
     def shared_consumer(self, membership: LeaseMember | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:

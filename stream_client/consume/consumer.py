@@ -15,6 +15,7 @@ from stream_client.consume.partition_reading import PartitionReading
 from stream_client.consume.reading_loop import ReadingLoop
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.positions import Positions, to_positions
+from stream_client.watch import PartitionWatch
 from stream_service.extensions import RichMessage
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ class BaseConsumer:
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]
         self._name = getattr(positions, "client_id", None)
+        self._session = streams[0].session
         self._loop = ReadingLoop(streams[0].session, self._handles[0].name, positions, options)
 
     async def __aenter__(self) -> Self:
@@ -116,6 +118,20 @@ class PartitionedConsumer(BaseConsumer):
         self, partitions: Sequence[StreamAdmin], positions: Positions | str, **options: Unpack[ConsumerArguments]
     ) -> None:
         super().__init__(partitions, to_positions(partitions[0], positions), ConsumerOptions(**options))
+
+    def watch_partitions(self, known: int) -> None:
+        """Also read partitions that are added to the stream later, within some seconds.
+
+        known: the number of partitions of the stream.
+        """
+        session, name = self._session, self._handles[0].name
+
+        def grow(partitions: list[int]) -> None:
+            added = session.core.find_handles(name, partitions)
+            self._handles += added
+            self._loop.note_added(added)
+
+        self._loop.watch = PartitionWatch(session, name, known, grow)
 
     def __aiter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()

@@ -26,6 +26,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade
 from stream_client.positions import Positions, resume
 from stream_client.session import Session
+from stream_client.watch import PartitionWatch
 from stream_service.extensions import FromIndex
 
 CHECK_S = 5.0
@@ -41,6 +42,7 @@ class ReadingLoop:
     current: the partition whose page the program receives at the moment; None if there is none.
     holes: the number of missing indexes, in all partitions.
     processed: how many messages the program has processed since the start.
+    watch: notices partitions that are added to the stream; None: the consumer reads what it was given.
     woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
     """
 
@@ -55,6 +57,8 @@ class ReadingLoop:
         self._save_due_s = math.inf
         self._check_due_s = session.shell.now_s() + CHECK_S
         self._resets: set[int] = set()
+        self._added: list[PartitionHandle] = []
+        self.watch: PartitionWatch | None = None
         self.readings: dict[int, PartitionReading] = {}
         self.current: PartitionReading | None = None
         self.holes = 0
@@ -84,6 +88,8 @@ class ReadingLoop:
             self.current = None
 
     def stop(self) -> None:
+        if self.watch is not None:
+            self.watch.stop()
         for partition in list(self.readings):
             self.drop(partition)
 
@@ -130,7 +136,7 @@ class ReadingLoop:
         """
         if self.current is not None and self.current.has_messages:
             return self.current
-        await self._follow_resets()
+        await self._follow_changes()
         self._ask(stop_at_end)
         # An endless loop may wait for ever. A loop that stops at the end must not hang if no answer comes.
         patience_s = self._session.answer_timeout_s if stop_at_end else None
@@ -141,14 +147,18 @@ class ReadingLoop:
                 return None
             # The wait ends when a save is due. Otherwise a quiet stream would delay the save until the next message.
             due_s = min(self._save_due_s, self._check_due_s, give_up_s)
+            if self.watch is not None:
+                due_s = min(due_s, self.watch.due_s)
             reader = await self._merge.next_ready(due_s - self._session.shell.now_s())
             now_s = self._session.shell.now_s()
             if now_s >= self._save_due_s:
                 self.save_nowait()
             if now_s >= self._check_due_s:
                 self._check_positions(now_s)
-            if self._resets:
-                await self._follow_resets()
+            if self.watch is not None:
+                self.watch.poll()
+            if self._resets or self._added:
+                await self._follow_changes()
                 self._ask(stop_at_end)
             elif reader is None:
                 if now_s >= give_up_s:
@@ -254,7 +264,7 @@ class ReadingLoop:
         """
         before, index = reading.next_index, 0
         # The position of the new stream is saved first. Otherwise the saves that follow would be refused, because their
-        # index is lower. Somebody else may have saved one already; if that is refused, `_follow_resets` loads it.
+        # index is lower. Somebody else may have saved one already; if that is refused, `_follow_changes` loads it.
         if hasattr(self._positions, "begin"):
             index = (await self._positions.begin(self._stream_name, reading.partition, created_us)).index
         if self.readings.get(reading.partition) is not reading:
@@ -277,8 +287,16 @@ class ReadingLoop:
             reading.drop_page()
             self._merge.wake()
 
-    async def _follow_resets(self) -> None:
-        """Go on at the saved positions of the partitions in which somebody else has changed them."""
+    def note_added(self, handles: Sequence[PartitionHandle]) -> None:
+        """Note that these partitions are to be read too. The loop begins soon."""
+        self._added += handles
+        self._merge.wake()
+
+    async def _follow_changes(self) -> None:
+        """Begin to read added partitions, and go on at the saved positions of the partitions in which somebody else has
+        changed them."""
+        added, self._added = self._added, []
+        await self.add(added)
         partitions = sorted(self._resets & self.readings.keys())
         if not partitions:
             return

@@ -125,7 +125,7 @@ class StreamsInUse:
         no streams.
         """
         handles = [self._handle_of(name, partition) for partition in partitions]
-        unknown = [handle for handle in handles if not (handle.route or handle.stream.creates)]
+        unknown = [handle for handle in handles if handle.route is None and self._may_be_named(handle)]
         self._found([(handle, self._named_route(handle)) for handle in unknown])
         return handles
 
@@ -282,6 +282,12 @@ class StreamsInUse:
         queue = self._make_queue(self._connection, address, name, partition, failed, sequences)
         self.queues[address] = queue
         return queue
+
+    def _may_be_named(self, handle: PartitionHandle) -> bool:
+        """Whether the route to a partition may be computed from its name: if this client has not made the stream, or if
+        the stream has got the partition since. The answer to a create that is under way has the route."""
+        is_added = handle.last_route is None and handle.stream.state is not StreamState.CREATING
+        return not handle.stream.creates or is_added
 
     def _is_named(self, stream: StreamInUse) -> bool:
         """Whether the latest known route to every partition is the one that is computed from the stream's name."""

@@ -55,6 +55,10 @@ class LeaseClientMachine:
         self._given_back: set[int] = set()
         self.members = 0
 
+    def grow(self, partitions: int) -> None:
+        """Record that the stream has more partitions by now. The next request says so."""
+        self._partitions = max(self._partitions, partitions)
+
     def request(self, now_s: float, *, leave: bool = False) -> LeaseRequest:
         """Return the next request to send: to join the group, to renew the leases, or, if `leave` is true, to leave
         the group.

@@ -90,6 +90,12 @@ class LeaseMember:
         self._on_change = on_change
         self.renew()
 
+    def grow(self, partitions: int) -> None:
+        """Request leases of partitions that were added to the stream. partitions: the number of all partitions."""
+        if self._machine is not None:
+            self._machine.grow(partitions)
+            self._renew_in(0.0)
+
     def renew(self) -> None:
         """Request or renew leases now. After `join`, a timer calls this method as often as the leases need it."""
         if self._left or self._error is not None or self._machine is None:

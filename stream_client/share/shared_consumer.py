@@ -16,6 +16,7 @@ from stream_client.consume.partition_reading import PartitionReading
 from stream_client.consume.reading_loop import ReadingLoop
 from stream_client.errors import ClientError, LeaseLost
 from stream_client.share.leases import LeaseMember, to_member
+from stream_client.watch import PartitionWatch
 from stream_service.extensions import RichMessage
 
 
@@ -24,6 +25,8 @@ class SharedConsumer(BaseConsumer):
 
     The end of the block leaves the group. When the node wants a partition back for another member, the consumer saves
     its position and gives the partition back, between two messages. It continues with its other partitions.
+
+    The members also share partitions that are added to the stream later, within some seconds.
 
     If a lease is lost, because this process was too slow or had no connection, the iterator raises LeaseLost. You can
     then continue the iteration.
@@ -47,6 +50,7 @@ class SharedConsumer(BaseConsumer):
         self._fences: dict[int, int] = {}
         self._lost: set[int] = set()
         self._joined = False
+        self._loop.watch = PartitionWatch(self._session, self._stream_name, len(self._by_partition), self._grow)
 
     async def __aenter__(self) -> Self:
         self._join()
@@ -130,6 +134,13 @@ class SharedConsumer(BaseConsumer):
         """
         await super().save(with_last=with_last)
         await self.follow_leases()
+
+    def _grow(self, partitions: list[int]) -> None:
+        """Tell the node that this member knows more partitions, so that it leases them, too."""
+        for handle in self._session.core.find_handles(self._stream_name, partitions):
+            self._by_partition[handle.partition] = handle
+            self._handles.append(handle)
+        self._member.grow(len(self._by_partition))
 
     def _join(self) -> None:
         if not self._joined:

@@ -28,7 +28,7 @@ from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
     from index_service.extensions import SavedPosition
-    from stream_client import StreamClient, StreamInfo
+    from stream_client import StreamClient
     from stream_client.arguments import StartLike
 
 ClientOption = Annotated[
@@ -134,11 +134,13 @@ def list_all(
     as_json: JsonOption = False,
 ) -> None:
     """List the saved positions, each with the number of unread messages and the owner of the lease. `saved`
-    says how long ago the position was saved.
+    says how long ago the position was saved. A partition that a consumer of all partitions has not begun to read is
+    listed without an index.
 
     Example: stream-node index list --stream orders
     """
     from stream_client import list_positions
+    from stream_node.unread import count_unread
 
     async def run(client: StreamClient) -> None:
         ends = {
@@ -147,15 +149,24 @@ def list_all(
             if stream is None or each.stream_name == stream
         }
         rows: list[tuple[str, ...]] = [HEAD]
-        found, now_us = 0, int(utc_now().timestamp() * 1e6)
-        async for each in list_positions(client, stream_name=stream, client_id=client_id):
-            found += 1
-            lag = _lag(each.index, ends.get((each.stream_name, each.partition)))
+        now_us = int(utc_now().timestamp() * 1e6)
+        found = [each async for each in list_positions(client, stream_name=stream, client_id=client_id)]
+        unread = count_unread(found, ends.values())
+        for each in found:
+            lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
             place = {"client": each.client_id, "stream": each.stream_name, "partition": each.partition}
             if as_json:
                 say_json({**place, "index": each.index, "lag": lag, "saved_us": each.saved_us, "holder": each.holder})
                 continue
             rows.append(_cells(each, lag, now_us))
+        # What is left are partitions that a consumer of all of them has to read, too, and has not begun to.
+        for (client_name, name), lags in unread.items():
+            for partition, lag in lags.items():
+                if as_json:
+                    place = {"client": client_name, "stream": name, "partition": partition}
+                    say_json({**place, "index": None, "lag": lag, "saved_us": None, "holder": None})
+                else:
+                    rows.append((client_name, name, f"{partition:,}", "-", f"{lag:,}", "-", "-"))
         if not found and stream is not None:
             await _check_exists(client, stream, None)
         if not as_json:
@@ -246,12 +257,6 @@ async def _check_exists(client: StreamClient, stream: str, partition: int | None
 
     with suppress(RequestRefused):  # A peer that cannot list its streams is not checked.
         await get_partitions(client, stream, partition)
-
-
-def _lag(index: int, stream: StreamInfo | None) -> int | None:
-    """Returns the number of stored messages that the consumer has not read. Returns None if the stream does
-    not exist."""
-    return None if stream is None else max(0, stream.next_index - max(index, stream.first_index))
 
 
 def _named(index: int | None) -> str:

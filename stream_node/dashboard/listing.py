@@ -10,6 +10,7 @@ import msgspec
 from index_service.extensions import SavedPosition
 from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.dashboard.page import Page
+from stream_node.unread import count_unread
 
 PARTITIONS_MAX = 10_000
 """The largest number of partitions, and of positions, that one page asks for."""
@@ -93,12 +94,6 @@ async def permitted(asked: Awaitable[list[T]]) -> list[T]:
         return []
 
 
-def lag_of(position: SavedPosition, infos: dict[tuple[str, int], StreamInfo]) -> int | None:
-    """Returns the number of unread messages; None if the partition is not among `infos`."""
-    info = infos.get((position.stream_name, position.partition))
-    return None if info is None else max(0, info.next_index - max(position.index, info.first_index))
-
-
 def by_place(infos: list[StreamInfo]) -> dict[tuple[str, int], StreamInfo]:
     return {(each.stream_name, each.partition): each for each in infos}
 
@@ -126,16 +121,15 @@ def stream_rows(
 
 def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[ConsumerRow]:
     """Returns a row for each consumer of each stream, in the order of the names."""
-    places = by_place(infos)
+    unread = count_unread(saved, infos)
     rows: dict[tuple[str, str], ConsumerRow] = {}
     for each in saved:
         row = rows.setdefault(
             (each.client_id, each.stream_name), ConsumerRow(each.client_id, each.stream_name, [], None, 0, [])
         )
-        lag = lag_of(each, places)
-        row.positions.append(PositionRow(each, lag))
-        if lag is not None:
-            row.lag = (row.lag or 0) + lag
+        lags = unread[each.client_id, each.stream_name]
+        row.positions.append(PositionRow(each, lags.get(each.partition)))
+        row.lag = sum(lags.values()) if lags else None
         row.saved_us = max(row.saved_us, each.saved_us)
         if each.holder is not None and each.holder not in row.holders:
             row.holders.append(each.holder)

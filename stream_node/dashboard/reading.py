@@ -16,6 +16,7 @@ from storage.errors import StorageClosed
 from storage.schema import messages, streams
 from storage.statement import compiled, greatest
 from storage.thread_runner import ThreadRunner
+from stream_node.unread_rows import to_read
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -58,23 +59,23 @@ class Positions(NamedTuple):
 
 
 _ZERO, _ONE = literal_column("0", Integer), literal_column("1", Integer)
-_next = greatest(saved_indexes.c.idx, streams.c.first_index)
-_since = greatest(saved_indexes.c.saved_us, messages.c.time_us)
-_join = saved_indexes.join(
+_next = greatest(to_read.c.idx, streams.c.first_index)
+_since = greatest(to_read.c.saved_us, messages.c.time_us)
+_join = to_read.join(
     streams,
-    (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
+    (streams.c.name == to_read.c.stream_name) & (streams.c.partition == to_read.c.partition),
 )
-_consumer = saved_indexes.c.client_id, saved_indexes.c.stream_name
+_consumer = to_read.c.client_id, to_read.c.stream_name
 _partitions = (
     select(
-        saved_indexes.c.client_id,
-        saved_indexes.c.stream_name,
-        saved_indexes.c.partition,
+        to_read.c.client_id,
+        to_read.c.stream_name,
+        to_read.c.partition,
         _next.label("idx"),
         _since.label("since_us"),
         func.count().over(partition_by=_consumer).label("partitions"),
         func.sum(streams.c.next_index - _next).over(partition_by=_consumer).label("lag"),
-        func.row_number().over(partition_by=_consumer, order_by=(_since, saved_indexes.c.partition)).label("place"),
+        func.row_number().over(partition_by=_consumer, order_by=(_since, to_read.c.partition)).label("place"),
     )
     .select_from(_join.join(messages, (messages.c.stream_id == streams.c.id) & (messages.c.idx == _next)))
     .subquery("waiting")
@@ -95,6 +96,10 @@ _WAITING = compiled(
     .limit(bindparam("most"))
     .offset(_ZERO)
 )
+_saved_join = saved_indexes.join(
+    streams,
+    (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
+)
 _BEYOND = compiled(
     select(
         saved_indexes.c.client_id,
@@ -103,7 +108,7 @@ _BEYOND = compiled(
         saved_indexes.c.idx,
         streams.c.next_index,
     )
-    .select_from(_join)
+    .select_from(_saved_join)
     .where(saved_indexes.c.idx > streams.c.next_index, saved_indexes.c.created_us.in_([_ZERO, streams.c.created_us]))
     .order_by(saved_indexes.c.client_id, saved_indexes.c.stream_name, saved_indexes.c.partition)
     .limit(bindparam("most"))

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import Integer, Select, bindparam, func, literal_column, select
 
-from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
 from storage.schema import messages, streams
 from storage.statement import compiled, greatest
+from stream_node.unread_rows import to_read
 
 OTHERS = "_others"
 """The name of one sum: that of all streams, or all consumers, whose figures are not shown one by one."""
@@ -36,10 +36,10 @@ class StreamFigures(msgspec.Struct, frozen=True):
 
 
 class ConsumerFigures(msgspec.Struct, frozen=True):
-    """The figures of one consumer on one stream, for all partitions of which it has saved a position.
+    """The figures of one consumer on one stream, for all partitions that it reads (`stream_node.unread_rows`).
 
-    lag: the number of messages after its positions. saved_us: when it saved a position last, in microseconds since
-    1970; None for the sum of several consumers.
+    lag: the number of stored messages after its positions. saved_us: when it saved a position last, in microseconds
+    since 1970; None for the sum of several consumers.
     """
 
     client_id: str
@@ -76,18 +76,18 @@ _by_name = (
     .order_by(streams.c.name)
 )
 _all_streams = select(func.count(), func.sum(streams.c.next_index), func.sum(_kept), func.sum(streams.c.size_bytes))
-_behind = streams.c.next_index - saved_indexes.c.idx
+_behind = streams.c.next_index - greatest(to_read.c.idx, streams.c.first_index)
 # A consumer that was set beyond the end has no lag.
 _lag = func.sum(greatest(_behind, _ZERO), type_=Integer).label("lag")
-_join = saved_indexes.join(
+_join = to_read.join(
     streams,
-    (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
+    (streams.c.name == to_read.c.stream_name) & (streams.c.partition == to_read.c.partition),
 )
 _consumers: Select[tuple[str, str, int, int]] = (
-    select(saved_indexes.c.client_id, saved_indexes.c.stream_name, _lag, func.max(saved_indexes.c.saved_us))
+    select(to_read.c.client_id, to_read.c.stream_name, _lag, func.max(to_read.c.saved_us))
     .select_from(_join)
-    .group_by(saved_indexes.c.client_id, saved_indexes.c.stream_name)
-    .order_by(_lag.desc(), saved_indexes.c.client_id, saved_indexes.c.stream_name)
+    .group_by(to_read.c.client_id, to_read.c.stream_name)
+    .order_by(_lag.desc(), to_read.c.client_id, to_read.c.stream_name)
     .limit(bindparam("most"))
     .offset(_ZERO)
 )

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from stream_node.top.reading import Blocks, Reading
+from stream_node.unread import count_unread
 
 SortKey: TypeAlias = Literal["rate", "lag", "size", "messages", "name"]
 SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "name")
@@ -197,30 +198,29 @@ def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: 
 
 
 def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> list[ConsumerRow]:
-    bounds = {(each.stream_name, each.partition): (each.first_index, each.next_index) for each in now.streams}
+    ends = {(each.stream_name, each.partition): each.next_index for each in now.streams}
+    unread = count_unread(now.positions, now.streams)
     earlier = (
         {(each.client_id, each.stream_name, each.partition): each.index for each in before.positions} if before else {}
     )
-    rows: dict[tuple[str, str], list[tuple[int, float | None, int, str | None]]] = {}
+    rows: dict[tuple[str, str], list[tuple[float | None, int, str | None]]] = {}
     beyond_end: set[tuple[str, str]] = set()
     for each in now.positions:
         # A position of a stream that is not there, or may not be seen, is not compared with an end.
-        first, end = bounds.get((each.stream_name, each.partition), (each.index, each.index))
-        if each.index > end:
+        if each.index > ends.get((each.stream_name, each.partition), each.index):
             beyond_end.add((each.client_id, each.stream_name))
         index = earlier.get((each.client_id, each.stream_name, each.partition))
         rate = None if index is None or not seconds else (each.index - index) / seconds
-        lag = max(0, end - max(each.index, first))
-        rows.setdefault((each.client_id, each.stream_name), []).append((lag, rate, each.saved_us, each.holder))
+        rows.setdefault((each.client_id, each.stream_name), []).append((rate, each.saved_us, each.holder))
     return [
         ConsumerRow(
             client,
             stream,
             len(parts),
             len({holder for *_, holder in parts if holder is not None}),
-            sum(lag for lag, *_ in parts),
-            _sum([rate for _, rate, _, _ in parts]),
-            max(saved_us for _, _, saved_us, _ in parts),
+            sum(unread[client, stream].values()),
+            _sum([rate for rate, _, _ in parts]),
+            max(saved_us for _, saved_us, _ in parts),
             (client, stream) in beyond_end,
         )
         for (client, stream), parts in rows.items()

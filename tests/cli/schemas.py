@@ -227,9 +227,9 @@ class PositionRow(Strict, frozen=True):
     client: str
     stream: str
     partition: int
-    index: int
+    index: int | None
     lag: int | None
-    saved_us: int
+    saved_us: int | None
     holder: str | None
 
 

@@ -295,7 +295,7 @@ def test_positions_are_listed_with_their_lag(at_node: CommandLine, stream: str) 
         ("a", 0, 4, 6, None),
         ("b", 0, 10, 0, None),
     ]
-    assert all(row.saved_us > 0 for row in rows)
+    assert all(row.saved_us for row in rows)
     at_node("stream", "truncate", stream, "--before", "7")
     (row,) = at_node(*index_list, "--client", "a", "--json").read_lines(PositionRow)
     assert (row.index, row.lag) == (4, 3)

@@ -14,6 +14,7 @@ from stream_client.blocking.admin import StreamAdmin
 from stream_client.blocking.consume.partition_reading import PartitionReading
 from stream_client.blocking.consume.reading_loop import ReadingLoop
 from stream_client.blocking.positions import Positions, to_positions
+from stream_client.blocking.watch import PartitionWatch
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.core.partition_handle import PartitionHandle
 from stream_service.extensions import RichMessage
@@ -30,6 +31,7 @@ class BaseConsumer:
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]
         self._name = getattr(positions, "client_id", None)
+        self._session = streams[0].session
         self._loop = ReadingLoop(streams[0].session, self._handles[0].name, positions, options)
 
     def __enter__(self) -> Self:
@@ -117,6 +119,20 @@ class PartitionedConsumer(BaseConsumer):
         self, partitions: Sequence[StreamAdmin], positions: Positions | str, **options: Unpack[ConsumerArguments]
     ) -> None:
         super().__init__(partitions, to_positions(partitions[0], positions), ConsumerOptions(**options))
+
+    def watch_partitions(self, known: int) -> None:
+        """Also read partitions that are added to the stream later, within some seconds.
+
+        known: the number of partitions of the stream.
+        """
+        session, name = self._session, self._handles[0].name
+
+        def grow(partitions: list[int]) -> None:
+            added = session.core.find_handles(name, partitions)
+            self._handles += added
+            self._loop.note_added(added)
+
+        self._loop.watch = PartitionWatch(session, name, known, grow)
 
     def __iter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()

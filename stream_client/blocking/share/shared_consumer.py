@@ -15,6 +15,7 @@ from stream_client.blocking.consume.consumer import BaseConsumer
 from stream_client.blocking.consume.partition_reading import PartitionReading
 from stream_client.blocking.consume.reading_loop import ReadingLoop
 from stream_client.blocking.share.leases import LeaseMember, to_member
+from stream_client.blocking.watch import PartitionWatch
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.errors import ClientError, LeaseLost
 from stream_service.extensions import RichMessage
@@ -25,6 +26,8 @@ class SharedConsumer(BaseConsumer):
 
     The end of the block leaves the group. When the node wants a partition back for another member, the consumer saves
     its position and gives the partition back, between two messages. It continues with its other partitions.
+
+    The members also share partitions that are added to the stream later, within some seconds.
 
     If a lease is lost, because this process was too slow or had no connection, the iterator raises LeaseLost. You can
     then continue the iteration.
@@ -48,6 +51,7 @@ class SharedConsumer(BaseConsumer):
         self._fences: dict[int, int] = {}
         self._lost: set[int] = set()
         self._joined = False
+        self._loop.watch = PartitionWatch(self._session, self._stream_name, len(self._by_partition), self._grow)
 
     def __enter__(self) -> Self:
         self._join()
@@ -131,6 +135,13 @@ class SharedConsumer(BaseConsumer):
         """
         super().save(with_last=with_last)
         self.follow_leases()
+
+    def _grow(self, partitions: list[int]) -> None:
+        """Tell the node that this member knows more partitions, so that it leases them, too."""
+        for handle in self._session.core.find_handles(self._stream_name, partitions):
+            self._by_partition[handle.partition] = handle
+            self._handles.append(handle)
+        self._member.grow(len(self._by_partition))
 
     def _join(self) -> None:
         if not self._joined:

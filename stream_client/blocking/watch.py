@@ -1,0 +1,69 @@
+# Generated from stream_client/watch.py by tools/generate_blocking.py; do not edit.
+"""PartitionWatch: notices partitions that are added to a stream while a program reads or writes it.
+
+The users of a stream ask at intervals, so that within a few seconds all of them know the same partitions. There is no
+message by which a node tells clients that a stream has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stream_client.blocking.session import Session
+from stream_client.core.service_route import STREAM_SERVICE
+from stream_client.errors import ClientError
+from stream_service.extensions import LIST, ListRequest, ListResponse, StreamKey
+
+WATCH_S = 5.0
+"""The interval between two questions whether a stream has more partitions, in seconds."""
+PARTITIONS_MAX = 4_096
+
+
+class PartitionWatch:
+    """Asks whether a stream has more partitions than are known. It asks only while its user calls `poll`.
+
+    known: the number of partitions that are known.
+    on_more: called with the numbers of partitions that were added, in order.
+    """
+
+    def __init__(self, session: Session, name: str, known: int, on_more: Callable[[list[int]], None]) -> None:
+        self._session = session
+        self._name = name
+        self._known = known
+        self._on_more = on_more
+        self._due_s = session.shell.now_s() + WATCH_S
+        self._cancel: Callable[[], None] | None = None
+
+    @property
+    def due_s(self) -> float:
+        """The time at which `poll` asks again, on the client's clock in seconds."""
+        return self._due_s
+
+    def poll(self) -> None:
+        """Ask, if the interval is over. Does not wait. A program calls it often."""
+        now_s = self._session.shell.now_s()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + WATCH_S
+        self.stop()
+        # The partitions of one stream are listed in order, those of longer names with the same beginning behind them.
+        after = StreamKey(self._name, self._known - 1) if self._known else None
+        request = ListRequest(0, self._name, after, PARTITIONS_MAX)
+        self._cancel = self._session.ask_nowait(STREAM_SERVICE, LIST, request, self._answered)
+
+    def stop(self) -> None:
+        """Give up an unanswered question."""
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
+
+    def _answered(self, answer: ListResponse | ClientError) -> None:
+        self._cancel = None
+        # A node that cannot list its streams is asked again all the same: it can be replaced by another one.
+        if isinstance(answer, ClientError):
+            return
+        found = [info.partition for info in answer.streams if info.stream_name == self._name]
+        count = max(found, default=-1) + 1
+        if count > self._known:
+            more, self._known = list(range(self._known, count)), count
+            self._on_more(more)

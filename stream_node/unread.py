@@ -1,0 +1,48 @@
+"""Counts the messages that the consumers of streams have not read, from lists of positions and partitions.
+
+A consumer of all partitions also has to read those that were added when it did not run, although it has no position in
+them yet. A consumer that was made for some partitions has not. The consumer itself does not say which it is. It is one
+of all partitions if it has a position in every partition that was there when it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from index_service.extensions import SavedPosition
+from stream_service.extensions import StreamInfo
+
+
+def count_unread(
+    positions: Iterable[SavedPosition], infos: Iterable[StreamInfo]
+) -> dict[tuple[str, str], dict[int, int]]:
+    """Returns the number of unread messages in each partition of each consumer, by client id, stream and partition.
+
+    A partition that is not among `infos` is left out.
+    """
+    by_stream: dict[str, dict[int, StreamInfo]] = {}
+    for info in infos:
+        by_stream.setdefault(info.stream_name, {})[info.partition] = info
+    consumers: dict[tuple[str, str], dict[int, SavedPosition]] = {}
+    for each in positions:
+        consumers.setdefault((each.client_id, each.stream_name), {})[each.partition] = each
+    return {key: _unread(by_partition, by_stream.get(key[1], {})) for key, by_partition in consumers.items()}
+
+
+def _unread(positions: Mapping[int, SavedPosition], infos: Mapping[int, StreamInfo]) -> dict[int, int]:
+    began_us = min(getattr(each, "generation", 0) or each.saved_us for each in positions.values())
+    reads_all = all(partition in positions for partition, info in infos.items() if info.created_us <= began_us)
+    found = {}
+    for partition, info in infos.items():
+        position = positions.get(partition)
+        if position is not None:
+            found[partition] = max(0, info.next_index - max(_index_in(position, info), info.first_index))
+        elif reads_all:
+            found[partition] = info.count
+    return found
+
+
+def _index_in(position: SavedPosition, info: StreamInfo) -> int:
+    """Returns where a consumer goes on: a position of a former stream of the same name means nothing in this one."""
+    created_us = getattr(position, "created_us", 0)
+    return position.index if created_us in (0, info.created_us) else 0
