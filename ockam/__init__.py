@@ -22,6 +22,7 @@ import companion as _companion  # noqa: F401 - first, so that compiled modules a
 
 if TYPE_CHECKING:
     from ockam.address import DEFAULT_PORT, LOCAL, TCP, Address, Route, format_route, local, parse_address, parse_route
+    from ockam.calling import Framing
     from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
     from ockam.errors import AddressInUse, ConnectFailed, FrameTooLarge, InvalidAddress, OckamError, RemoteProtocolError
     from ockam.frames import BadFrame, FrameReader, FrameWriter
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ockam.message import HERE, Message, Origin, reply_to
     from ockam.node import Node, NodeStatistics
     from ockam.protocol import ERROR, Protocol, ProtocolError
-    from ockam.tcp import Framing, TcpTransport
+    from ockam.tcp import TcpTransport
     from ockam.tcp_statistics import TcpStatistics
     from ockam.wire import Wire
     from ockam.wire_head import HEAD
@@ -101,7 +102,7 @@ _MODULES = {
     "FrameReader": "frames",
     "FrameTooLarge": "errors",
     "FrameWriter": "frames",
-    "Framing": "tcp",
+    "Framing": "calling",
     "Gate": "gate",
     "HEAD": "wire_head",
     "HERE": "message",

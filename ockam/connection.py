@@ -103,7 +103,6 @@ class Connection(Worker):
         )
         if tls is not None:
             self._use(tls)
-            self._machine.encrypt_hello(tls.encrypt)
         self._partial_frames = partial_frames
         self._on_spoken, self._turns, self._mailbox = on_spoken, turns, Mailbox()
         self._nursery: trio.Nursery | None = None
@@ -257,7 +256,6 @@ class Connection(Worker):
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    # If we connected to a node, our hello is already queued.
                     self._ensure_sending()
                     with self._read_scope:
                         reason = await self._receive_loop()

@@ -237,7 +237,7 @@ class ConnectionMachine:
     ) -> None:
         """Creates the state of a new connection.
 
-        wire: the framing if we connected to the node, otherwise None.
+        wire: the framing if we connected to the node, which has our hello already; otherwise None.
         address: the connection's address, which becomes the first hop of every return route.
         share_bytes: lowers a limit of the backlog while the memory for all peers is nearly used up
         (`ockam.memory.PeerMemory.share_bytes`).
@@ -264,17 +264,8 @@ class ConnectionMachine:
         self._activity = -1
         if wire is not None:
             self._speak(wire)
-            if wire.hello:
-                self.backlog.add(wire.hello)
-            else:
+            if not wire.hello:
                 self._change(Event.OPENED)
-
-    def encrypt_hello(self, encrypt: Callable[[bytes], bytes]) -> None:
-        """Replaces our hello, which waits to be sent, by its encrypted bytes. Call it before anything is sent."""
-        hello = self.backlog.take()
-        self.backlog.note_sent(len(hello))
-        if hello:
-            self.backlog.add(encrypt(hello))
 
     @property
     def framing(self) -> str:

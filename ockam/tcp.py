@@ -11,14 +11,14 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, TypeAlias
 
 import msgspec
 import structlog
 import trio
 
-from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
+from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown
 from ockam.authenticator import Authenticator
+from ockam.calling import Caller, Framing
 from ockam.connection import Connection
 from ockam.connection_machine import ConnectionLimits
 from ockam.connection_usage import TOO_MANY
@@ -36,27 +36,14 @@ from ockam.outgoing_tokens import OutgoingTokens
 from ockam.partial_frames import PartialFrames
 from ockam.sockets import socket_name
 from ockam.tcp_statistics import TcpStatistics, Traffic
-from ockam.tls import PLAINTEXT, OutgoingTls, TlsFilesError
+from ockam.tls import PLAINTEXT, OutgoingTls
 from ockam.tls_faults import PROBED, TlsFault
 from ockam.tls_layer import TlsLayer
 from ockam.tls_listener import TlsListener
-from ockam.tls_stream import connect_tls
 from ockam.turns import READ_BYTES_MAX, Turns
 from ockam.usage import party_key
 from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
 
-Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""The framing of a connection that we make: `head` for Ockam since June 2024, `legacy` for older Ockam.
-
-`auto`: head if the other node sends bytes within AUTO_WAIT_S, else legacy.
-"""
-
-AUTO_WAIT_S = 0.3
-"""The longest wait for the first byte of the other node with the framing `auto`, in seconds. If no byte comes, the
-framing is `legacy`. Real nodes with the head framing send their first byte within 0.2 s."""
-CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
 """The time between two searches for idle connections, in seconds. The message headers that a connection remembers are
@@ -112,6 +99,7 @@ class TcpTransport:
         self._authenticator = authenticator
         self._outgoing_tokens = OutgoingTokens() if outgoing_tokens is None else outgoing_tokens
         self._outgoing_tls = outgoing_tls
+        self._caller = Caller(outgoing_tls)
         self._node = node
         self._nursery = nursery
         self.allow_forward(allow_forward)
@@ -177,7 +165,9 @@ class TcpTransport:
     ) -> Connection:
         tokens = self._outgoing_tokens
         has_token = is_own and tokens.has(destination)
-        stream, wire, tls = await self._call(destination, framing, is_own and not has_token)
+        # Only nodes of this project take tokens, and these speak head.
+        framing = "head" if has_token else framing
+        stream, wire, tls = await self._caller.call(destination, framing, is_own and not has_token)
         connection = self._add(stream, wire, destination, tls, link=link)
         self._nursery.start_soon(self._run, connection)
         if has_token:
@@ -368,6 +358,8 @@ class TcpTransport:
             self._ended.set()
             logger.debug("connection_ended", peer=connection.peer, reason=reason)
             fault = connection.fault
+            if connection.open_requests is not None and (fault is not None or not connection.statistics().received):
+                self._caller.forget(connection.peer)
             if fault is not None and reason != PROBED:
                 text = str(fault)
                 self._fault_lines.log(
@@ -403,33 +395,6 @@ class TcpTransport:
         hop = message.onward_route[0]
         if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
             self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
-
-    async def _call(
-        self, destination: str, framing: Framing, is_own: bool
-    ) -> tuple[trio.SocketStream, Wire, TlsLayer | None]:
-        host, port = split_host_port(destination)
-        stream: trio.SocketStream | None = None
-        tls: TlsLayer | None = None
-        try:
-            with trio.fail_after(CONNECT_TIMEOUT_S):
-                settings = self._outgoing_tls.find(destination, is_own)
-                stream = await trio.open_tcp_stream(host, port)
-                if settings is not None:
-                    tls = settings.layer(destination)
-                    await connect_tls(stream, tls)
-        except (OSError, trio.TooSlowError) as error:
-            raise ConnectFailed(f"cannot reach {destination}: {str(error) or 'no answer in time'}") from error
-        except (TlsFault, TlsFilesError, trio.BrokenResourceError) as error:
-            raise ConnectFailed(f"no TLS connection to {destination}: {error}") from error
-        finally:
-            if stream is not None and settings is not None and (tls is None or not tls.is_open):
-                stream.socket.close()
-        if framing == "auto":
-            with trio.move_on_after(AUTO_WAIT_S):
-                await trio.lowlevel.wait_readable(stream.socket)
-                return stream, HEAD, tls
-            return stream, LEGACY, tls
-        return stream, HEAD if framing == "head" else LEGACY, tls
 
     def _forward(self, message: Message) -> Mailbox | None:
         """Forwards a message to the TCP destination that its next hop names.
@@ -479,7 +444,7 @@ class TcpTransport:
         If the destination cannot be reached, drops the messages. is_own: see `OutgoingTls.find`.
         """
         try:
-            connection = await self._connect(destination, is_own=is_own)
+            connection = await self._connect(destination, "auto", is_own)
         except (ConnectFailed, InvalidAddress) as error:
             logger.warning(
                 "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]

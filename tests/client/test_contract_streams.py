@@ -122,7 +122,7 @@ def test_a_push_that_fails_is_told_though_nobody_asks(world: World) -> None:
             async with stream.publisher(keep_failed=True) as publisher:
                 push = await publisher.push(bytes(70_000))
             assert isinstance(push.error, RequestRefused)
-            with pytest.raises(RequestRefused, match="65000"):
+            with pytest.raises(RequestRefused, match="64000"):
                 await stream.push(bytes(70_000))
 
     world.run(scenario)

@@ -40,7 +40,7 @@ USER = "10001:10001"
 def test_the_image_starts_from_short_names_and_ends_without_pip() -> None:
     every = instructions()
     sources = [text.split()[0] for name, text in every if name == "FROM"]
-    assert sources == ["python:3.11-slim", "python:3.11-slim", "scratch"]
+    assert sources == ["python:3.11-slim-trixie", "python:3.11-slim-trixie", "scratch"]
     copied = [text.split()[-2:] for name, text in every if name == "COPY"][-3:]
     assert copied == [["/", "/"], ["/opt/stream-node", "/opt/stream-node"], ["/data", "/data"]]
     (cleaned,) = [text for name, text in every if name == "RUN" and "ensurepip" in text]

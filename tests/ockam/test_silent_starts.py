@@ -138,10 +138,10 @@ async def test_a_message_that_waits_in_the_socket_counts_as_spoken() -> None:
         await Peer(silent, HEAD).wait_closed()
 
 
-async def test_a_forwarding_node_sends_without_waiting_for_the_other_nodes_hello(
+async def test_a_forwarding_node_sends_as_soon_as_the_other_nodes_hello_has_come(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    """The clock stands still, and the node that is called never says anything."""
+    """The clock stands still: a message that waits for any time to pass never comes."""
     got: list[bytes] = []
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     host, port = listener.socket.getsockname()[:2]
@@ -149,6 +149,7 @@ async def test_a_forwarding_node_sends_without_waiting_for_the_other_nodes_hello
 
         async def take() -> None:
             async with await listener.accept() as stream:
+                await stream.send_all(HEAD.hello)
                 while not b"".join(got).endswith(b"at once" + bytes((NULL,))):
                     got.append(bytes(await stream.receive_some()))
 

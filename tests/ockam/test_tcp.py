@@ -198,7 +198,7 @@ async def test_we_can_call_in_either_framing(framing: Any) -> None:
             while not got:
                 await trio.sleep(0.005)
         (statistics,) = far.transport.statistics().connections
-        assert statistics.framing == ("legacy" if framing != "head" else "head")
+        assert statistics.framing == ("legacy" if framing == "legacy" else "head")
 
 
 async def test_a_legacy_connection_gets_no_frame_above_65000_bytes() -> None:

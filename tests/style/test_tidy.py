@@ -26,7 +26,7 @@ LARGE: dict[str, str] = {
     "stream_node/cli/export.py": "one group of commands, each a short function; half of it is options and help",
     "stream_node/config.py": "one list of all settings, most of which is their explanations",
     "ockam/frames.py": "the reader and the writer of one format, with what each remembers to be fast",
-    "ockam/tcp.py": "accepting, calling and forwarding share the connections of a node and their limits",
+    "ockam/tcp.py": "accepting and forwarding share the connections of a node and their limits",
     "cluster/router.py": "one table of shards: where their messages go, where they wait, when a way is clear",
     "index_service/lease_machine.py": "one table, and the members and partitions that it is about",
     "stream_client/core/channel_connection.py": "the handshake, the messages and the end of a channel share its keys",
