@@ -12,7 +12,7 @@ OTHERS = frozenset(
     PREFIX + name
     for name in (
         *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_SERVER_NAME"),
-        *("IDENTITY", "PEER", "TOKEN", "TOKEN_FILE"),
+        *("CHANNEL_LISTENER", "IDENTITY", "PEER", "TOKEN", "TOKEN_FILE"),
         *(
             "CACHE_DIR",
             "CARDINAL",

@@ -157,13 +157,18 @@ class RichStatus(enum.IntEnum):
     REFUSED = 4
 
 
+INDEX_KNOWN = 1
+"""The field `expected` of a RichConfirm for a duplicate whose index is known."""
+
+
 # type RichConfirm struct { request_id: uint  status: RichStatus  index: uint  expected: uint }
 class RichConfirm(msgspec.Struct, frozen=True, gc=False):
     """The answer to a RichPush.
 
     index: the index of the stored message, for OK and DUPLICATE. It is 0 for other results, and for an old duplicate
     whose index is forgotten.
-    expected: the sequence number that the node expects next, for OUT_OF_ORDER; otherwise 0.
+    expected: the sequence number that the node expects next, for OUT_OF_ORDER. For DUPLICATE, it is INDEX_KNOWN if
+    `index` is known; a node of an earlier version always sends 0 there. Otherwise 0.
     """
 
     request_id: bare.UInt

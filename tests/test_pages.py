@@ -31,6 +31,7 @@ NOT_HERE = {
     "docs/postgres.md": "its commands need a server; tests/black_box/test_node_on_postgres.py runs nodes on real ones",
     "docs/deploy.md": "its commands install things; tests/deploy/test_page.py runs those that can be run",
     "docs/export.md": "its commands need catalogs and stores; the guide docs/how-to/export-spark.md is run",
+    "docs/python.md": "its blocks are signatures; tests/style/test_reference_pages.py compares them with the code",
     "docs/security.md": "its commands name other machines; the guide docs/how-to/secure.md is run",
     "docs/spark.md": "tests/spark_export/test_spark_page.py runs it",
 }

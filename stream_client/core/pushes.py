@@ -69,7 +69,7 @@ class Push(Waiting):
 
     partition: the number of the partition.
     index: the index of the message when it is stored; -1 before. It stays -1 for a message that was stored earlier if
-        the node does not remember its index, or if that is 0.
+        the node does not remember its index.
     taken: whether the program has asked for the result.
     """
 

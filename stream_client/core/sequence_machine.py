@@ -44,7 +44,7 @@ from stream_client.errors import (
     PushUnknown,
     RequestRefused,
 )
-from stream_service.extensions import Outcome, PushFailure, RichConfirm, RichStatus
+from stream_service.extensions import INDEX_KNOWN, Outcome, PushFailure, RichConfirm, RichStatus
 
 NO_REASON = "the node answered ERROR, which says neither why nor whether it is stored; see the node's log"
 SENT_BEFORE = "it was sent again after a lost connection, and then not saved; what was sent before may have been stored"
@@ -138,8 +138,9 @@ class SequenceMachine:
         assert epoch is not None, "a push that was never admitted has been answered"
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
             push.is_duplicate = confirm.status is RichStatus.DUPLICATE
-            # The index 0 of a duplicate says that the node does not remember its index.
-            push.index = -1 if push.is_duplicate and not confirm.index else confirm.index
+            # The index 0 of a duplicate can also say that the node does not remember the index of the message.
+            is_known = confirm.index or confirm.expected == INDEX_KNOWN or not push.is_duplicate
+            push.index = confirm.index if is_known else -1
             epoch.open = True
             self._settle(push)
             push.finish()

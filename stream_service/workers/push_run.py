@@ -13,7 +13,7 @@ from ockam.address import Route
 from ockam.message import Message
 from ockam.protocol import ProtocolError
 from storage.contract import Append
-from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
+from stream_service.extensions import INDEX_KNOWN, RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.limits import DELIVERY_BYTES, PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
 from stream_service.protocol import PushRequest
 from stream_service.publisher_rows import PublisherRow
@@ -226,7 +226,7 @@ def _confirm(request_id: int, decision: Decision, index: int, first_index: int) 
     if isinstance(decision, New):
         return RichConfirm(request_id, RichStatus.OK, index, 0)
     if isinstance(decision, Duplicate) and decision.offset is not None:
-        return RichConfirm(request_id, RichStatus.DUPLICATE, first_index + decision.offset, 0)
+        return RichConfirm(request_id, RichStatus.DUPLICATE, first_index + decision.offset, INDEX_KNOWN)
     confirm = _confirm_known(request_id, decision)
     assert confirm is not None, "a decision is new, a duplicate or out of order"
     return confirm
@@ -241,7 +241,9 @@ def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
         case OutOfOrder(expected):
             return RichConfirm(request_id, RichStatus.OUT_OF_ORDER, 0, expected)
         case Duplicate(index=int(known)):
-            return RichConfirm(request_id, RichStatus.DUPLICATE, known, 0)
+            return RichConfirm(request_id, RichStatus.DUPLICATE, known, INDEX_KNOWN)
+        case Duplicate(index=None, offset=None):
+            return RichConfirm(request_id, RichStatus.DUPLICATE, 0, 0)
     return None
 
 

@@ -8,7 +8,7 @@ loss. The pushes of one append are a run. The decisions of a run are tentative u
     first ever        NEW             yes       its index
     last + 1          NEW             yes       its index
     last + 2 or more  OUT_OF_ORDER    no        last + 1
-    last or less      DUPLICATE       no        its index; 0 if RECENT_MAX newer messages are stored
+    last or less      DUPLICATE       no        its index, unless RECENT_MAX newer messages are stored
 
 A stream remembers only some publishers. If a publisher is forgotten, its next push counts as its first. But if the
 index of that push's message is still remembered, the push is a DUPLICATE.
@@ -36,9 +36,9 @@ class New(msgspec.Struct, frozen=True):
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """The decision that a message is a duplicate. One of the two fields is set.
+    """The decision that a message is a duplicate. One of the two fields is set, or none if its index is forgotten.
 
-    index: the index of the message if it is already on disk; 0 if that index is forgotten.
+    index: the index of the message if it is already on disk.
     offset: the position of the message among the new messages of the present append, counted from 0, if the append
     contains the message already.
     """
@@ -129,7 +129,7 @@ class SequenceMachine:
             return OutOfOrder(last + 1)
         if tentative and sequence in tentative:
             return Duplicate(offset=tentative[sequence])
-        return Duplicate(index=self._recent.get((publisher_id, sequence), 0))
+        return Duplicate(index=self._recent.get((publisher_id, sequence)))
 
     def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
         """Returns the rows that the present append must write: of publishers that belong to an identity from now on,

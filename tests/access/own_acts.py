@@ -54,7 +54,7 @@ OWN_ACTS = (
     ),
 )
 CARRIERS = {
-    "ockam/tcp.py": "makes every connection; one for messages of others proves nothing",
+    "ockam/calling.py": "makes every connection; one for messages of others proves nothing",
     "ockam/address.py": "reads a route from text",
     "stream_mirror/asking.py": "sends the requests of all acts of mirrors",
 }

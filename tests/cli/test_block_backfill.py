@@ -44,7 +44,7 @@ def test_a_run_fills_what_is_missing(nodes: tuple[NodeProcess, NodeProcess], com
     assert "0 being fetched, 0 missing" in command("block", "backfill", "status", "--node", two.address).text
     assert one.address in command("block", "backfill", "sources", "--node", two.address).text
     metrics = command("block", "backfill", "status", "--metrics", "--node", two.address).text
-    assert "# TYPE backfill_blocks_stored untyped\nbackfill_blocks_stored 6.0\n" in metrics
+    assert "# TYPE backfill_blocks_stored counter\nbackfill_blocks_stored 6.0\n" in metrics
     assert command("block", "backfill", "run", "--node", two.address).text.startswith("0 blocks stored, 0 missing")
 
 

@@ -269,6 +269,7 @@ def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> 
         "rules",
         "tokens",
         "secure channel",
+        "audit log",
         "private files",
     ]
     assert [setting.where for setting in report.settings if setting.name == "data_dir"] == ["--data-dir"]

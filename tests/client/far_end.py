@@ -13,6 +13,7 @@ from ockam.wire_head import HEAD
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_service.extensions import (
+    INDEX_KNOWN,
     PUSH_FAILED,
     RICH_PUSH,
     TOLD,
@@ -94,9 +95,14 @@ class FarEnd:
         assert push.return_route[-1].value.startswith(TOLD), "the client did not say that it understands this"
         self.answer(push, PUSH_FAILED.encode_response(PushFailure(request_id, outcome, reason)))
 
-    def confirm_rich(self, push: Message, index: int, status: RichStatus = RichStatus.OK, expected: int = 0) -> None:
+    def confirm_rich(
+        self, push: Message, index: int | None, status: RichStatus = RichStatus.OK, expected: int = 0
+    ) -> None:
+        """index: None for a duplicate whose index is forgotten."""
         request = RICH_PUSH.decode_request(push.payload)
-        self.answer(push, RICH_PUSH.encode_response(RichConfirm(request.request_id, status, index, expected)))
+        if status is RichStatus.DUPLICATE and index is not None:
+            expected = INDEX_KNOWN
+        self.answer(push, RICH_PUSH.encode_response(RichConfirm(request.request_id, status, index or 0, expected)))
 
 
 def connected_core() -> tuple[ClientCore, FarEnd]:

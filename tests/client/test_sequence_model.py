@@ -156,6 +156,8 @@ class LossyNode(RuleBasedStateMachine):
             elif isinstance(decision, New):
                 self.far.confirm_rich(message, first)
                 first += 1
+            elif decision == Duplicate():
+                self.far.confirm_rich(message, None, RichStatus.DUPLICATE)
             elif isinstance(decision, Duplicate):
                 index = decision.index if decision.index is not None else len(self.stored) - len(data)
                 index += decision.offset or 0
@@ -171,7 +173,8 @@ class LossyNode(RuleBasedStateMachine):
         assert len(set(self.stored)) == len(self.stored), "stored twice"
         for push in self.pushed:
             if push.done and push.error is None:
-                assert self.stored[push.index] == push.data
+                # Where the node has forgotten the index, the message is stored all the same.
+                assert push.data in (self.stored if push.index < 0 else [self.stored[push.index]])
             elif isinstance(push.error, PushNotStored):
                 assert push.data not in self.stored
                 assert self.writes or push.data not in self.found_at_start
@@ -197,7 +200,7 @@ class LossyNode(RuleBasedStateMachine):
 
 
 def _is_known(decision: New | Duplicate) -> bool:
-    return isinstance(decision, Duplicate) and decision.index is not None
+    return isinstance(decision, Duplicate) and decision.offset is None
 
 
 TestLossyNode = LossyNode.TestCase

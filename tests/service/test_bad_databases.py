@@ -139,7 +139,7 @@ def test_a_database_of_an_older_version_is_refused_or_brought_up_to_date_as_the_
     directory = unpacked(tmp_path / "data")
     before = (directory / FILE_NAME).read_bytes()
     line = refusal(directory, arguments=("--no-migrate",))
-    assert "schema version 1, this program uses version 2, and migrating is off; start with --migrate" in line
+    assert "schema version 1, this program uses version 3, and migrating is off; start with --migrate" in line
     assert (directory / FILE_NAME).read_bytes() == before
     assert [(each.status, each.values["schema_version"]) for each in (check_database(directory)[0],)] == [
         ("warning", 1)
@@ -149,7 +149,7 @@ def test_a_database_of_an_older_version_is_refused_or_brought_up_to_date_as_the_
     (backup,) = directory.glob("backup-schema-1-*")
     assert (backup / FILE_NAME).read_bytes() == before
     assert "database_upgraded" in node.log_file.read_text()
-    assert [(each.status, each.values["schema_version"]) for each in (check_database(directory)[0],)] == [("ok", 2)]
+    assert [(each.status, each.values["schema_version"]) for each in (check_database(directory)[0],)] == [("ok", 3)]
     # The way back that the refusal names.
     change(directory, f"PRAGMA user_version={SCHEMA_VERSION + 1}")
     assert refusal(directory).endswith(f"stream-node restore {backup} --data-dir {directory} --over")

@@ -12,6 +12,7 @@ from ockam.protocol import ERROR, Protocol
 from stream_service.cutting import CUT_PULL, CutMessage, CutPull
 from stream_service.extensions import (
     DELETE,
+    INDEX_KNOWN,
     INFO,
     LIST,
     RETENTION,
@@ -130,7 +131,7 @@ async def test_a_sequenced_push_is_stored_once_however_often_it_is_sent(tmp_path
         again = await push(peer, route, b"a", sequence=(b"p", 5))
         second = await push(peer, route, b"b", sequence=(b"p", 6))
         assert (first.status, first.index, second.index) == (RichStatus.OK, 0, 2)
-        assert (again.status, again.index) == (RichStatus.DUPLICATE, 0)
+        assert (again.status, again.index, again.expected) == (RichStatus.DUPLICATE, 0, INDEX_KNOWN)
     async with served(tmp_path) as server:
         peer = await server.peer()
         route = await peer.create("s")

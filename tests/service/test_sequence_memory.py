@@ -25,7 +25,7 @@ def test_a_number_whose_index_is_forgotten_is_a_duplicate_all_the_same(monkeypat
     machine = SequenceMachine()
     machine.remember((b"p", number, 10 + number) for number in range(5))
     assert [machine.decide(b"p", number, 0) for number in (0, 3, 4)] == [
-        Duplicate(index=0),
+        Duplicate(index=None),
         Duplicate(index=13),
         Duplicate(index=14),
     ]
