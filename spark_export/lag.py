@@ -7,6 +7,7 @@ offsets of the streams. This module subtracts them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,6 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_export.plan import count_between, from_offsets
-from storage.parsing import parse_json
 
 
 def offsets_behind_latest(*sources: SourceProgress) -> dict[str, float]:
@@ -85,7 +85,7 @@ def _lags(source: SourceProgress) -> list[int]:
 def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Returns offsets as a mapping. given: JSON text, or the parsed JSON object. Other input gives an empty mapping."""
     try:
-        found = parse_json(given) if isinstance(given, str) else given
+        found = json.loads(given) if isinstance(given, str) else given
     except ValueError:
         return {}
     return found if isinstance(found, Mapping) else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import json
 import threading
 import urllib.error
 import urllib.request
@@ -18,7 +19,6 @@ from spark_export.decode.json_text import Malformed
 from spark_export.decode.schema_options import RegistryOptions
 from spark_export.endpoint import resolve_endpoint
 from spark_export.errors import OptionError, SourceError
-from storage.parsing import parse_json
 
 HEADER_BYTES = 5
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
@@ -130,8 +130,8 @@ class Registry:
         if len(body) > ANSWER_BYTES_MAX:
             raise RegistryFailed(f"{url}: the answer has more than {ANSWER_BYTES_MAX} bytes")
         try:
-            found = parse_json(body)
-        except ValueError as error:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
             raise RegistryFailed(f"{url}: the answer is no JSON; is this a schema registry?") from error
         if not isinstance(found, dict):
             raise RegistryFailed(f"{url}: the answer is no JSON object; is this a schema registry?")
@@ -144,8 +144,8 @@ def _check_absent(url: str, error: urllib.error.HTTPError) -> None:
     Another server, or a wrong path, also answers 404. Such an answer does not show that a message is bad.
     """
     try:
-        body = parse_json(error.read(ANSWER_BYTES_MAX))
-    except (ValueError, OSError, http.client.HTTPException):
+        body = json.loads(error.read(ANSWER_BYTES_MAX))
+    except (ValueError, RecursionError, OSError, http.client.HTTPException):
         body = None
     if not isinstance(body, dict) or body.get("error_code") not in ABSENT_CODES:
         raise RegistryFailed(

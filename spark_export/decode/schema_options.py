@@ -6,13 +6,13 @@ token of the registry itself, because an option with a password would be visible
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from spark_export.errors import OptionError
-from storage.parsing import parse_json
 
 SCHEMA_OPTION_NAMES = (
     *("avroSchema", "protobufDescriptor", "protobufMessage"),
@@ -92,8 +92,8 @@ def _avro_schema(value: str | None) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"avroSchema={value}: {error}") from error
     try:
-        parse_json(value)
-    except ValueError as error:
+        json.loads(value)
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"avroSchema is no JSON ({error}); write the schema itself, or file:PATH") from error
     return value
 

@@ -99,5 +99,5 @@ def test_a_table_that_another_program_rewrote_is_left_alone(world: World) -> Non
     done = export_child(world, "compact")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "another program changed the table" in line
+    assert "the table stays as it is, and `export run` goes on" in line
     assert rows_in(world) == world.stored()

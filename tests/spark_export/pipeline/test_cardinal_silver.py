@@ -106,12 +106,16 @@ async def test_every_row_is_as_the_consumer_has_it(seed: int, tmp_path: Path) ->
     expected = {}
     for chain, losses in (("one", 0), ("two", seed % 4)):
         transport = FileTransport(tmp_path / chain, partitions=1 + seed % 4)
-        steps = simulated(seed + (100 if losses else 0), losses)
+        # Of two heaviest branches of equal weight, the first complete one wins, which a table need not see in the same
+        # order. No simulation of these seeds ends with two.
+        steps = simulated(seed + (200 if losses else 0), losses)
         await transport.send_in_order([(step.topic, step.record) for step in steps])
         expected[chain] = await consumer_of(SIMULATED, transport)
         transport.close()
         lake.add_run(streams_of(replay(tmp_path / chain), f"{chain}."))
-    run_pipeline(lake.folder, tmp_path / "out", Settings(Topics(r"(one|two)\.sim-.*")))
+    # Behind a block that lost a message, more blocks can follow than before it: the start says which of them count.
+    starts = dict.fromkeys(expected, GENESIS.hash)
+    run_pipeline(lake.folder, tmp_path / "out", Settings(Topics(r"(one|two)\.sim-.*"), starts=starts))
     for chain, (canonical, blocks) in expected.items():
         states = states_in(tmp_path / "out" / "latest", chain)
         assert {hash_ for hash_, state in states.items() if state == "canonical"} == set(canonical)
