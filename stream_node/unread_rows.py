@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Integer, and_, case, exists, func, literal_column, select, union_all
+from sqlalchemy import Exists, FromClause, Integer, and_, case, exists, func, literal_column, select, union_all
 
 from index_service.storage import saved_indexes
 from storage.schema import streams
@@ -20,30 +20,27 @@ _consumers = (
 )
 _own, _earlier, _other = saved_indexes.alias("own"), streams.alias("earlier"), saved_indexes.alias("other")
 _ONE = literal_column("1", Integer)
-_touched = exists(
-    select(_ONE)
-    .where(
-        _own.c.client_id == _consumers.c.client_id,
-        _own.c.stream_name == _consumers.c.stream_name,
-        _own.c.partition == streams.c.partition,
+
+
+def _is_touched(positions: FromClause, partitions: FromClause) -> Exists:
+    """Whether the consumer has a position in the partition of this row of `partitions`, a table of streams."""
+    return exists(
+        select(_ONE)
+        .where(
+            positions.c.client_id == _consumers.c.client_id,
+            positions.c.stream_name == _consumers.c.stream_name,
+            positions.c.partition == partitions.c.partition,
+        )
+        .correlate(_consumers, partitions)
     )
-    .correlate(_consumers, streams)
-)
-_touched_earlier = exists(
-    select(_ONE)
-    .where(
-        _other.c.client_id == _consumers.c.client_id,
-        _other.c.stream_name == _consumers.c.stream_name,
-        _other.c.partition == _earlier.c.partition,
-    )
-    .correlate(_consumers, _earlier)
-)
+
+
 _left_out = exists(
     select(_ONE)
     .where(
         _earlier.c.name == _consumers.c.stream_name,
         _earlier.c.created_us <= _consumers.c.began_us,
-        ~_touched_earlier,
+        ~_is_touched(_other, _earlier),
     )
     .correlate(_consumers)
 )
@@ -61,6 +58,6 @@ to_read = union_all(
         _ZERO.label("saved_us"),
     )
     .join(streams, and_(streams.c.name == _consumers.c.stream_name, streams.c.created_us > _consumers.c.began_us))
-    .where(~_touched, ~_left_out),
+    .where(~_is_touched(_own, streams), ~_left_out),
 ).subquery("to_read")
 """Columns: client_id, stream_name, partition, idx, saved_us. The last two are 0 in a partition never touched."""
