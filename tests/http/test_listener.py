@@ -177,7 +177,9 @@ async def test_half_requests_of_one_host_keep_nobody_out(tmp_path: Path, half: b
             while (answer := await client.post("/v1/streams/s", json={})).status_code == 503:
                 await trio.sleep(0.05)
         assert answer.status_code == 200
-        assert set(node.statistics().closed) == {"gave_way"}
+        # While a request is being answered, its connection does not give way, and the next one is refused.
+        may_be = {"too_many_connections"} if half == HALVES["answered"] else set()
+        assert {"gave_way"} <= set(node.statistics().closed) <= {"gave_way"} | may_be
 
 
 def is_accepted(node: HttpNode, number: int) -> bool:
