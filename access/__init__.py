@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from access.audit_lines import Entry
     from access.authorizer import AccessStatistics, Authorizer, Frequent, Guarded
     from access.rights import NOTHING, RIGHT_NAMES, SOMETHING, Demand, Right
-    from access.rule_file import RulesError, add_rule, load_rules, make_rule, parse_rules, remove_rule, rule_text
+    from access.rule_file import (
+        RulesError,
+        add_rule,
+        change_rules,
+        load_rules,
+        make_rule,
+        parse_rules,
+        remove_rule,
+        rule_text,
+    )
     from access.rules import Decision, Grants, Rule, Rules
     from access.tokens import TokenFileError, TokenRecord, Tokens, create_token, load_tokens, revoke_token
 
@@ -48,6 +57,7 @@ __all__ = [
     "TokenRecord",
     "Tokens",
     "add_rule",
+    "change_rules",
     "create_token",
     "load_rules",
     "load_tokens",
@@ -79,6 +89,7 @@ _MODULES = {
     "TokenRecord": "tokens",
     "Tokens": "tokens",
     "add_rule": "rule_file",
+    "change_rules": "rule_file",
     "create_token": "tokens",
     "load_rules": "rule_file",
     "load_tokens": "tokens",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,22 +108,32 @@ def make_rule(name: str, who: Sequence[str], may: Sequence[str], may_not: Sequen
 
 def add_rule(file: Path, rule: Rule) -> None:
     """Writes a rule to the end of the file, in one step. Makes a missing file. Raises RulesError, OSError."""
-    with lock_folder(file.parent):
-        text = _read(file) if file.exists() else ""
-        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
-        changed = text + gap + rule_text(rule)
-        parse_rules(changed, str(file))
-        write_durably(file, changed.encode())
+    change_rules(file, (), (rule,))
 
 
 def remove_rule(file: Path, name: str) -> Rule:
     """Removes a rule from the file, in one step, and returns the rule. Raises RulesError, OSError."""
+    return change_rules(file, (name,), ())[0]
+
+
+def change_rules(file: Path, removed: Iterable[str], added: Iterable[Rule]) -> list[Rule]:
+    """Removes the rules with these names and writes others to the end of the file, all in one step. Makes a missing
+    file. Returns the removed rules. Raises RulesError, OSError."""
     with lock_folder(file.parent):
-        return _remove(file, name)
+        text = _read(file) if file.exists() else ""
+        gone: list[Rule] = []
+        for name in removed:
+            text, rule = _without(text, file, name)
+            gone.append(rule)
+        for each in added:
+            text += ("" if not text else "\n" if text.endswith("\n") else "\n\n") + rule_text(each)
+        parse_rules(text, str(file))
+        write_durably(file, text.encode())
+        return gone
 
 
-def _remove(file: Path, name: str) -> Rule:
-    text = _read(file)
+def _without(text: str, file: Path, name: str) -> tuple[str, Rule]:
+    """Returns the text of a file without one rule, and that rule."""
     found = parse_rules(text, str(file))
     rules = found.rules
     position = next((place for place, rule in enumerate(rules) if rule.name == name), None)
@@ -143,8 +153,7 @@ def _remove(file: Path, name: str) -> Rule:
     kept = parse_rules(left, str(file))
     if kept.rules != (*rules[:position], *rules[position + 1 :]) or kept.limits != found.limits:
         raise RulesError(f"{file} is written in a way that this command cannot change; remove {name!r} by hand")
-    write_durably(file, left.encode())
-    return rules[position]
+    return left, rules[position]
 
 
 def _read(file: Path) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import columns, say
+from stream_node.cli.output import columns, say, tell
 from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import UsageError, parse_duration, parse_size, time_text
 
@@ -33,15 +35,50 @@ class Check(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of one check. level: an index of LEVELS."""
+    """The result of one check. level: an index of LEVELS. figure: what was measured, as plug-ins of monitoring programs
+    print it (performance data); empty for a check that measures nothing."""
 
     name: str
     level: int
     text: str
+    figure: str = ""
+
+
+class MonitoringCommand(TyperCommand):
+    """The command `status`. With --check, a mistake in the command or a lost node ends it with the code 3 (unknown) and
+    one line, because monitoring programs read 1 and 2 as the state of the node."""
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
+        is_check = any(each.partition("=")[0] == "--check" for each in args)
+        with _unknown_on_errors(is_check, "--json" in args):
+            return super().make_context(info_name, args, *others, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _unknown_on_errors(bool(ctx.params["check"]), ctx.params["as_json"]):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _unknown_on_errors(is_check: bool, as_json: bool) -> Iterator[None]:
+    from stream_node.cli.app import exit_code, first_cause
+
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        # Errors of the command line itself have format_message; an error without a code is a bug, and keeps its trace.
+        cause = first_cause(error)
+        told = getattr(cause, "format_message", cause.__str__)
+        if not is_check or (told == cause.__str__ and exit_code(cause) is None):
+            raise
+        line = f"UNKNOWN: {' '.join(told().split())}"
+        tell(line) if as_json else say(False, {}, _without_bars(line))
+        raise typer.Exit(3) from error
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(with_request_options(status))
+    app.command(cls=MonitoringCommand)(with_request_options(status))
 
 
 def status(
@@ -61,8 +98,8 @@ def status(
     """Print how a node stands: whether it takes work, its free disk, and the consumers that are farthest behind.
 
     With --check, the exit code is that of a monitoring plug-in: 0 OK, 1 warning, 2 critical, 3 unknown. It is 3 if the
-    node does not answer, or may not tell this user. A node that takes no work is critical. A consumer without lag is
-    never silent.
+    node does not answer, or may not tell this user, and if the command is wrong. The first line ends with the measured
+    figures (performance data). A node that takes no work is critical. A consumer without lag is never silent.
 
     Example: stream-node status --check lag=10000 --check free-disk=10G,5G
     """
@@ -129,35 +166,39 @@ def _ready(view: View) -> Found:
 
 
 def _check_lag(check: Check, view: View, silent_s: SilentSeconds) -> Found:
-    beyond = next((each for each in view.consumers if each.is_beyond_end), None)
-    if beyond is not None:
-        return Found("lag", 2, f"{beyond.client} cannot read {beyond.stream}: its position is beyond the end")
     worst = max(view.consumers, key=lambda each: each.lag, default=None)
     if worst is None:
-        return _no_consumer("lag", view, "no consumer has saved a position")
+        return _no_consumer(check, view, "no consumer has saved a position")
+    beyond = next((each for each in view.consumers if each.is_beyond_end), None)
+    if beyond is not None:
+        text = f"{beyond.client} cannot read {beyond.stream}: its position is beyond the end"
+        return Found("lag", 2, text, _figure(check, worst.lag))
     text = f"{worst.client} is {worst.lag:,} messages behind on {worst.stream}"
-    return Found("lag", _level(worst.lag, check), text)
+    return Found("lag", _level(worst.lag, check), text, _figure(check, worst.lag))
 
 
 def _check_silent(check: Check, view: View, silent_s: SilentSeconds) -> Found:
     if not silent_s:
-        return _no_consumer("silent", view, "no consumer is behind")
+        return _no_consumer(check, view, "no consumer is behind")
     (client, stream), worst_s = max(silent_s.items(), key=lambda item: item[1])
     text = f"{client} has made no progress on {stream} for {worst_s:.0f} s, although messages wait"
-    return Found("silent", _level(worst_s, check), text)
+    return Found("silent", _level(worst_s, check), text, _figure(check, worst_s))
 
 
-def _no_consumer(name: str, view: View, text: str) -> Found:
+def _no_consumer(check: Check, view: View, text: str) -> Found:
     """The result if no consumer is seen. Consumers that this user may not see are unknown."""
     notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
-    return Found(name, 3, "; ".join(notes)) if notes else Found(name, 0, text)
+    if notes:
+        return Found(check.name, 3, "; ".join(notes), _figure(check, None))
+    return Found(check.name, 0, text, _figure(check, 0))
 
 
 def _check_disk(check: Check, view: View, silent_s: SilentSeconds) -> Found:
     free = view.free_disk_bytes
     if free is None:
-        return Found("free-disk", 3, "the node does not tell its free disk space")
-    return Found("free-disk", (free < check.warning) + (free < check.critical), f"{free:,} bytes are free")
+        return Found("free-disk", 3, "the node does not tell its free disk space", _figure(check, None))
+    level = (free < check.warning) + (free < check.critical)
+    return Found("free-disk", level, f"{free:,} bytes are free", _figure(check, free))
 
 
 CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
@@ -169,6 +210,20 @@ CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
 
 def _level(value: float, check: Check) -> int:
     return (value > check.warning) + (value > check.critical)
+
+
+def _figure(check: Check, value: float | None) -> str:
+    """Returns the performance data of a check: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM. The value U is unknown, and
+    a limit with a colon is the lowest good value. Source: Monitoring Plugins, "Performance data"."""
+    if value is None:
+        return f"{check.name}=U"
+    unit, colon = {"silent": ("s", ""), "free-disk": ("B", ":")}.get(check.name, ("", ""))
+    return f"{check.name}={round(value, 3)}{unit};{check.warning}{colon};{check.critical}{colon};0"
+
+
+def _without_bars(line: str) -> str:
+    """Returns a line without the character that begins the performance data; a name may have it."""
+    return line.replace("|", "¦")
 
 
 def _report(view: View, found: list[Found]) -> dict[str, Any]:
@@ -191,7 +246,9 @@ def _lines(view: View, found: list[Found]) -> list[str]:
     """The first line is what monitoring programs show."""
     if found:
         worst_first = sorted(found, key=lambda each: -each.level)
-        return [f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first]
+        texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first)
+        first, *others = map(_without_bars, texts)
+        return [f"{first} | {' '.join(each.figure for each in found if each.figure)}", *others]
     free = "unknown" if view.free_disk_bytes is None else f"{view.free_disk_bytes:,} bytes"
     lines = [f"stream-node {view.version or 'of an unknown version'}: {_ready(view).text}; free disk: {free}"]
     shown = _worst_first(view)[:CONSUMERS_SHOWN]

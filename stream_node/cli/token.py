@@ -41,7 +41,13 @@ def create(
         str | None,
         typer.Option(metavar="WHEN", help="When the token ends: after a time (90d), or at one (2027-01-01Z)."),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Revoke the token that has this name.")] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Revoke the token that has this name. With --allow, its rights are replaced; without, they stay.",
+        ),
+    ] = False,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the token to a new file that only you can read.")
     ] = None,
@@ -70,7 +76,7 @@ def create(
     try:
         # The rules come first: a token without them would have no rights, and would not be shown if they failed.
         if where is not None:
-            _write_rules(where, made, replace)
+            _write_rules(where, name, made, replace)
         text, record = create_token(store, name, now_s, expires_s, replace=replace)
     except BaseException:
         if file is not None:
@@ -157,19 +163,19 @@ def _beginning(name: str) -> str:
     return f"token {name} may "
 
 
-def _write_rules(file: Path, made: list[Rule], replace: bool) -> None:
-    from access import add_rule, load_rules, remove_rule
+def _write_rules(file: Path, name: str, made: list[Rule], replace: bool) -> None:
+    """Writes the rules of a new token. replace: the rules of an older token of this name are removed in the same step,
+    so that the new one has the given rights and no others."""
+    from access import change_rules, load_rules
 
     there = {rule.name: rule for rule in load_rules(file).rules} if file.exists() else {}
-    for rule in made:
-        # An interrupted command may have written the same rule.
-        if there.get(rule.name) == rule:
-            continue
-        if rule.name in there:
-            if not replace:
-                raise UsageError(f"{file} has another rule {rule.name!r} already; remove it, or say --replace")
-            remove_rule(file, rule.name)
-        add_rule(file, rule)
+    # An interrupted command may have written the same rules.
+    new = [rule for rule in made if there.get(rule.name) != rule]
+    others = [rule.name for rule in new if rule.name in there]
+    if others and not replace:
+        raise UsageError(f"{file} has another rule {others[0]!r} already; remove it, or say --replace")
+    older = [rule.name for rule in _made_rules(file, name) if rule not in made] if replace else []
+    change_rules(file, dict.fromkeys([*others, *older]), new)
 
 
 def _made_rules(file: Path, name: str) -> list[Rule]:
@@ -184,12 +190,11 @@ def _made_rules(file: Path, name: str) -> list[Rule]:
 def _remove_made_rules(file: Path, name: str) -> list[str]:
     """Removes the rules that `token create` has written for a token that is revoked. Returns their names. Raises
     RulesError."""
-    from access import RulesError, remove_rule
+    from access import RulesError, change_rules
 
     try:
         removed = [rule.name for rule in _made_rules(file, name)]
-        for each in removed:
-            remove_rule(file, each)
+        change_rules(file, removed, ())
     except RulesError as error:
         first, *others = error.mistakes
         raise RulesError(f"the token {name} is revoked, but its rules are still there: {first}", *others) from error

@@ -5,6 +5,7 @@ Method: a real node with a consumer that is behind; each check just below and ju
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,57 @@ def test_no_node_and_no_right_are_told(command: CommandLine, node: NodeProcess, 
     with NodeProcess(tmp_path / "data", environment=rules) as running:
         done = command("status", "--node", running.address, "--check", "free-disk=1")
         assert (done.code, done.stdout.decode().split(":")[0]) == (3, "UNKNOWN ready")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--check", "lag=nonsense"), "'nonsense' is no number of messages"),
+        (("--check=lag=1", "--chekc"), "No such option: --chekc"),
+        (("--check",), "requires an argument"),
+        (("--check", "lag=1", "--timeout", "soon"), "'soon' is not a valid float"),
+        (("--check", "lag=1", "--context", "nowhere"), "nowhere"),
+        (("--check", "lag=1", "--node", "127.0.0.1"), "127.0.0.1"),
+        (("--check", "lag=1", "--tls-key", "x"), "--tls-ca"),
+        (("--check", "lag=1", "--token-file", "/no/file"), "/no/file"),
+        (("--check", "lag=1", "--node", "127.0.0.1:1"), "127.0.0.1:1"),
+    ],
+)
+def test_what_keeps_a_check_from_its_work_is_unknown(
+    command: CommandLine, arguments: tuple[str, ...], said: str
+) -> None:
+    """Codes 1 and 2 would be read as the state of the node. The line is on stdout, where monitoring programs read."""
+    done = command("status", *arguments)
+    line = done.stdout.decode()
+    assert (done.code, line.startswith("UNKNOWN: "), said in line, line.count("\n")) == (3, True, True, 1), done
+    assert "Traceback" not in done.stderr
+
+
+FIGURE = re.compile(r"(?P<label>[^=' ]+)=(?P<value>U|-?[0-9.]+)(?P<unit>s|B|)(;[0-9.]*:?){0,2}(;[0-9.]*)?")
+"""One figure of the performance data, as the guidelines of the Monitoring Plugins define it."""
+
+
+def test_performance_data_has_the_figures_and_the_limits(command: CommandLine, node: NodeProcess) -> None:
+    """All figures follow the one bar of the first line, whose name has a bar, too. A low value of the free space is the
+    bad one, so its range is open upwards."""
+    with blocking.connect(node.address) as client:
+        stream = client.create("odd|name")
+        for _ in range(9):
+            stream.push(b"")
+        blocking.SavedIndexes(client, "bar|s").save("odd|name", {0: 1})
+    checks = ("--check", "lag=2,100", "--check", "free-disk=5M,1k", "--check", "silent=1d")
+    first, *others = command("status", "--node", node.address, *checks).stdout.decode().splitlines()
+    text, bar, data = first.partition(" | ")
+    assert (bar, "|" in text + data + "".join(others)) == (" | ", False)
+    figures = [FIGURE.fullmatch(each) for each in data.split(" ")]
+    assert [each and (each["label"], each["unit"]) for each in figures] == [
+        ("lag", ""),
+        ("free-disk", "B"),
+        ("silent", "s"),
+    ]
+    assert data.split(" ")[0] == "lag=8;2;100;0"
+    assert ";5000000:;1000:;0" in data.split(" ")[1]
+    assert ";86400;86400;0" in data.split(" ")[2]
 
 
 @pytest.mark.parametrize(
