@@ -43,6 +43,7 @@ def connect(
     token: Token | str | None = None,
     channel: SecureChannel | None = None,
     traces: str | bool = False,
+    plain: bool = False,
 ) -> Iterator[StreamClient]:
     """Open a client of one node. The end of the block closes the client.
 
@@ -78,6 +79,9 @@ def connect(
     traces: the URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318. The client sends it a span of each
         push, and tells the node to which trace the push belongs. True: OTEL_EXPORTER_OTLP_ENDPOINT and the other
         standard variables say where the collector is. False: the client makes no spans.
+    plain: whether the services are known to have none of our own protocols, as real Ockam services, which log each
+        request in one of them as an error. The client then sends none: what needs one raises NotSupported. It looks
+        again after a lost connection, and when a new stream has the address that stream nodes give.
 
     Raises InvalidArgument if `address` is not an address, if a file of `tls`, `token` or `channel` cannot be used, or
     if `traces` are on and the extra `otel` is not installed.
@@ -99,6 +103,7 @@ def connect(
         connection=connection,
         make_queue=queue_maker(tracing),
     )
+    core.service_route.is_assumed_plain = plain
     if on_link is not None:
         core.service_route.on_link = on_link
     try:

@@ -17,6 +17,7 @@ from stream_client.arguments import encoded
 from stream_client.core.calls import Call, answer_of
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
+from stream_client.core.payloads import not_supported
 from stream_client.core.pushes import Waiting
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
@@ -141,13 +142,17 @@ class Session:
         Raises InvalidArgument if the request cannot be encoded. If the client has ended, raises the error that
         ended it.
 
-        A real Ockam index service never answers a request in our own protocols (`node/...`). So for such a request,
-        `ServiceRoute` finds out whether the node has these protocols. If not, the call fails soon instead of after
-        its timeout.
+        A real Ockam service logs a request in our own protocols (`node/...`) as an error, and its index service never
+        answers it. So if the node is known to have none of these protocols, raises NotSupported. If this is unknown,
+        `ServiceRoute` finds it out for a request to the index service, which then fails soon instead of after its
+        timeout.
         """
+        is_own = protocol.name.startswith(OWN_PREFIX.decode())
+        if is_own and self.core.service_route.is_plain:
+            raise not_supported(protocol.name)
         route = self.core.route_to(target) if isinstance(target, str) else target
         call = self.core.call(route, encoded(protocol, request))
-        if target == INDEX_SERVICE and protocol.name.startswith(OWN_PREFIX.decode()):
+        if is_own and target == INDEX_SERVICE:
             self.core.service_route.need_extensions(call, protocol.name)
         return call
 

@@ -92,7 +92,9 @@ class ClientCore:
         self.service_route = ServiceRoute(
             self._calls, stream_service, self._new_address, self._route_refused, self.send_again
         )
-        self._streams = StreamsInUse(self.connection, self._calls, stream_service, via, self._new_address, make_queue)
+        self._streams = StreamsInUse(
+            self.connection, self._calls, stream_service, via, self._new_address, make_queue, self.service_route.made
+        )
         # This is the dictionary `StreamsInUse.queues`. It is kept here because the busiest loop of the client looks up
         # each message's queue in it.
         self._queues = self._streams.queues
@@ -159,7 +161,8 @@ class ClientCore:
         self.service_route.connected()
         self._send_again(Event.CONNECTED)
         # If the question to the service is unanswered, it was already repeated above. Otherwise it is asked now.
-        if self.asks_route and not self.service_route.is_asking:
+        # A plain service would log the question as an error: its first answer shows as well that it can be reached.
+        if self.asks_route and not (self.service_route.is_asking or self.service_route.is_plain):
             self.service_route.ask()
         self.connection.finish_attempt()
         self.connection.finish_taken()

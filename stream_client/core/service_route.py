@@ -49,6 +49,11 @@ class ServiceRoute:
 
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
 
+    is_assumed_plain: whether the program says that the service has none of our own protocols. This is believed until
+        the service shows what it has, or until the connection to it is lost: it can be another one afterwards.
+    has_extensions: whether the service has our own protocols, as it has shown over the current connection; None: it has
+        not yet.
+
     Invariant: at most one test request (`ask`) is unanswered.
     """
 
@@ -74,7 +79,14 @@ class ServiceRoute:
         self._on_found = on_found
         self._question: Call | None = None
         self._needs_extensions: list[tuple[Call, str]] = []
-        self._has_extensions: bool | None = None
+        self.is_assumed_plain = False
+        self.has_extensions: bool | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the service is known, or assumed, to have none of our own protocols. Each request in one of them
+        would be an error in the log of a real Ockam service."""
+        return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property
     def reached(self) -> bool:
@@ -104,13 +116,24 @@ class ServiceRoute:
         unknown.
         """
         self.state = after(self.state, Event.CONNECTED)
-        self._has_extensions = None
+        self.has_extensions = None
 
     def heard(self) -> None:
         """Record a message from the node that the client is connected to. Call this only if this node has the
         services.
         """
         self.state = after(self.state, Event.HEARD)
+
+    def made(self, is_named: bool) -> None:
+        """Record an answer to a request that creates a stream.
+
+        is_named: whether the stream's address is the one that a stream node makes from its name. Real Ockam
+            services choose a random address.
+        """
+        if self.state is RouteState.UNREACHED:
+            self.state = after(self.state, Event.ANSWERED)
+        if self.is_assumed_plain and self.has_extensions is None:
+            self.has_extensions = is_named
 
     def ask(self) -> Call:
         """Test the route: send the service a request that every stream service answers, and return its Call. If the
@@ -155,9 +178,7 @@ class ServiceRoute:
 
         protocol: the protocol's name, for the error.
         """
-        if self._has_extensions is False:
-            self._calls.finish(call, not_supported(protocol))
-        elif self._has_extensions is None:
+        if self.has_extensions is None:
             self._needs_extensions = [(each, name) for each, name in self._needs_extensions if not each.done]
             self._needs_extensions.append((call, protocol))
             if self._question is None:
@@ -167,6 +188,7 @@ class ServiceRoute:
         # A service that was never reached cannot become unreachable now, so `on_link` is not called. Its requests fail
         # with the reason.
         told = self.state is RouteState.REACHED
+        self.is_assumed_plain = self.is_assumed_plain and not told
         self.state = after(self.state, event)
         if told:
             self.on_link(error)
@@ -185,9 +207,9 @@ class ServiceRoute:
         if before in (RouteState.GONE, RouteState.LOST):
             self.on_link(None)
         # Requests in our own protocols waited for this answer, since a real Ockam service would never answer them.
-        self._has_extensions = not isinstance(error, NotSupported)
+        self.has_extensions = not isinstance(error, NotSupported)
         needing, self._needs_extensions = self._needs_extensions, []
-        for each, protocol in needing if not self._has_extensions else ():
+        for each, protocol in needing if not self.has_extensions else ():
             self._calls.finish(each, not_supported(protocol))
         # This is done last, since it repeats all requests that waited for the route.
         if before in (RouteState.LOST, RouteState.UNREACHED_LOST):

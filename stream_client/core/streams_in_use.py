@@ -54,6 +54,7 @@ class StreamsInUse:
     service: the route to the stream service. Its last address is the address of the service.
     via: the route `service` without its last address.
     make_queue: makes the push queues.
+    on_made: called for an answer to a create; `ServiceRoute.made` explains its argument.
 
     Invariant: every queue of every handle in use is in `queues`. A handle has the state OPEN only while there is a
     connection.
@@ -67,6 +68,7 @@ class StreamsInUse:
         via: Route,
         new_address: Callable[[bytes], Address],
         make_queue: MakeQueue,
+        on_made: Callable[[bool], None],
     ) -> None:
         self.queues: dict[Address, PushQueue] = {}
         self._connection = connection
@@ -75,6 +77,7 @@ class StreamsInUse:
         self._via = via
         self._new_address = new_address
         self._make_queue = make_queue
+        self._on_made = on_made
         self._streams: dict[str, StreamInUse] = {}
         self._existence = Existence(calls, service, lambda: new_address(b""), self._missing)
 
@@ -196,9 +199,13 @@ class StreamsInUse:
         """
         if request.error is None:
             try:
-                self.handles(request)
+                self._tell_made(self.handles(request))
             except UnexpectedAnswer as error:
                 request.error = error
+
+    def _tell_made(self, handles: Sequence[PartitionHandle]) -> None:
+        named = (self._named_route(handle)[-1:] == (handle.last_route or ())[-1:] for handle in handles)
+        self._on_made(all(named))
 
     def _missing(self, handle: PartitionHandle) -> None:
         """React to the service's answer that a partition does not exist.
@@ -246,6 +253,7 @@ class StreamsInUse:
             error = unexpected
         if error is None:
             self._found(routes)
+            self._tell_made([handle for handle, _ in routes])
             return
         # Without the stream, the requests that wait for it can never be sent.
         stream.fail_pushes(error)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from stream_node.cli.channel_options import make_channel
+from stream_node.cli.plain_services import learn, note_of
 from stream_node.cli.request_options import RequestOptions, channel_for, request_options, tls_for, token_for
 from stream_node.printable import printable
 
@@ -32,36 +33,52 @@ def with_client(
     waits: whether the command runs until it is stopped. Such a command says when the connection is lost and when it
     is back.
     """
+    from stream_client import NotSupported
     from stream_node.contexts import resolve_target
 
     target = resolve_target(node, context, via or ())
 
     async def main() -> None:
         on_link = partial(_tell_link, (target.address, *target.via)[-1]) if waits else None
-        async with open_client(target, on_link) as client:
-            await run(client)
+        for believes_note in (True, False):
+            async with open_client(target, on_link, believes_note=believes_note) as client:
+                try:
+                    return await run(client)
+                except NotSupported:
+                    # If only the note of an earlier command says so, the service is asked: it may be another one now.
+                    if not believes_note or client.session.core.service_route.has_extensions is not None:
+                        raise
 
     run_to_signal(main)
 
 
-def open_client(
-    target: Target, on_link: Callable[[ClientError | None], None] | None = None, *, is_given: bool = True
-) -> AbstractAsyncContextManager[StreamClient]:
-    """Returns a client of this node. It waits for answers as long as --timeout says.
+@asynccontextmanager
+async def open_client(
+    target: Target,
+    on_link: Callable[[ClientError | None], None] | None = None,
+    *,
+    is_given: bool = True,
+    believes_note: bool = True,
+) -> AsyncIterator[StreamClient]:
+    """Opens a client of this node. It waits for answers as long as --timeout says. Notes for later commands whether the
+    service has none of our own protocols.
 
     on_link: as in `stream_client.connect`.
     is_given: False for a second node, such as the target of a copy. The options --service, --index-service, --framing,
     --token-file and those of TLS apply only to the first node.
+    believes_note: whether a note of an earlier command is believed (`stream_node.cli.plain_services`).
     """
     from ockam.address import tcp
     from stream_client import connect
     from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 
     given = request_options() if is_given else RequestOptions(timeout=request_options().timeout)
-    return connect(
+    service = given.service or target.service
+    note = note_of(target, service)
+    async with connect(
         target.address,
         via=tuple(tcp(hop) for hop in target.via),
-        service=given.service or target.service,
+        service=service,
         # The index service of the context belongs to its stream service, so --service replaces both.
         index_service=given.index_service or (None if given.service else target.index_service),
         framing=given.framing or target.framing,
@@ -71,7 +88,12 @@ def open_client(
         tls=given.tls or target.tls,
         token=given.token or target.token,
         channel=make_channel(given.peer, given.identity, given.channel_listener, target),
-    )
+        plain=believes_note and note.exists(),
+    ) as client:
+        try:
+            yield client
+        finally:
+            learn(note, client.session.core.service_route.has_extensions)
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -53,7 +53,7 @@ async def ensure_partitions(client: StreamClient, name: str, partitions: int | N
 def created_text(name: str, ensured: EnsuredPartitions) -> str:
     held = counted(len(ensured.now), "partition")
     if ensured.made is None:
-        return f"{name} has the {held} that were asked for; whether it has more, this peer does not tell"
+        return f"{name} has the {held} asked for; this peer does not tell whether it has more"
     if not ensured.made:
         return f"{name} exists and has {held}; nothing was made"
     if not ensured.before:

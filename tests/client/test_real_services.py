@@ -20,6 +20,7 @@ from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_client import FromEnd, Header, NotSupported, Push
 from stream_client.core.service_route import index_service_of
+from stream_node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support.command import Command
 from tests.support.real_service import RealService, real_service
@@ -176,16 +177,22 @@ def test_the_index_service_is_called_as_its_stream_service(service: str, index_s
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ["head", pytest.param("legacy", marks=pytest.mark.soak)])
 def test_the_commands(tmp_path: Path, era: str) -> None:
+    """Also: each of our own requests is an error line in the log of the service. Only the first command makes some."""
     command, service = Command(tmp_path), RealService()
     with running(service, WIRES[era]) as address:
         done = command("context", "add", "hub", address, "--service", "stream", "--framing", "auto")
         assert done.code == 0, done
         assert command("stream", "create", "x").code == 0
+        error_lines = sum(name.startswith(b"node/") for name in service.asked)
+        assert error_lines <= 2
+        done = command("stream", "create", "p3", "--partitions", "3")
+        assert done.text == "p3 has the 3 partitions asked for; this peer does not tell whether it has more\n"
         assert command("push", "x", "--data", "one").code == 0
         assert command("push", "x", "--data", "two").code == 0
         assert command("pull", "x").out == b"one\ntwo\n"
         assert command("consume", "x", "--client", "me").out == b"one\ntwo\n"
         assert command("consume", "x", "--client", "me").out == b""
+        assert sum(name.startswith(b"node/") for name in service.asked) == error_lines
         for arguments in (("stream", "list"), ("index", "list"), ("index", "set", "x", "0", "--client", "me")):
             done = command(*arguments)
             assert (done.code, done.out) == (1, b""), done
@@ -195,3 +202,36 @@ def test_the_commands(tmp_path: Path, era: str) -> None:
         assert done.code == 3, done
         assert "--service stream" in done.error
     assert service.indexes == {(b"me", b"x"): 2}
+    # A stream node that takes the place of the service is used with all that it has.
+    with NodeProcess(tmp_path / "data", listen=address):
+        assert command("stream", "list").out == b"no streams\n"
+        assert command("push", "x", "--data", "three", "--key", "k", "--context", "hub").code == 0
+        assert command("pull", "x", "--keys").out == b"k\tthree\n"
+
+
+def test_a_client_that_knows_a_real_service_asks_for_nothing_of_ours(shell: ShellName) -> None:
+    service = RealService()
+
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect(service="stream", answer_timeout_s=None, contact_timeout_s=30.0, plain=True) as client:
+            partitions = await client.create_partitioned("orders", 2)
+            assert [await each.push(b"x") for each in partitions.partitions] == [0, 0]
+            async with partitions.consumer("me") as consumer:
+                assert len([message async for message in consumer.messages(stop_at_end=True)]) == 2
+            with pytest.raises(NotSupported, match="finding and listing streams"):
+                await client.find_stream("orders")
+
+    with running(service, HEAD) as address:
+        run_in(shell, scenario, address)
+    assert [name for name in service.asked if name.startswith(b"node/")] == []
+
+
+def test_a_stream_node_is_known_by_the_address_of_a_stream(shell: ShellName, tmp_path: Path) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect(service="stream", plain=True) as client:
+            stream = await client.create("orders")
+            assert await stream.push(b"x", key=b"k") == 0
+            assert (await stream.info()).next_index == 1
+
+    with NodeProcess(tmp_path / "data") as node:
+        run_in(shell, scenario, node.address)

@@ -51,7 +51,9 @@ class Command:
 
     def __init__(self, home: Path) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAM_NODE_")}
-        folders = {name: str(home) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")}
+        folders = {
+            name: str(home) for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+        }
         self.environment = {**kept, **folders, "NO_COLOR": "1", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
 
     def __call__(

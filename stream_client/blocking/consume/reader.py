@@ -127,7 +127,9 @@ class Reader:
         It is a request in the best protocol that the node has not refused.
         """
         core, start = self._session.core, self._start
-        if self._protocol == PLAIN and isinstance(start, FromIndex):
+        # A service without our protocols is not asked in vain. It knows no other start than an index.
+        if isinstance(start, FromIndex) and (self._protocol == PLAIN or core.service_route.is_plain):
+            self._protocol = PLAIN
             return core.pull(self.handle, start.index, self._page_messages)
         # The client may send this request again after a lost connection. An index then still means the same, but a
         # start such as "the latest" may have moved during a long wait. So the node must not wait with such a start.
