@@ -25,6 +25,11 @@ PART = "value"
 VARINT_BYTES_MAX = 10
 
 
+def text_of(raw: bytes) -> str:
+    """Returns the text that stands for an application's key (`cardinal_streams.message.messages`)."""
+    return raw.decode(errors="surrogateescape")
+
+
 class Cursor:
     """A reading position in a value.
 
@@ -76,12 +81,7 @@ class Cursor:
         return self.read_exactly(size, what)
 
     def read_string(self, what: str) -> str:
-        start = self.offset
-        raw = self.read_bytes(what)
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as error:
-            raise MalformedMessage(f"{what} is not UTF-8", PART, start) from error
+        return text_of(self.read_bytes(what))
 
     def read_boolean(self, what: str) -> bool:
         byte = self.read_exactly(1, what)[0]

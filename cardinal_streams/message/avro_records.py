@@ -4,7 +4,7 @@ The modules `avro_reader` and `avro_writer` read and write the bytes. All values
 object container, a magic or a fingerprint.
 
     record   field field …                      varint   zigzag, 7 bits a byte, least significant first
-    bytes    varint(length) raw                 string   as bytes, UTF-8
+    bytes    varint(length) raw                 string   as bytes, UTF-8 or not
     map      block … 00                         block    varint(-n) varint(size) item, n times
     array    block … 00                                  varint(n) item, n times
 """

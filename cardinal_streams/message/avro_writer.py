@@ -30,6 +30,11 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
+def bytes_of(key: str) -> bytes:
+    """Returns the bytes of an application's key. Raises UnicodeEncodeError for a text that stands for no bytes."""
+    return key.encode(errors="surrogateescape")
+
+
 def encode_batch(record: BatchRecord) -> bytes:
     """Writes the value of a Batch message."""
     weight = record["weight"]
@@ -39,15 +44,15 @@ def encode_batch(record: BatchRecord) -> bytes:
 
 def encode_sub_batch(record: SubBatchRecord) -> bytes:
     """Writes the value of a SubBatchMsg message."""
-    deletes = _blocks([_prefixed(name.encode()) for name in record["delete"]])
-    return deletes + _blocks([_prefixed(k.encode()) + _prefixed(v) for k, v in record["updates"].items()])
+    deletes = _blocks([_prefixed(bytes_of(name)) for name in record["delete"]])
+    return deletes + _blocks([_prefixed(bytes_of(k)) + _prefixed(v) for k, v in record["updates"].items()])
 
 
 def _update_item(name: str, update: Mapping[str, Any]) -> bytes:
     flag = _FALSE_TRUE[update["delete"]]
     value = update["value"]
     return b"".join(
-        (_prefixed(name.encode()), _prefixed(value), encode_varint(update["count"]), flag, update["subbatch"])
+        (_prefixed(bytes_of(name)), _prefixed(value), encode_varint(update["count"]), flag, update["subbatch"])
     )
 
 

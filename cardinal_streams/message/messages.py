@@ -6,14 +6,17 @@ prefix byte, and its fields follow without separators:
     00 hash(32)                          Batch            Avro record "batch"
     01 hash(32) id(32)                   SubBatchHeader   Avro int: item count
     02 hash(32) id(32) Avro int: index   SubBatchMsg      Avro record "update"
-    03 hash(32) UTF-8 key                BatchMsg         raw bytes of the application, can be empty
-    04 hash(32) UTF-8 key                BatchDeleteMsg   empty
+    03 hash(32) key                      BatchMsg         raw bytes of the application, can be empty
+    04 hash(32) key                      BatchDeleteMsg   empty
     05 hash(32)                          Reorg            Avro long: number of the common ancestor
     06 hash(32)                          ReorgComplete    Avro long: number of the common ancestor
     fe hash(32)                          ReorgAbandoned   Avro long: number of the common ancestor; not in the
                                                           specification (see the module `reorg_channel`)
     ff producer id(32)                   Ping             opaque; not in the specification, but the reference producer
                                                           puts one on the default topic every 30 s
+
+The application's key can be any bytes. In Python it is a `str`: UTF-8, with each other byte as one of the characters
+U+DC80 to U+DCFF, as `os.fsdecode` makes it.
 
 Reading is strict. Each message has exactly one possible key, so a key identifies its message. Extra bytes, missing
 bytes and numbers out of range raise `MessageError`. A weight of fewer than 32 bytes can have leading zeros, because the

@@ -133,10 +133,7 @@ def _sub_batch_id(key: bytes) -> bytes:
 def _application_key(key: bytes) -> str:
     if len(key) <= KEY_BYTES:
         raise TruncatedMessage("the key ends before the application's part", "key", len(key))
-    try:
-        return key[KEY_BYTES:].decode()
-    except UnicodeDecodeError as error:
-        raise MalformedMessage("the application's key is not UTF-8", "key", KEY_BYTES + error.start) from error
+    return avro_reader.text_of(key[KEY_BYTES:])
 
 
 def _unsigned(number: int, what: str, limit: int, part: str = "value", offset: int = 0) -> int:

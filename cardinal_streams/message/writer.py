@@ -87,13 +87,13 @@ def check_sub_batch_id(id_: bytes) -> bytes:
 
 
 def check_key(key: str) -> str:
-    """Returns `key`. Raises `PayloadOutOfRange` if `key` is empty or cannot be encoded as UTF-8."""
+    """Returns `key`. Raises `PayloadOutOfRange` if `key` is empty or has a character that stands for no byte."""
     if not key:
         raise PayloadOutOfRange("a key is empty")
     try:
-        key.encode()
+        avro_writer.bytes_of(key)
     except UnicodeEncodeError as error:
-        raise PayloadOutOfRange(f"the key {key!r} is no UTF-8") from error
+        raise PayloadOutOfRange(f"the key {key!r} is no text") from error
     return key
 
 
@@ -138,11 +138,13 @@ def _encode_item(message: SubBatchMsg) -> Record:
 
 
 def _encode_value(message: BatchMsg) -> Record:
-    return Record(b"\x03" + check_hash(message.hash, "the hash") + check_key(message.key).encode(), message.value)
+    return Record(
+        b"\x03" + check_hash(message.hash, "the hash") + avro_writer.bytes_of(check_key(message.key)), message.value
+    )
 
 
 def _encode_delete(message: BatchDeleteMsg) -> Record:
-    return Record(b"\x04" + check_hash(message.hash, "the hash") + check_key(message.key).encode(), b"")
+    return Record(b"\x04" + check_hash(message.hash, "the hash") + avro_writer.bytes_of(check_key(message.key)), b"")
 
 
 def _encode_reorg(message: Reorg) -> Record:
