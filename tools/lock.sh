@@ -1,6 +1,7 @@
 #!/bin/sh
-# Write requirements.lock, requirements-dev.lock and requirements-docs.lock anew from pyproject.toml, for every platform and
-# Python 3.11 or newer.
+# Write the locks anew from pyproject.toml, for every platform and Python 3.11 or newer: requirements.lock,
+# requirements-dev.lock and requirements-docs.lock for tools/setup.sh; requirements-spark.lock and requirements-extras.lock,
+# what extras need beyond requirements.lock, for tools/spark.sh.
 #
 #   sh tools/lock.sh                what is pinned stays pinned where it still fits
 #   sh tools/lock.sh --upgrade      everything to the newest version that fits
@@ -43,10 +44,23 @@ compile requirements.lock pyproject.toml --group build
 compile requirements-dev.lock pyproject.toml --group build --group dev -c "$work/requirements.lock"
 # The site is built in an environment of its own, which does not have this project.
 compile requirements-docs.lock --group docs
-# The constraint is a file in a temporary folder: its name must not get into the result.
-sed '/^ *#.*-c .*requirements\.lock$/d' "$work/requirements-dev.lock" >"$work/dev" && mv "$work/dev" "$work/requirements-dev.lock"
+# What extras need is installed beside the development packages, so it fits them. An extra of the tests, store-tests, does
+# not: its moto wants an older python-dateutil than matplotlib. The extra fast is compiled here (speedups/).
+beyond=$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' "$work/requirements.lock")
+# shellcheck disable=SC2086
+compile requirements-spark.lock pyproject.toml --extra spark -c "$work/requirements-dev.lock" $beyond
+# shellcheck disable=SC2086
+compile requirements-extras.lock pyproject.toml --extra spark --extra spark-connect --extra avro --extra protobuf --extra delta \
+    --extra iceberg --extra store --extra postgres --extra kafka --extra otel --extra http-tests \
+    -c "$work/requirements-dev.lock" $beyond
+# The constraint is a file in a temporary folder: its name must not get into the result. An empty line begins a list of the
+# packages that were left out.
+for lock in dev spark extras; do
+    sed -e '/^ *#.*-c .*requirements[a-z-]*\.lock$/d' -e '/^$/,$d' "$work/requirements-$lock.lock" >"$work/clean"
+    mv "$work/clean" "$work/requirements-$lock.lock"
+done
 
-for lock in requirements.lock requirements-dev.lock requirements-docs.lock; do
+for lock in requirements.lock requirements-dev.lock requirements-docs.lock requirements-spark.lock requirements-extras.lock; do
     if [ -z "$check" ]; then
         cp "$work/$lock" "$lock"
     else

@@ -39,7 +39,7 @@ TEST = (
 CLONE = "test in stream-node: "
 ONCE_MORE = "--last-failed --last-failed-no-failures none"
 AGAIN = "test in here: tests/black_box/test_demo.py "
-EXTRAS = "install spark spark-connect delta iceberg avro protobuf otel store postgres store-tests http-tests"
+EXTRAS = "install all"
 
 
 class CheckOut:

