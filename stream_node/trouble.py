@@ -15,6 +15,7 @@ TroubleKind = Literal[
     "stopping",
     "audit_log_failed",
     "blocks_stalled",
+    "backfill_failing",
     "block_source_failing",
     "block_publishers_silent",
     "consumer_stuck",

@@ -113,7 +113,8 @@ class FillMachine:
                     return fetch
             if unclaimed is None:
                 return None
-            self._give_up(unclaimed, "no source has it")
+            silence = self._health.find_silence()
+            self._give_up(unclaimed, f"no source answers: {silence}" if silence else "no source has it")
         return None
 
     def grew(self, chunk_id: int, size_bytes: int) -> bool:

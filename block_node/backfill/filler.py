@@ -80,6 +80,11 @@ class Filler:
         self._fetches: dict[int, RunningFetch] = {}
         self._reading: set[int] = set()
 
+    @property
+    def busy(self) -> bool:
+        """Returns whether blocks are being fetched, or were given up and that was not logged yet."""
+        return self.machine.busy or bool(self.machine.given_up)
+
     def step(self, may_deliver: bool) -> Delivery | None:
         """Does all work that can be done now: checks deadlines, sends requests and passes on at most one block.
 
@@ -193,6 +198,8 @@ class Filler:
                 self._fetches.pop(chunk_id).cancel()
         for given_up in self.machine.given_up:
             self._counters.given_up += 1
+            blocks = f"{given_up.first} to {given_up.last}"
+            self._counters.last_given_up = f"blocks {blocks} were given up: {given_up.reason}"
             logger.error(
                 "backfill_given_up",
                 kind=self.machine.kind.value,

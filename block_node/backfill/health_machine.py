@@ -57,6 +57,7 @@ class SourceHealth:
     """SourceHealth: the health of one source node.
 
     claims: the blocks that the source node claims to have. None before its first answer.
+    is_heard: whether the source node answered when it was last asked which blocks it has.
     failures: the number of failures since the last success.
     backoff_until_s: the end of the pause after the last failure, in seconds.
     latency_ms: the average time of an answer, in milliseconds. None before the first answer.
@@ -67,6 +68,7 @@ class SourceHealth:
     def __init__(self, setting: SourceSetting) -> None:
         self.setting = setting
         self.claims: BlockRanges | None = None
+        self.is_heard = False
         self.failures = 0
         self.backoff_until_s = 0.0
         self.latency_ms: float | None = None
@@ -110,8 +112,23 @@ class Health:
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
         """Records the blocks that a source node claims to have, and the time of its answer."""
-        self.sources[name].claims = ranges
-        self._note_latency(self.sources[name], latency_s)
+        source = self.sources[name]
+        if not source.is_heard:
+            # Its silence is over. Failures of other kinds end only with a good block.
+            source.failures = 0
+        source.claims, source.is_heard = ranges, True
+        self._note_latency(source, latency_s)
+
+    def unheard(self, name: str, now_s: float, reason: str) -> None:
+        """Records that a source node did not say which blocks it has. Its earlier claims still count as what exists."""
+        self.sources[name].is_heard = False
+        self.failed(name, now_s, reason)
+
+    def find_silence(self) -> str:
+        """Returns why no source node says which blocks exist, with the last error of each. Empty if one says it."""
+        if any(each.is_heard for each in self.sources.values()):
+            return ""
+        return "; ".join(f"{name}: {each.last_error or 'not asked yet'}" for name, each in self.sources.items())
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
         """Returns the source node to ask for block `number` now. None if no source node has the block and can be asked.
@@ -134,11 +151,13 @@ class Health:
         too."""
         return any(each.has(number) for each in self.sources.values())
 
-    def last_claimed(self, now_s: float) -> int | None:
-        """Returns the highest block that a source node claims to have, or None. Only source nodes that can be asked
-        now count.
+    def last_claimed(self, now_s: float | None = None) -> int | None:
+        """Returns the highest block that a source node claims to have, or None.
+
+        now_s: if given, only source nodes that can be asked now count.
         """
-        lasts = (each.claims.last for each in self.ready(now_s) if each.claims is not None)
+        counted = self.sources.values() if now_s is None else self.ready(now_s)
+        lasts = (each.claims.last for each in counted if each.claims is not None)
         return max((last for last in lasts if last is not None), default=None)
 
     def fetched(self, name: str, size_bytes: int) -> None:

@@ -12,14 +12,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from block_node.backfill.protocol import BackfillAnswer
+from block_node.backfill.protocol import BackfillReport
 
 SPECIFIED = (
     ("gaps_detected", "backfill_gaps_detected", "counter", "Gaps detected during the backfill process."),
     ("blocks_fetched", "backfill_blocks_fetched", "counter", "Blocks fetched during the backfill process."),
     ("blocks_stored", "backfill_blocks_stored", "counter", "Blocks successfully stored in the local storage."),
     ("fetch_errors", "backfill_fetch_errors", "counter", "Errors encountered while fetching blocks."),
-    ("state", "backfill_status", "gauge", "0 idle, 1 running, 2 the last run could not fill all, 3 off."),
+    ("state", "backfill_status", "gauge", "0 idle, 1 running, 2 blocks are missing or it is unknown which, 3 off."),
     ("queue", "backfill_queue_size", "gauge", "Blocks pending to be backfilled."),
 )
 MORE = (
@@ -27,7 +27,13 @@ MORE = (
         "missing",
         "backfill_missing_blocks",
         "gauge",
-        "Blocks that the last scan found missing and that are still missing.",
+        "Blocks that the last scan found missing and that are still missing; no value while nobody knows.",
+    ),
+    (
+        "problem",
+        "backfill_failing",
+        "gauge",
+        "1 while blocks are missing that could not be fetched, or nobody knows which are missing.",
     ),
     ("under_way", "backfill_fetches_under_way", "gauge", "Requests to sources that are under way."),
     ("held_bytes", "backfill_held_bytes", "gauge", "Bytes of blocks that were fetched and are not stored."),
@@ -48,7 +54,7 @@ OF_SOURCES = (
 COUNTERS = [name for _, name, kind, _ in (*SPECIFIED, *MORE, *OF_SOURCES) if kind == "counter"]
 
 
-def to_prometheus(answer: BackfillAnswer) -> str:
+def to_prometheus(answer: BackfillReport) -> str:
     """Formats an answer of the backfill service as Prometheus samples. prometheus-client makes the text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_AnswerCollector(answer))
@@ -62,13 +68,15 @@ def to_prometheus(answer: BackfillAnswer) -> str:
 class _AnswerCollector(Collector):
     """The metrics of one answer, for a registry of prometheus-client."""
 
-    def __init__(self, answer: BackfillAnswer) -> None:
+    def __init__(self, answer: BackfillReport) -> None:
         self._answer = answer
 
     def collect(self) -> Iterator[Metric]:
         answer = self._answer
         for field, name, kind, text in (*SPECIFIED, *MORE):
-            yield _family(name, kind, text, {"": getattr(answer, field)})
+            # The problem is a text; its metric says only whether there is one.
+            value = answer.known_missing if field == "missing" else getattr(answer, field)
+            yield _family(name, kind, text, {} if value is None else {"": bool(value) if field == "problem" else value})
         if answer.eta_ms is not None:
             text = "Estimated seconds until all pending blocks are stored."
             yield _family("backfill_eta_seconds", "gauge", text, {"": answer.eta_ms / 1_000})
@@ -77,8 +85,8 @@ class _AnswerCollector(Collector):
         text = "Mean time of the source's answer to block_status."
         latencies = {each.name: each.latency_us / 1e6 for each in answer.sources if each.latency_us is not None}
         yield _family("backfill_source_latency_seconds", "gauge", text, latencies)
-        text = "1 if the source may be asked now, 0 while it is left alone."
-        health = {source.name: not source.backoff_ms for source in answer.sources}
+        text = "1 if the source has not failed since its last success."
+        health = {source.name: not source.failures for source in answer.sources}
         yield _family("backfill_source_healthy", "gauge", text, health)
 
 

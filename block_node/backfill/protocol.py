@@ -1,5 +1,5 @@
-"""The messages of the protocol `node/block_backfill/1`. A client asks for the state of backfill, and can start
-a search.
+"""The messages of the protocols `node/block_backfill/1` and `node/block_backfill/2`. A client asks for the state of
+backfill, and can start a search.
 
 `BackfillStatistics` explains the fields of an answer.
 """
@@ -101,7 +101,25 @@ class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[BackfillSource]
 
 
-BACKFILL = Protocol("node/block_backfill/1", BackfillAsk, BackfillAnswer)
+# type BackfillReport struct { answer: the fields of BackfillAnswer  is_unknown: bool  problem: str }
+class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
+    """BackfillReport: the answer of version 2.
+
+    is_unknown: whether nobody knows which blocks exist, so that more blocks than `missing` can be missing.
+    problem: why blocks are missing, or why that is unknown. Empty if neither is so.
+    """
+
+    is_unknown: bool
+    problem: str
+
+    @property
+    def known_missing(self) -> int | None:
+        """Returns how many blocks are known to be missing. None if no block is, because nobody knows which exist."""
+        return None if self.is_unknown and not self.missing else self.missing
+
+
+BACKFILL_1 = Protocol("node/block_backfill/1", BackfillAsk, BackfillAnswer)
+BACKFILL = Protocol("node/block_backfill/2", BackfillAsk, BackfillReport)
 
 
 def gap_answers(gaps: Iterable[Gap]) -> list[BackfillGap]:

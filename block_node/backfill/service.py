@@ -6,9 +6,18 @@ A client can also start a search for missing blocks. `block_node.backfill.state`
 
 from __future__ import annotations
 
+from typing import Any
+
 from access.rights import Demand, Right
-from block_node.backfill.protocol import BACKFILL, gap_answers, source_answers
-from block_node.backfill.protocol import BackfillAnswer as Answer
+from block_node.backfill.protocol import (
+    BACKFILL,
+    BACKFILL_1,
+    BackfillAnswer,
+    BackfillAsk,
+    BackfillReport,
+    gap_answers,
+    source_answers,
+)
 from block_node.backfill.state import BackfillState
 from block_node.backfill.statistics import BackfillStatistics
 from block_node.backfill.worker import Backfill
@@ -16,7 +25,7 @@ from block_node.node import BlockNode
 from ockam.address import local
 from ockam.message import Message
 from ockam.node import Node
-from ockam.protocol import ProtocolError, error_payload
+from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.worker import Worker
 
 BACKFILL_ADDRESS = "block_backfill"
@@ -59,14 +68,14 @@ class BackfillService:
 
 
 class BackfillAnswers(Worker):
-    """BackfillAnswers: the worker that answers requests of the protocol `node/block_backfill/1`."""
+    """BackfillAnswers: the worker that answers requests of the protocols `node/block_backfill/1` and `2`."""
 
     def __init__(self, state: BackfillState) -> None:
         self._state = state
 
     def handle(self, message: Message) -> None:
         try:
-            request = BACKFILL.decode_request(message.payload)
+            request = _protocol_of(message).decode_request(message.payload)
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
@@ -76,11 +85,12 @@ class BackfillAnswers(Worker):
         statistics = state.statistics()
         counters = statistics.counters
         eta_s = statistics.eta_s
-        answer = Answer(
+        unstored = state.store.refusal if statistics.queue else None
+        report = BackfillReport(
             request_id=request.request_id,
             state=statistics.state,
             queue=statistics.queue,
-            missing=statistics.missing,
+            missing=statistics.missing or 0,
             gaps=gap_answers(statistics.gaps),
             held_bytes=statistics.held_bytes,
             under_way=statistics.under_way,
@@ -96,15 +106,25 @@ class BackfillAnswers(Worker):
             persistence_failures=counters.persistence_failures,
             given_up=counters.given_up,
             sources=source_answers(statistics.sources),
+            is_unknown=bool(state.unknown),
+            problem=f"no block can be stored now: {unstored}" if unstored else statistics.problem,
         )
-        self.reply(message, BACKFILL.encode_response(answer))
+        if BACKFILL_1.is_in(message.payload):
+            answer = BackfillAnswer(**{name: getattr(report, name) for name in BackfillAnswer.__struct_fields__})
+            self.reply(message, BACKFILL_1.encode_response(answer))
+        else:
+            self.reply(message, BACKFILL.encode_response(report))
 
     def demand(self, message: Message) -> Demand:
         """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
 
         To see the state, the right to operate the node or to read its blocks is enough. Raises ProtocolError."""
-        starts = BACKFILL.decode_request(message.payload).run
+        starts = _protocol_of(message).decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
+
+
+def _protocol_of(message: Message) -> Protocol[BackfillAsk, Any]:
+    return BACKFILL_1 if BACKFILL_1.is_in(message.payload) else BACKFILL

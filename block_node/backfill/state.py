@@ -65,6 +65,8 @@ class BackfillState:
     tie: returns a number in [0, 1) that decides between equal source nodes. None means a random number.
     make_source: creates a source node from its setting. None means source nodes that are reached over an Ockam route.
     newest_known: the highest block that publishers have announced. None if unknown.
+    unknown: why nobody knows which blocks exist, as the last search found; empty if a source node said it. None before
+    the first search.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class BackfillState:
         self.worker: BackfillWork | None = None
         self._gaps: list[Gap] = []
         self._run: tuple[float, int, int] | None = None
-        self._failed = False
+        self.unknown: str | None = None
         self._vain_scans = 0
 
     @property
@@ -208,7 +210,8 @@ class BackfillState:
             self.counters.runs += 1
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)
         elif not filling and self._run is not None:
-            self._failed = self.counters.given_up > self._run[2]
+            if self.counters.given_up == self._run[2]:
+                self.counters.last_given_up = ""
             logger.info("backfill_run_ended", **self._summary())
             self._run = None
 
@@ -217,10 +220,12 @@ class BackfillState:
         queue = worker.holes if worker is not None else 0
         stored = self.store.ever_stored
         gaps = [Gap(gap.kind, *hole) for gap in self._gaps for hole in stored.missing(gap.first, gap.last)]
+        problem = self.unknown or (self.counters.last_given_up if gaps else "")
         return BackfillStatistics(
-            state=self._state(),
+            state=self._state(problem),
             queue=queue,
-            missing=count_blocks(gaps),
+            missing=count_blocks(gaps) if gaps or self.unknown == "" else None,
+            problem=problem,
             gaps=gaps[:GAPS_TOLD_MAX],
             held_bytes=worker.held_bytes if worker is not None else 0,
             under_way=worker.under_way if worker is not None else 0,
@@ -230,12 +235,12 @@ class BackfillState:
             sources=self.health.statistics(self.now_s()),
         )
 
-    def _state(self) -> State:
+    def _state(self, problem: str) -> State:
         if not self.is_on:
             return State.OFF
-        if self.worker is not None and self.worker.busy:
+        if self.unknown is None or self.worker is None or self.worker.busy:
             return State.RUNNING
-        return State.ERROR if self._failed else State.IDLE
+        return State.ERROR if problem else State.IDLE
 
     def _eta_s(self, queue: int) -> float | None:
         if self._run is None:

@@ -13,7 +13,7 @@ from block_node.backfill.plan import Gap
 class State(enum.IntEnum):
     """State: the state of backfill, as the gauge `backfill_status` shows it.
 
-    ERROR: the last run could not fetch all missing blocks.
+    ERROR: the last run could not fetch all missing blocks, or nobody knows which blocks are missing.
     OFF: no source node is configured.
     """
 
@@ -33,6 +33,7 @@ class Counters(msgspec.Struct):
     persistence_failures: the number of fetched blocks that could not be stored.
     fetched_bytes: the number of received bytes.
     given_up: the number of ranges of blocks that were left to the next search.
+    last_given_up: the last of these ranges, and why it was left. Empty once nothing is missing.
     scans: the number of searches for missing blocks.
     runs: the number of times that fetching started.
     """
@@ -44,6 +45,7 @@ class Counters(msgspec.Struct):
     persistence_failures: int = 0
     fetched_bytes: int = 0
     given_up: int = 0
+    last_given_up: str = ""
     scans: int = 0
     runs: int = 0
 
@@ -52,7 +54,9 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """BackfillStatistics: the values that describe backfill at one moment.
 
     queue: the number of missing blocks that are being fetched or processed.
-    missing: the number of blocks that the last search found and that are still missing.
+    missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing
+    too while no source node answers. None if none was found because nobody knows which blocks exist.
+    problem: why blocks are missing, or why that is unknown. Empty if neither is so.
     gaps: the first ranges of these missing blocks.
     held_bytes: the total size in bytes of blocks that were fetched and are not stored yet.
     under_way: the number of running requests.
@@ -62,7 +66,8 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     queue: int
-    missing: int
+    missing: int | None
+    problem: str
     gaps: list[Gap]
     held_bytes: int
     under_way: int

@@ -108,7 +108,7 @@ class Backfill(Plugin):
 
     @property
     def _filling(self) -> bool:
-        return any(filler.machine.busy for filler in self._fillers.values())
+        return any(filler.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
         """Searches for missing blocks because an operator asked for it. Also asks the source nodes and tries the gaps
@@ -168,7 +168,7 @@ class Backfill(Plugin):
         state.note_progress(self._filling)
         delivered = False
         for filler in self._fillers.values():
-            if filler.machine.busy:
+            if filler.busy:
                 now_s = state.now_s()
                 filler.machine.gently = state.publishers > 0
                 delivery = filler.step(now_s >= self._deliver_from_s and self._may_deliver)
@@ -298,7 +298,7 @@ class Backfill(Plugin):
             if ranges is None:
                 self._state.counters.fetch_errors += 1
                 logger.error("backfill_source_unreachable", source=name, reason=reason)
-                self._state.health.failed(name, now_s, reason)
+                self._state.health.unheard(name, now_s, reason)
             else:
                 self._state.health.claimed(name, ranges, now_s - began_s)
             self._awaited.discard(name)
@@ -343,9 +343,12 @@ class Backfill(Plugin):
     def _plan(self) -> None:
         """Passes the gaps to the fillers. Gaps below the next block of the chain wait while their filler is busy."""
         state, now_s = self._state, self._state.now_s()
-        sources_last = state.health.last_claimed(now_s)
-        state.check_newest(sources_last)
-        gaps = self._gaps(self._view(self._follows, sources_last))
+        follows, health = self._follows, state.health
+        state.unknown = health.find_silence() if follows else ""
+        # What a source node had when it last answered is still missing, but only those that can be asked now are asked.
+        gaps = self._gaps(self._view(follows, health.last_claimed()))
+        state.check_newest(health.last_claimed(now_s))
+        fillable = self._gaps(self._view(follows, health.last_claimed(now_s)))
         unattended = gaps
         for filler in self._fillers.values():
             unattended = without(unattended, filler.machine.holes)
@@ -353,7 +356,7 @@ class Backfill(Plugin):
         if gaps:
             logger.info("backfill_gaps", gaps=len(gaps), new=new, blocks=count_blocks(gaps), first=gaps[0].first)
         historical = self._fillers[Kind.HISTORICAL]
-        due = self._patience.due(gaps, now_s, busy={Kind.HISTORICAL} if historical.machine.busy else ())
+        due = self._patience.due(fillable, now_s, busy={Kind.HISTORICAL} if historical.machine.busy else ())
         for kind, filler in self._fillers.items():
             wanted = [gap for gap in due if gap.kind is kind]
             for other in self._fillers.values():

@@ -57,6 +57,8 @@ class BlockPublisher:
         self._before: int | None = None
         self._session: ClientPublishSession | None = None
         self._planned: Callable[[], None] | None = None
+        self._stop_watch: Callable[[], None] | None = None
+        self._problem: ClientError | None = None
 
     @property
     def acknowledged(self) -> int | None:
@@ -127,9 +129,9 @@ class BlockPublisher:
         if not self._blocks or self._failure is not None:
             return
         self._before = self._machine.acknowledged
-        give_up_s = self._settings.give_up_s
-        patience_s = None if give_up_s is None else max(0.0, self._progress_s + give_up_s - self._now_s())
         try:
+            if self._stop_watch is None:
+                self._watch()
             self._session = ClientPublishSession(
                 self._clients[0],
                 self._machine,
@@ -140,7 +142,7 @@ class BlockPublisher:
                 on_compared=self._note_compared,
                 on_end=self._ended,
             )
-            self._session.begin(patience_s)
+            self._session.begin()
         except ClientError as error:
             # The program has closed the client while its publisher was in use.
             self._fail(error)
@@ -156,7 +158,7 @@ class BlockPublisher:
         if isinstance(error, BlockRefused):
             self._count_refusal(error)
         elif isinstance(error, ConnectionLost | NodeUnreachable | RequestTimeout | UnexpectedAnswer):
-            self._look_for_patience(error)
+            self._problem = error
         elif error is not None:
             # A block that cannot be read is an error of the program that gave the block to `send`.
             self._fail(error)
@@ -180,9 +182,10 @@ class BlockPublisher:
             self._fail(error)
 
     def _unplan(self) -> None:
-        planned, self._planned = self._planned, None
-        if planned is not None:
-            planned()
+        for stop in (self._planned, self._stop_watch):
+            if stop is not None:
+                stop()
+        self._planned = self._stop_watch = None
 
     def _opened(self) -> None:
         self.sessions += 1
@@ -197,7 +200,7 @@ class BlockPublisher:
             self._kept_bytes -= self._blocks.pop(number).size_bytes
             self._refusals.pop(number, None)
         if settled:
-            self._progress_s = self._now_s()
+            self._progress_s, self._problem = self._now_s(), None
             self._tell_change()
 
     def _count_refusal(self, error: BlockRefused) -> None:
@@ -207,20 +210,26 @@ class BlockPublisher:
         if self._refusals[number] >= self._settings.refusals_max:
             self._fail(error)
         else:
-            self._look_for_patience(ConnectionLost(str(error)))
+            self._problem = ConnectionLost(str(error))
 
-    def _look_for_patience(self, error: ClientError) -> None:
-        """Fail if no block was acknowledged for `give_up_s` seconds.
-
-        error: the error of the last session, which the text of the failure names.
-        """
-        give_up_s = self._settings.give_up_s
-        if give_up_s is None or self._now_s() - self._progress_s < give_up_s:
+    def _watch(self) -> None:
+        """Fail when no block was acknowledged for `give_up_s` seconds and no bytes of a block were sent in this time.
+        The text of the failure names the error of the last session, or else what the present one waits for."""
+        give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
+        self._stop_watch = None
+        if give_up_s is None or not self._blocks or self._failure is not None:
             return
-        if isinstance(error, NodeUnreachable):
-            self._fail(error)
+        moved_s = self._progress_s if session is None else max(self._progress_s, session.moved_s)
+        left_s = moved_s + give_up_s - self._now_s()
+        if left_s > 0:
+            self._stop_watch = self._clients[0].session.shell.call_later(left_s, self._watch)
+            return
+        if problem is None and session is not None:
+            problem = session.awaited()
+        if isinstance(problem, NodeUnreachable):
+            self._fail(problem)
         else:
-            self._fail(PublishGaveUp(f"no block was acknowledged for {give_up_s:g} s: {error}"))
+            self._fail(PublishGaveUp(f"no block was acknowledged for {give_up_s:g} s: {problem}"))
 
     def _fail(self, error: SessionError) -> None:
         self._failure = error

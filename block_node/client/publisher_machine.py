@@ -35,8 +35,8 @@ class PublisherMachine:
     - sending: the block that is being sent. None if no block is being sent.
     - to_compare: the blocks that the node has and that must be compared. The value is the root hash that the node
       reported, or empty bytes.
-    - too_far_behind: whether the node lacks earlier blocks that the publisher does not have, so that this session
-      is useless.
+    - needed: the block that the node needs next, if the publisher does not have it, so that this session is useless;
+      else None.
     - ended: the node's last message in this session. None before the node has ended the session.
 
     Invariant: `_numbers` has the blocks that the present node does not have, in ascending order. All are above
@@ -55,7 +55,7 @@ class PublisherMachine:
         self.acknowledged: int | None = None
         self.to_compare: dict[int, bytes] = {}
         self.sending: int | None = None
-        self.too_far_behind = False
+        self.needed: int | None = None
         self.ended: StreamEnded | None = None
 
     @property
@@ -81,7 +81,7 @@ class PublisherMachine:
             insort(self._numbers, number)
         self.to_compare.clear()
         self._opened = False
-        self.too_far_behind = False
+        self.needed = None
         self.ended = None
 
     def next_block(self) -> int | None:
@@ -121,7 +121,7 @@ class PublisherMachine:
         elif isinstance(response, Behind):
             self._acknowledge(response.last_block)
             self._stop(response.next_block)
-            self.too_far_behind = not self._has(response.next_block)
+            self.needed = None if self._has(response.next_block) else response.next_block
         elif isinstance(response, ResendBlock):
             self._asked_again(response.block_number)
         else:

@@ -4,6 +4,7 @@ for them."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from stream_node.cli.request_options import channel_for, request_options, tls_fo
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
-    from block_node.backfill.protocol import BackfillAnswer, BackfillSource
+    from block_node.backfill.protocol import BackfillReport, BackfillSource
 
 STATES = ("idle", "running", "error", "off")
 ANSWER_S_MAX = 30.0
@@ -63,30 +64,35 @@ def run(
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
+    give_up: Annotated[
+        float | None, typer.Option(min=0, help="Fail if blocks are still being fetched after this many seconds.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched.
+    """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched, or
+    if no source says which blocks there are.
 
-    Example: stream-node block backfill run
+    Example: stream-node block backfill run --give-up 60
     """
     import trio
 
     async def main(ask: Ask) -> None:
-        before = await ask(True)
+        answer = before = await ask(True)
         if STATES[before.state] == "off":
             raise CommandFailed("this node has no sources; set backfill_block_node_sources")
-        answer = before
-        with progress_shown() as progress:
+        with progress_shown() as progress, trio.move_on_after(inf if give_up is None else give_up):
             while STATES[answer.state] == "running":
                 await trio.sleep(POLL_S)
                 answer = await ask(False)
                 stored = answer.blocks_stored - before.blocks_stored
                 progress("Backfill", stored, stored + answer.queue)
         stored = answer.blocks_stored - before.blocks_stored
-        text = f"{counted(stored, 'block')} stored, {answer.missing:,} missing"
+        text = f"{counted(stored, 'block')} stored, {_missing(answer)}"
         say(as_json, _report(answer) | {"stored_now": stored}, text)
-        if answer.missing:
-            raise CommandFailed(f"{counted(answer.missing, 'block')} could not be had: {_first_problem(answer)}")
+        if STATES[answer.state] == "running":
+            raise CommandFailed(f"not done after {give_up:g} s: {_missing(answer)}; {_problem(answer)}")
+        if answer.missing or answer.is_unknown:
+            raise CommandFailed(f"{_missing(answer)}: {_problem(answer)}")
 
     _with_backfill(main, node, context, via)
 
@@ -108,13 +114,13 @@ def sources(
     _with_backfill(main, node, context, via)
 
 
-Ask = Callable[[bool], Awaitable["BackfillAnswer"]]
+Ask = Callable[[bool], Awaitable["BackfillReport"]]
 
 
 def _with_backfill(
     main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
 ) -> None:
-    """Connects to the chosen node, and calls `main` with a function that sends requests of `node/block_backfill/1` to
+    """Connects to the chosen node, and calls `main` with a function that sends requests of `node/block_backfill/2` to
     the node. Raises ClientError."""
     import trio
 
@@ -138,7 +144,7 @@ def _with_backfill(
             channel=channel_for(target),
         ) as client:
 
-            async def ask(begin: bool) -> BackfillAnswer:
+            async def ask(begin: bool) -> BackfillReport:
                 return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
 
             await main(ask)
@@ -146,26 +152,34 @@ def _with_backfill(
     trio.run(connected)
 
 
-def _first_problem(answer: BackfillAnswer) -> str:
+def _missing(answer: BackfillReport) -> str:
+    if not answer.is_unknown:
+        return f"{answer.missing:,} missing"
+    return f"at least {answer.missing:,} missing" if answer.missing else "unknown how many are missing"
+
+
+def _problem(answer: BackfillReport) -> str:
     problems = (f"{source.name}: {source.last_error}" for source in answer.sources if source.last_error)
-    return next(problems, "no source has them")
+    return answer.problem or next(problems, "no source has them")
 
 
-def _report(answer: BackfillAnswer) -> dict[str, Any]:
+def _report(answer: BackfillReport) -> dict[str, Any]:
     counters = ("scans", "runs", "gaps_detected", "blocks_fetched", "blocks_stored", "fetched_bytes", "fetch_errors")
-    report: dict[str, Any] = {"state": STATES[answer.state], "queue": answer.queue, "missing": answer.missing}
+    report: dict[str, Any] = {"state": STATES[answer.state], "queue": answer.queue, "missing": answer.known_missing}
     report["gaps"] = [
         {"live_tail": gap.live_tail, "first_block": gap.first_block, "last_block": gap.last_block}
         for gap in answer.gaps
     ]
-    report |= {"held_bytes": answer.held_bytes, "under_way": answer.under_way}
+    report |= {"problem": answer.problem or None, "held_bytes": answer.held_bytes, "under_way": answer.under_way}
     report |= {"eta_s": _seconds(answer), "newest_known": answer.newest_known}
     report |= {name: getattr(answer, name) for name in (*counters, "persistence_failures", "given_up")}
     return report
 
 
-def _lines(answer: BackfillAnswer) -> Iterator[str]:
-    yield f"{STATES[answer.state]}: {answer.queue:,} being fetched, {answer.missing:,} missing"
+def _lines(answer: BackfillReport) -> Iterator[str]:
+    yield f"{STATES[answer.state]}: {answer.queue:,} being fetched, {_missing(answer)}"
+    if answer.problem:
+        yield f"  {answer.problem}"
     for gap in answer.gaps[:GAPS_SHOWN]:
         yield f"  {gap.first_block} to {gap.last_block}{' (newest)' if gap.live_tail else ''}"
     if len(answer.gaps) > GAPS_SHOWN:
@@ -176,7 +190,7 @@ def _lines(answer: BackfillAnswer) -> Iterator[str]:
     yield f"{fetched}, {answer.blocks_stored:,} stored, {counted(answer.fetch_errors, 'error')}"
 
 
-def _seconds(answer: BackfillAnswer) -> float | None:
+def _seconds(answer: BackfillReport) -> float | None:
     return None if answer.eta_ms is None else answer.eta_ms / 1_000
 
 

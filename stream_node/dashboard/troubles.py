@@ -147,12 +147,27 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             link("/blocks"),
             "Blocks",
         )
-    for source in found.backfill.sources:
+    backfill = found.backfill
+    if backfill.problem:
+        what = "Nobody knows which blocks are missing"
+        if backfill.missing:
+            lacking = _some(backfill.missing, "block is", "blocks are")
+            what = f"{lacking} missing, and backfill cannot fetch them"
+        yield Trouble(
+            "backfill_failing",
+            "bad",
+            f"{what}: {backfill.problem}",
+            "Look whether the sources of backfill run, have the blocks, and can be reached from this node.",
+            link("/blocks"),
+            "Blocks",
+        )
+    for source in backfill.sources:
         if source.failures:
             yield Trouble(
                 "block_source_failing",
                 "warning",
-                f"The block source {source.name} does not answer; it is asked again in {duration(source.backoff_s)}",
+                f"The block source {source.name} fails ({source.last_error}); it is asked again in "
+                f"{duration(source.backoff_s)}",
                 "Look whether the source runs and can be reached from this node.",
                 link("/blocks"),
                 "Blocks",

@@ -19,10 +19,11 @@ def _block(name: str, kind: Kind, text: str, read: Callable[[BlockServicesStatis
 def _of_backfill(field: str, name: str, text: str) -> Metric:
     """A metric of backfill. Its name is not what Prometheus expects of a counter, so it has no type."""
 
-    def read(blocks: BlockServicesStatistics) -> float:
+    def read(blocks: BlockServicesStatistics) -> float | None:
         backfill: BackfillStatistics = blocks.backfill
-        found = getattr(backfill, field, None)
-        return float(getattr(backfill.counters, field) if found is None else found)
+        found = getattr(backfill if hasattr(backfill, field) else backfill.counters, field)
+        # The problem is a text; its metric says only whether there is one.
+        return found if found is None else float(bool(found) if field == "problem" else found)
 
     return _block(name, "untyped", text, read)
 
@@ -101,8 +102,8 @@ BLOCK_METRICS = (
     _block(
         "backfill_source_healthy",
         "gauge",
-        "1 if the source may be asked now.",
-        _by_source(lambda b: {each.name: float(not each.backoff_s) for each in b.sources}),
+        "1 if the source has not failed since its last success.",
+        _by_source(lambda b: {each.name: float(not each.failures) for each in b.sources}),
         "source",
     ),
     _block(

@@ -55,7 +55,8 @@ class BackfillGap(Strict, frozen=True):
 class BackfillStatus(Strict, frozen=True):
     state: str
     queue: int
-    missing: int
+    missing: int | None
+    problem: str | None
     gaps: list[BackfillGap]
     held_bytes: int
     under_way: int

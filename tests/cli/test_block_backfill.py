@@ -56,8 +56,18 @@ def test_a_source_that_is_not_there_is_told(tmp_path: Path, command: CommandLine
         "STREAM_NODE_BACKFILL_FETCH_TIMEOUT_SECS": "0.1",
     }
     with NodeProcess(tmp_path / "node", arguments=QUIET, environment=environment) as node:
-        done = command("block", "backfill", "run", "--node", node.address, "--json").read(BackfillRun)
-        assert (done.state, done.missing, done.blocks_stored) == ("idle", 0, 0)
+        done = command("block", "backfill", "run", "--node", node.address)
+        assert done.code == 1
+        assert done.text == "0 blocks stored, unknown how many are missing\n"
+        assert "unknown how many are missing: 127.0.0.1:1: " in done.stderr
+        status = command("block", "backfill", "status", "--node", node.address, "--json").read(BackfillStatus)
+        assert (status.state, status.missing, status.blocks_stored) == ("error", None, 0)
+        assert "unreachable" in (status.problem or "")
+        metrics = command("block", "backfill", "status", "--metrics", "--node", node.address).text
+        assert "backfill_failing 1.0\n" in metrics
+        assert "backfill_missing_blocks " not in metrics.replace("# TYPE backfill_missing_blocks ", "").replace(
+            "# HELP backfill_missing_blocks ", ""
+        )
         (found,) = (
             command("block", "backfill", "sources", "--node", node.address, "--json").read(BackfillSources).sources
         )

@@ -151,6 +151,7 @@ ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
     "retention_behind": "StreamNodeRetentionBehind",
     "audit_log_failed": "StreamNodeAuditLogFails",
     "blocks_stalled": "StreamNodeBlocksStalled",
+    "backfill_failing": "StreamNodeBackfillFails",
     "block_source_failing": "StreamNodeBackfillSourceFails",
     "block_publishers_silent": "StreamNodeBlockPublishersSilent",
     "consumer_stuck": "StreamNodeConsumerStuck",
@@ -236,6 +237,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeBlockPublishersSilent": {'stream_node_troubles{kind="block_publishers_silent"}': "1x200"},
     "StreamNodeBlocksFail": {"stream_node_blocks_failed_total": GROWS},
     "StreamNodeBlocksStalled": {"stream_node_block_catch_up_stalled": "1x200"},
+    "StreamNodeBackfillFails": {"backfill_failing": "1x200"},
     "StreamNodeBackfillSourceFails": {'backfill_source_healthy{source="a:1"}': "0x200"},
     "StreamNodeShardsUnowned": {'stream_node_troubles{kind="shards_unowned"}': "1x200"},
     "StreamNodeShardMessagesWait": {'stream_node_troubles{kind="shard_messages_waiting"}': "1x200"},
@@ -281,6 +283,7 @@ HEALTHY = {
     'stream_node_access_refused_total{right="read"}': "0+1x200",
     "stream_node_block_publishers": "1x119 2x81",
     "stream_node_block_catch_up_stalled": "0x200",
+    "backfill_failing": "0x200",
     'backfill_source_healthy{source="a:1"}': "1x200",
     "stream_node_mailboxes_full": "0x200",
 }

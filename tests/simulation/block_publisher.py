@@ -240,7 +240,7 @@ class ClientPublisher(BlockPublisher):
         while machine.kept:
             machine.session_begins()
             await self._open()
-            while machine.kept and machine.ended is None and not machine.too_far_behind:
+            while machine.kept and machine.ended is None and machine.needed is None:
                 number = machine.next_block()
                 if number is not None:
                     await self._publish_block(number)

@@ -73,6 +73,8 @@ class ClientPublishSession:
     on_compared: called with the number of a block that proved to be the same at the node.
     on_end: called once, with the error that ended the session, or with None if there was no error.
 
+    moved_s: when bytes of a block were last sent or compared, in seconds.
+
     Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined
     that block.
     """
@@ -103,20 +105,29 @@ class ClientPublishSession:
         self._sequence = 0
         self._chunks: Iterator[ItemBatch] | None = None
         self._comparison: Comparison | None = None
-        self._active_s = 0.0
+        self._active_s = self.moved_s = 0.0
         self._waits_for_room = self._is_timed = self._is_pumping = False
         self._stop_timer: Callable[[], None] = lambda: None
         self._conversation = client.session.core.converse(SERVICE)
 
-    def begin(self, patience_s: float | None) -> None:
-        """Ask for the session once the client is connected. patience_s: the longest wait in seconds; None: no limit."""
+    def begin(self) -> None:
+        """Ask for the session once the client is connected."""
         self._conversation.on_change = self._changed
         if self._conversation.is_open:
             self._open()
             return
         self.client.session.core.connection.attempted().when_done(self._attempted)
-        if patience_s is not None:
-            self._stop_timer = self.client.session.shell.call_later(patience_s, self._attempted)
+
+    def awaited(self) -> ClientError:
+        """Return what the session waits for, as an error for a publisher that waits no longer."""
+        node, numbers = self.client.address, sorted(self._blocks)
+        if self.state is ClientSessionState.CONNECTING:
+            return self.client.session.core.connection.trouble or NodeUnreachable(f"cannot reach a node at {node}")
+        if self.state is ClientSessionState.OPENING:
+            return RequestTimeout(f"{node} has not opened a session")
+        if self.state is ClientSessionState.COMPARING:
+            return RequestTimeout(f"{node} has not told the root of its block {numbers[0]}")
+        return RequestTimeout(f"{node} has not acknowledged block {numbers[0]}")
 
     def pump(self) -> None:
         """Send blocks until the connection has too many unsent bytes. Continues by itself when bytes have been sent."""
@@ -144,7 +155,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- opening
 
     def _attempted(self) -> None:
-        """End the session if it still has no connection. Called when an attempt to connect is over or took too long."""
+        """End the session if it still has no connection. Called when an attempt to connect is over."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
             node = self.client.address
             connection = self.client.session.core.connection
@@ -237,11 +248,12 @@ class ClientPublishSession:
             # The session compares one block at a time, and reads the node's messages between two comparisons.
             self._compare(min(machine.to_compare))
             return False
-        if machine.too_far_behind:
+        if machine.needed is not None:
             kept = machine.kept
             ends = (kept[0], kept[-1]) if kept else (None, None)
             self._say(EndStream(self._sequence, PublisherEndCode.TOO_FAR_BEHIND, *ends))
-            self._end(ConnectionLost("the node lacks blocks before those that are to be published"), told=True)
+            lacks = f"{self.client.address} needs block {machine.needed}, and lacks blocks before those to be published"
+            self._end(ConnectionLost(lacks), told=True)
             return False
         number = machine.next_block()
         if number is not None:
@@ -258,6 +270,7 @@ class ClientPublishSession:
     def _send_chunk(self, chunks: Iterator[ItemBatch]) -> None:
         number = self._machine.sending
         assert number is not None
+        self.moved_s = self.client.session.now_s()
         chunk = next(chunks, None)
         if chunk is None:
             self._chunks = None
@@ -299,6 +312,7 @@ class ClientPublishSession:
 
     def _compare(self, number: int) -> None:
         self.state = ClientSessionState.COMPARING
+        self.moved_s = self.client.session.now_s()
         stored = self._machine.to_compare[number]
 
         def compared(error: SessionError | None) -> None:

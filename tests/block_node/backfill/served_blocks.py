@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from block_node.backfill.protocol import BACKFILL, BackfillAnswer, BackfillAsk
+from block_node.backfill.protocol import BACKFILL, BackfillAsk, BackfillReport
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.client import OutgoingBlock, connect
 from stream_client import connect as connect_streams
@@ -48,7 +48,7 @@ async def ranges(address: str) -> list[tuple[int, int]]:
     return [(each.first_block, each.last_block) for each in detail.available]
 
 
-async def backfill_status(address: str, *, run: bool = False) -> BackfillAnswer:
+async def backfill_status(address: str, *, run: bool = False) -> BackfillReport:
     async with connect_streams(address) as connection:
         return await connection.session.ask("block_backfill", BACKFILL, BackfillAsk(1, run))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from block_node.backfill.metrics import to_prometheus
-from block_node.backfill.protocol import BackfillAnswer, BackfillSource
+from block_node.backfill.protocol import BackfillReport, BackfillSource
 
 SPECIFIED = {
     "backfill_gaps_detected": ("counter", 1),
@@ -16,7 +16,7 @@ SPECIFIED = {
     "backfill_queue_size": ("gauge", 30),
 }
 """Of the specification's table, with the values of `ANSWER`."""
-ANSWER = BackfillAnswer(
+ANSWER = BackfillReport(
     request_id=1,
     state=1,
     queue=30,
@@ -35,6 +35,8 @@ ANSWER = BackfillAnswer(
     fetch_errors=2,
     persistence_failures=0,
     given_up=0,
+    is_unknown=False,
+    problem="",
     sources=[
         BackfillSource("one:4000", 0, 0, 0, 0, 9, 1, 1_500, 5, 1_000, 2, ""),
         BackfillSource('odd "name"\\\n', 1, 3, 500, None, None, 0, None, 0, 0, 0, "unreachable"),

@@ -21,6 +21,7 @@ from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings
 from block_node.backfill.source import FetchListener, StatusDone
 from block_node.backfill.state import BackfillState
+from block_node.backfill.statistics import State
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.persist.ranges import BlockRange, BlockRanges
@@ -49,17 +50,18 @@ class Fetch:
 
 
 class ScriptedSource:
-    """Says at once what it `has`; its blocks come when the test wants it."""
+    """Says at once what it `has`, or why it says nothing (`silence`); its blocks come when the test wants it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self.has = BlockRanges()
+        self.silence = ""
         self.asked = 0
         self.fetches: list[Fetch] = []
 
     def ask_status(self, on_done: StatusDone) -> None:
         async def answer() -> None:
-            on_done(self.has.copy(), "")
+            on_done(None if self.silence else self.has.copy(), self.silence)
 
         self.asked += 1
         self._nursery.start_soon(answer)
@@ -245,3 +247,42 @@ async def test_blocks_that_are_verified_and_not_stored_yet_are_no_new_gap(
         statistics = worker._state.statistics()
         assert [(gap.first, gap.last) for gap in statistics.gaps] == [(1, 2), (3, 5)]
         assert statistics.counters.gaps_detected == 1
+
+
+async def test_unknown_is_not_zero(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """What a source had stays missing while it is silent, with the reason; before it ever answers, nobody knows."""
+    limits: dict[str, Any] = {
+        "scan_interval_secs": 10.0,
+        "initial_retry_delay_secs": 1.0,
+        "max_backoff_secs": 10.0,
+        "max_retries": 1,
+    }
+    async with backfilling(tmp_path, (0, 9), **limits) as (world, worker, source):
+        statistics = worker._state.statistics
+        assert (statistics().missing, statistics().state, statistics().problem) == (0, State.IDLE, "")
+        source.has = BlockRanges([(0, 19)])
+        await trio.sleep(10)
+        source.silence = "unreachable: it is down"
+        while source.fetches and not source.fetches[-1].is_over:
+            source.fetches[-1].listener.ended("the connection is gone", lied=False)
+            await trio.sleep(5)
+        await trio.sleep(60)
+        assert (statistics().missing, statistics().state) == (10, State.ERROR)
+        assert statistics().problem == "one:1: unreachable: it is down"
+        source.silence = ""
+        while not source.under_way():
+            await trio.sleep(1)
+        source.fetches[-1].answer()
+        await trio.sleep(10)
+        assert world.stored() == list(range(20))
+        assert (statistics().missing, statistics().state, statistics().problem) == (0, State.IDLE, "")
+        assert statistics().sources[0].failures == 0
+    async with backfilling(tmp_path / "new", **limits) as (_, worker, source):
+        source.silence = "unreachable: it is down"
+        await trio.sleep(20)
+        statistics = worker._state.statistics
+        assert (statistics().missing, statistics().state) == (None, State.ERROR)
+        # Its silence ends without a block to fetch.
+        source.silence = ""
+        await trio.sleep(20)
+        assert (statistics().missing, statistics().sources[0].failures) == (0, 0)

@@ -239,9 +239,18 @@ async def test_a_bad_block_is_refused_and_said(tmp_path: Path) -> None:
 async def test_a_publisher_without_the_blocks_before_gives_up(tmp_path: Path) -> None:
     settings = PublishSettings(reconnect=QUICK, give_up_s=0.3)
     async with serving(tmp_path) as (_, client):
-        with pytest.raises(PublishGaveUp, match="lacks blocks before"):
+        with pytest.raises(PublishGaveUp, match="needs block 0, and lacks blocks before"):
             await publish(client, 5, settings=settings)
         await publish(client, 0)
+
+
+async def test_a_publisher_gives_up_in_the_time_that_it_was_given(tmp_path: Path) -> None:
+    """A node that answers nothing, as it keeps no blocks, does not hold the publisher for the wait of one answer."""
+    settings = PublishSettings(reconnect=QUICK, give_up_s=0.3)
+    async with served(tmp_path, block_node=False) as running, connect(running.address) as client:
+        with trio.fail_after(settings.answer_s_max / 2):
+            with pytest.raises(PublishGaveUp, match=r"for 0.3 s: .* has not opened a session"):
+                await publish(client, 0, settings=settings)
 
 
 async def test_no_node_at_all(tmp_path: Path) -> None:

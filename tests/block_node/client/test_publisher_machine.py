@@ -105,7 +105,7 @@ def test_an_answer_that_ends_the_block_under_way(answer: PublishResponse, follow
     machine.take(answer)
     assert machine.sending is None
     assert machine.next_block() == following
-    assert not machine.too_far_behind
+    assert machine.needed is None
 
 
 def test_an_answer_about_another_block_changes_nothing() -> None:
@@ -134,10 +134,10 @@ def test_what_is_not_kept_makes_a_session_vain() -> None:
     assert machine.next_block() == 7
     machine.begin(7)
     machine.take(Behind(7, 2, 3))
-    assert machine.too_far_behind
+    assert machine.needed is not None
     machine.session_begins()
     machine.take(SessionOpened(b"", 6, 7))
-    assert (machine.too_far_behind, machine.next_block()) == (False, 7)
+    assert [machine.needed, machine.next_block()] == [None, 7]
 
 
 def test_the_end_of_a_stream_acknowledges_too() -> None:
