@@ -148,10 +148,21 @@ class Grants:
         there is no such name."""
         if self.rights_on(name) & int(rights):
             return name
-        # A prefix and the end of its names are the only places where the rights change.
-        prefixes = {prefix for prefix, _ in (*self.allow, *self.deny)}
-        places = prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None}
-        return next((place for place in sorted(places) if place > name and self.rights_on(place) & int(rights)), None)
+        return next((place for place in self._places() if place > name and self.rights_on(place) & int(rights)), None)
+
+    def edges(self, rights: int) -> list[str]:
+        """Returns the names, in sorted order, at which the names with one of these rights begin and end in turn. So a
+        name has a right if the number of edges up to it is odd."""
+        found: list[str] = []
+        for place in self._places():
+            if bool(self.rights_on(place) & int(rights)) != bool(len(found) % 2):
+                found.append(place)
+        return found
+
+    def _places(self) -> list[str]:
+        """Returns the only names at which rights change, in sorted order: prefixes, and the ends of their names."""
+        prefixes = {"", *(prefix for prefix, _ in (*self.allow, *self.deny))}
+        return sorted(prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None})
 
     def has_anywhere(self, rights: int) -> bool:
         """Whether one of these rights is given on at least one name."""

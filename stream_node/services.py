@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -235,15 +235,6 @@ class Services:
     def counters(self) -> StreamCounters:
         """The counters of all streams."""
         return self._directory.counters
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions of all streams."""
-        return self._directory.count
-
-    def written(self) -> Mapping[str, int]:
-        """Returns the number of messages ever stored in each stream, see `StreamDirectory.written`."""
-        return self._directory.written()
 
     @property
     def has_mirrors(self) -> bool:

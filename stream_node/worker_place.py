@@ -90,6 +90,11 @@ def shares_shards(config: Config) -> bool:
     return config.cluster is not None or config.workers > 1
 
 
+def has_own_databases(config: Config) -> bool:
+    """Whether each of several workers has a database of its own, so that none of them knows all streams."""
+    return config.workers > 1 and config.database is None
+
+
 def _http_of(address: str, number: int) -> str:
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + number}" if port.isdigit() and int(port) else address

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import structlog
@@ -44,6 +45,8 @@ class StreamCounters:
     room_bytes: the number of bytes that pushes may still write before the node measures the free disk space again;
     infinite before the first measurement.
     write_failure: the reason why the last push was not stored; None after a push has succeeded.
+    growth: the number of messages that each stream got since the last call of `take_growth`. closed: the streams of
+    which a worker has stopped since then.
     """
 
     def __init__(self) -> None:
@@ -53,6 +56,8 @@ class StreamCounters:
         self.confirm_seconds = Histogram(SECONDS)
         self.retaining: dict[int, float] = {}
         self.write_failure: str | None = None
+        self.growth: Counter[str] = Counter()
+        self.closed: set[str] = set()
         self.room_bytes = math.inf
         self._lines = LogRate()
 
@@ -75,6 +80,12 @@ class StreamCounters:
         self.write_failure = None
         self.pushes += pushes
         self.confirm_seconds.add(confirm_s, pushes)
+
+    def take_growth(self) -> tuple[Counter[str], set[str]]:
+        """Returns `growth` and `closed`, and begins both anew. Streams that did not change cost nothing."""
+        taken = self.growth, self.closed
+        self.growth, self.closed = Counter(), set()
+        return taken
 
     def retention_lag_s(self) -> float:
         """Returns for how long some stream has had messages beyond its retention that are still being deleted."""

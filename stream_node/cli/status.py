@@ -18,7 +18,7 @@ from stream_node.cli.values import UsageError, parse_duration, parse_size, time_
 if TYPE_CHECKING:
     from stream_client import StreamClient
     from stream_node.top.rates import ConsumerRow, View
-    from stream_node.top.silence import SilentSeconds
+    from stream_node.top.silence import Silent
 
 CONSUMERS_SHOWN = 20
 """The number of consumers that the command prints without `--json`."""
@@ -109,12 +109,12 @@ def status(
     async def run(client: StreamClient) -> None:
         from stream_node.top.rates import make_view
         from stream_node.top.reading import Reader
-        from stream_node.top.silence import find_silent_s
+        from stream_node.top.silence import find_silent
 
-        reading = await Reader(client).read()
+        reading = await Reader(client, rows_max=None).read()
         view = make_view(None, reading, "lag")
-        silent_s = await find_silent_s(client, reading) if any(each.name == "silent" for each in checks) else {}
-        found = [_ready(view), *(CHECKS[each.name](each, view, silent_s) for each in checks)] if checks else []
+        silent = await find_silent(client, reading) if any(each.name == "silent" for each in checks) else None
+        found = [_ready(view), *(CHECKS[each.name](each, view, silent) for each in checks)] if checks else []
         levels.extend(each.level for each in found)
         if reading.status is None and len(reading.notes) > 1:
             # Neither the streams nor the status were told, so there may be no node at all.
@@ -165,7 +165,7 @@ def _ready(view: View) -> Found:
     return Found("ready", 0, "the node takes work")
 
 
-def _check_lag(check: Check, view: View, silent_s: SilentSeconds) -> Found:
+def _check_lag(check: Check, view: View, silent: Silent | None) -> Found:
     worst = max(view.consumers, key=lambda each: each.lag, default=None)
     if worst is None:
         return _no_consumer(check, view, "no consumer has saved a position")
@@ -177,11 +177,11 @@ def _check_lag(check: Check, view: View, silent_s: SilentSeconds) -> Found:
     return Found("lag", _level(worst.lag, check), text, _figure(check, worst.lag))
 
 
-def _check_silent(check: Check, view: View, silent_s: SilentSeconds) -> Found:
-    if not silent_s:
+def _check_silent(check: Check, view: View, silent: Silent | None) -> Found:
+    if silent is None:
         return _no_consumer(check, view, "no consumer is behind")
-    (client, stream), worst_s = max(silent_s.items(), key=lambda item: item[1])
-    text = f"{client} has made no progress on {stream} for {worst_s:.0f} s, although messages wait"
+    worst_s = silent.silent_s
+    text = f"{silent.client} has made no progress on {silent.stream} for {worst_s:.0f} s, although messages wait"
     return Found("silent", _level(worst_s, check), text, _figure(check, worst_s))
 
 
@@ -193,7 +193,7 @@ def _no_consumer(check: Check, view: View, text: str) -> Found:
     return Found(check.name, 0, text, _figure(check, 0))
 
 
-def _check_disk(check: Check, view: View, silent_s: SilentSeconds) -> Found:
+def _check_disk(check: Check, view: View, silent: Silent | None) -> Found:
     free = view.free_disk_bytes
     if free is None:
         return Found("free-disk", 3, "the node does not tell its free disk space", _figure(check, None))
@@ -254,7 +254,9 @@ def _lines(view: View, found: list[Found]) -> list[str]:
     shown = _worst_first(view)[:CONSUMERS_SHOWN]
     rows = [("consumer", "stream", "lag", "last progress")]
     rows += [(each.client, each.stream, f"{each.lag:,}", time_text(each.saved_us)) for each in shown]
-    return lines + (list(columns(rows, right=frozenset({2}))) if shown else [])
+    lines += columns(rows, right=frozenset({2})) if shown else []
+    left_out = len(view.consumers) - len(shown)
+    return [*lines, f"and {left_out:,} more consumers; --json has all"] if left_out else lines
 
 
 def _worst_first(view: View) -> list[ConsumerRow]:

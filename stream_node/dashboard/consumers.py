@@ -6,52 +6,61 @@ from datetime import UTC, datetime
 
 from starlette.responses import Response
 
-from access.rights import Right
+from access.rights import STREAM_RIGHTS, Right
 from stream_client import ClientError, Stream, StreamClient, set_position
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
+from stream_node.dashboard.finding import Asked, FindConsumers, find
 from stream_node.dashboard.listing import (
-    PARTITIONS_MAX,
+    ROWS,
     ConsumerRow,
+    PositionRow,
     consumer_rows,
     list_infos,
     list_saved,
     permitted,
+    position_rows,
     show_rows,
+    shown_rows,
 )
 from stream_node.dashboard.page import Page, check_typed, number_of
 from stream_node.http.problems import Problem
+from stream_node.worker_place import has_own_databases
 
 
 async def show_consumers(page: Page) -> Response:
     """Returns the list of the consumers that the user may see. Those that are farthest behind come first."""
-    search = page.query.get("search", "")
+    search, first = page.query.get("search", ""), page.count("first", 0)
+    page.need(Right.INDEX)
     async with page.client() as client:
-        saved = await list_saved(client)
-        infos = await permitted(list_infos(client))
-    rows = [
-        each for each in consumer_rows(infos, saved) if search.lower() in f"{each.client_id}\n{each.stream}".lower()
-    ]
-    rows.sort(key=lambda row: (-(row.lag or 0), row.client_id, row.stream))
-    return page.show(
-        "consumers.html",
-        active="consumers",
-        shown=show_rows(page, rows),
-        search=search,
-        is_cut=max(len(saved), len(infos)) >= PARTITIONS_MAX,
-        cut=PARTITIONS_MAX,
-    )
+        if has_own_databases(page.call.parts.config):
+            saved, infos = await list_saved(client), await permitted(list_infos(client))
+            rows = [
+                each
+                for each in consumer_rows(infos, saved)
+                if search.lower() in f"{each.client_id}\n{each.stream}".lower()
+            ]
+            shown = show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
+        else:
+            asked = Asked(search, "lag", first, ROWS, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
+            found = await find(page.call.parts.runner, asked, FindConsumers)
+            for row in found.rows:
+                saved = await list_saved(client, stream_name=row.stream, client_id=row.client_id)
+                row.holders = sorted({each.holder for each in saved if each.holder is not None})
+            shown = shown_rows(found.rows, found.first, found.total)
+    return page.show("consumers.html", active="consumers", shown=shown, search=search)
 
 
 async def show_consumer(page: Page) -> Response:
     """Returns the page of one consumer of one stream: its position in each partition, with a form that sets it."""
     client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
     async with page.client() as client:
-        row, ends = await _find(client, client_id, stream)
+        row, positions, ends = await _find(client, client_id, stream)
     return page.show(
         "consumer.html",
         active="consumers",
         row=row,
+        positions=positions,
         ends=ends,
         may_index=page.may(Right.INDEX, client_id),
     )
@@ -87,7 +96,8 @@ async def change_position(page: Page) -> Response:
                     f"{error}. Set before this error: {', '.join(told)}; the others are as they were.",
                 ) from error
             raise
-    done = f"The position of {client_id} is set: {', '.join(told[:10])}."
+    more = f" and {len(told) - 10:,} more" if len(told) > 10 else ""
+    done = f"The position of {client_id} is set: {', '.join(told[:10])}{more}."
     return page.go("/consumer", client=client_id, stream=stream, done=done)
 
 
@@ -114,12 +124,14 @@ async def forget_consumer(page: Page) -> Response:
     return page.go("/consumers", done=done)
 
 
-async def _find(client: StreamClient, client_id: str, stream: str) -> tuple[ConsumerRow, dict[int, tuple[int, int]]]:
-    """Returns a consumer, and the first and next index of each partition of its stream. Raises Problem."""
+async def _find(
+    client: StreamClient, client_id: str, stream: str
+) -> tuple[ConsumerRow, list[PositionRow], dict[int, int]]:
+    """Returns a consumer, its positions, and the next index of each partition of its stream. Raises Problem."""
     saved = await list_saved(client, stream_name=stream, client_id=client_id)
     if not saved:
         detail = f"no position of {client_id!r} in {stream!r} is saved, or you may not see it"
         raise Problem(404, "no-such-consumer", detail)
-    infos = [each for each in await permitted(list_infos(client, stream)) if each.stream_name == stream]
+    infos = await permitted(list_infos(client, stream))
     (row,) = consumer_rows(infos, saved)
-    return row, {each.partition: (each.first_index, each.next_index) for each in infos}
+    return row, position_rows(infos, saved), {each.partition: each.next_index for each in infos}

@@ -28,9 +28,6 @@ from stream_node.http.problems import Problem, problem_of
 from stream_node.parts import NodeParts
 from stream_node.trouble import Trouble
 
-STREAMS_WATCHED_MAX = 5_000
-"""The largest number of partitions in which silent publishers are looked for. To look at more of them would keep the
-event loop busy, so with more partitions no publisher is called silent."""
 KEEP_S = 31_536_000
 """How long browsers keep static files, in seconds. The address of a file changes with its content."""
 
@@ -49,7 +46,7 @@ class Dashboard:
         self._block_silence = Silence()
         self._mirrors = MirrorWatch()
         self._rates = StreamRates()
-        streams = Streams(self._rates.find)
+        streams = Streams(self._rates.known)
         self._overview = Overview(parts, self._history, self._silence, self._block_silence, self._mirrors, time.time())
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
@@ -105,18 +102,15 @@ class Dashboard:
     async def watch(self) -> None:
         """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent, and for
         mirrors in trouble."""
+        services, acknowledged = self._parts.services, self._parts.services.acknowledged_blocks
         while True:
             self._history.add(take_sample(self._parts, time.time()))
-            acknowledged = self._parts.services.acknowledged_blocks
-            if acknowledged is not None:
-                self._block_silence.look({"": acknowledged}, trio.current_time())
-            self._mirrors.look(self._parts.services.mirrors, trio.current_time())
-            if self._parts.services.partitions <= STREAMS_WATCHED_MAX:
-                written = self._parts.services.written()
-                self._silence.look(written, trio.current_time())
-                self._rates.look(written, trio.current_time())
-            else:
-                self._rates.forget()
+            before, acknowledged = acknowledged, services.acknowledged_blocks
+            self._block_silence.look([""] if acknowledged != before else [], (), trio.current_time())
+            self._mirrors.look(services.mirrors, trio.current_time())
+            growth, closed = services.counters.take_growth()
+            self._silence.look(growth, closed, trio.current_time())
+            self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
 
     def _answering(self, function: PageFunction) -> Callable[[Call], Awaitable[Response]]:

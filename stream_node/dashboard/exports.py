@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import trio
 from starlette.responses import Response
 
 from access.rights import EVERY_NAME
 from stream_client import StreamInfo
-from stream_node.dashboard.listing import ROWS, Shown, by_place, list_infos, permitted, show_rows
+from stream_node.dashboard.listing import ROWS, Shown, list_infos, permitted, show_rows
 from stream_node.dashboard.page import OPERATOR, Page
 from stream_node.http.problems import Problem
 
@@ -65,15 +66,17 @@ async def show_export(page: Page) -> Response:
     except Problem as found:
         # The runs are worth showing without what they add up to.
         partitions, problem = [], found.detail
+    shown, infos = show_rows(page, partitions), {}
     async with page.client() as client:
-        infos = by_place(await permitted(list_infos(client)))
-    rows = [PartitionRow(each, _waiting(each, infos)) for each in partitions]
+        for name in {each.stream for each in shown.rows}:
+            infos.update({(name, each.partition): each for each in await permitted(list_infos(client, name))})
+    rows = [PartitionRow(each, _waiting(each, infos)) for each in shown.rows]
     return page.show(
         "export.html",
         active="exports",
         folder=folder,
         view=view,
-        partitions=show_rows(page, rows),
+        partitions=msgspec.structs.replace(shown, rows=rows),
         problem=problem,
         runs=Shown(
             list(view.runs),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,27 +13,27 @@ from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.dashboard.page import Page
 from stream_node.unread import count_unread
 
-PARTITIONS_MAX = 10_000
-"""The largest number of partitions, and of positions, that one page asks for."""
 ROWS = 50
 """The number of rows of a page."""
 
 T = TypeVar("T")
 
 
-class StreamRow(msgspec.Struct):
-    """One stream. messages, size_bytes: what is stored in all partitions. newest_us: the time of the newest message.
+class StreamRow(msgspec.Struct, frozen=True):
+    """One stream. partitions: their number. first: the first one. messages, size_bytes: what is stored in all of them.
 
-    rate: messages per second lately; None if unknown. lag: the largest lag of a consumer; None without consumers.
+    newest_us: the time of the newest message. rate: messages per second lately; None if unknown. lag: the largest lag
+    of a consumer; None without consumers.
     """
 
     name: str
-    partitions: list[StreamInfo]
-    messages: int = 0
-    size_bytes: int = 0
-    newest_us: int | None = None
-    rate: float | None = None
-    lag: int | None = None
+    partitions: int
+    first: StreamInfo
+    messages: int
+    size_bytes: int
+    newest_us: int | None
+    rate: float | None
+    lag: int | None
 
 
 class PositionRow(msgspec.Struct, frozen=True):
@@ -43,47 +44,45 @@ class PositionRow(msgspec.Struct, frozen=True):
 
 
 class ConsumerRow(msgspec.Struct):
-    """One consumer of one stream. lag: the sum over its partitions. saved_us: its last progress."""
+    """One consumer of one stream. positions: their number. lag: the sum over its partitions; None if it is not known.
+
+    saved_us: its last progress. holders: the members that have leases of its partitions.
+    """
 
     client_id: str
     stream: str
-    positions: list[PositionRow]
+    positions: int
     lag: int | None
     saved_us: int
-    holders: list[str]
+    holders: list[str] = []
 
 
 class Shown(msgspec.Struct, frozen=True):
     """The rows of one page. before, after: the first row of the page before and of the page after; None without such
     a page."""
 
-    rows: list[object]
+    rows: list[Any]
     first: int
     total: int
     before: int | None
     after: int | None
 
 
-async def list_infos(client: StreamClient, prefix: str = "") -> list[StreamInfo]:
-    """Returns at most PARTITIONS_MAX partitions whose stream's name begins with `prefix`."""
+async def list_infos(client: StreamClient, name: str | None = None) -> list[StreamInfo]:
+    """Returns the partitions of one stream, or of all streams."""
     found: list[StreamInfo] = []
-    async for each in client.list_streams(prefix):
-        found.append(each)
-        if len(found) >= PARTITIONS_MAX:
+    async for each in client.list_streams(name or ""):
+        # The name itself sorts before longer names that begin with it.
+        if name is not None and each.stream_name != name:
             break
+        found.append(each)
     return found
 
 
 async def list_saved(
     client: StreamClient, *, stream_name: str | None = None, client_id: str | None = None
 ) -> list[SavedPosition]:
-    """Returns at most PARTITIONS_MAX saved positions."""
-    found: list[SavedPosition] = []
-    async for each in list_positions(client, stream_name=stream_name, client_id=client_id):
-        found.append(each)
-        if len(found) >= PARTITIONS_MAX:
-            break
-    return found
+    return [each async for each in list_positions(client, stream_name=stream_name, client_id=client_id)]
 
 
 async def permitted(asked: Awaitable[list[T]]) -> list[T]:
@@ -94,56 +93,55 @@ async def permitted(asked: Awaitable[list[T]]) -> list[T]:
         return []
 
 
-def by_place(infos: list[StreamInfo]) -> dict[tuple[str, int], StreamInfo]:
-    return {(each.stream_name, each.partition): each for each in infos}
-
-
-def stream_rows(
-    infos: list[StreamInfo], saved: list[SavedPosition], find_rate: Callable[[str], float | None]
-) -> list[StreamRow]:
+def stream_rows(infos: list[StreamInfo], saved: list[SavedPosition], rates: dict[str, float] | None) -> list[StreamRow]:
     """Returns a row for each stream, in the order of the names."""
-    rows: dict[str, StreamRow] = {}
-    for info in infos:
-        row = rows.setdefault(info.stream_name, StreamRow(info.stream_name, []))
-        row.partitions.append(info)
-        row.messages += info.next_index - info.first_index
-        row.size_bytes += info.size_bytes
-        if info.last_time_us is not None:
-            row.newest_us = max(row.newest_us or 0, info.last_time_us)
+    lags: dict[str, int] = {}
     for each in consumer_rows(infos, saved):
-        found = rows.get(each.stream)
-        if found is not None and each.lag is not None:
-            found.lag = max(found.lag or 0, each.lag)
-    for row in rows.values():
-        row.rate = find_rate(row.name)
-    return list(rows.values())
+        if each.lag is not None:
+            lags[each.stream] = max(lags.get(each.stream, 0), each.lag)
+    return [
+        StreamRow(
+            name,
+            len(own),
+            own[0],
+            sum(each.count for each in own),
+            sum(each.size_bytes for each in own),
+            max((each.last_time_us for each in own if each.last_time_us is not None), default=None),
+            None if rates is None else rates.get(name, 0.0),
+            lags.get(name),
+        )
+        for name, own in ((name, list(group)) for name, group in groupby(infos, key=lambda info: info.stream_name))
+    ]
 
 
 def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[ConsumerRow]:
     """Returns a row for each consumer of each stream, in the order of the names."""
-    unread = count_unread(saved, infos)
-    rows: dict[tuple[str, str], ConsumerRow] = {}
+    rows = []
+    for key, unread in count_unread(saved, infos).items():
+        rows.append(ConsumerRow(*key, 0, sum(unread.values()) if unread else None, 0, []))
+    by_key = {(each.client_id, each.stream): each for each in rows}
     for each in saved:
-        row = rows.setdefault(
-            (each.client_id, each.stream_name), ConsumerRow(each.client_id, each.stream_name, [], None, 0, [])
-        )
-        lags = unread[each.client_id, each.stream_name]
-        row.positions.append(PositionRow(each, lags.get(each.partition)))
-        row.lag = sum(lags.values()) if lags else None
+        row = by_key[each.client_id, each.stream_name]
+        row.positions += 1
         row.saved_us = max(row.saved_us, each.saved_us)
         if each.holder is not None and each.holder not in row.holders:
             row.holders.append(each.holder)
-    return list(rows.values())
+    return rows
+
+
+def position_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[PositionRow]:
+    """Returns a row for each position of one consumer of one stream."""
+    ((_, unread),) = count_unread(saved, infos).items()
+    return [PositionRow(each, unread.get(each.partition)) for each in saved]
 
 
 def show_rows(page: Page, rows: list[T]) -> Shown:
     """Returns one page of the rows. The parameter `first` of the query is the number of its first row."""
     first = min(page.count("first", 0), max(0, len(rows) - 1) // ROWS * ROWS)
+    return shown_rows(rows[first : first + ROWS], first, len(rows))
+
+
+def shown_rows(rows: Sequence[Any], first: int, total: int) -> Shown:
+    """Returns a page that has been cut already. first: the number of its first row. total: the number of all rows."""
     after = first + ROWS
-    return Shown(
-        list(rows[first:after]),
-        first,
-        len(rows),
-        max(0, first - ROWS) if first else None,
-        after if after < len(rows) else None,
-    )
+    return Shown(list(rows), first, total, max(0, first - ROWS) if first else None, after if after < total else None)

@@ -16,8 +16,6 @@ from stream_node.trouble import Trouble, TroubleKind
 
 LASTS_S_MIN = 30.0
 """For how long a mirror may not follow, and a promotion may take, before that is a trouble, in seconds."""
-LISTED_MAX = 20
-"""The largest number of streams that are named, for each kind of trouble."""
 KINDS: dict[MirrorCondition, TroubleKind] = {
     MirrorCondition.CIRCLE: "mirror_circle",
     MirrorCondition.UNFENCED: "mirror_unfenced",
@@ -68,7 +66,7 @@ class MirrorWatch:
                 longest = streams.setdefault(each.state.stream_name, each)
                 if each.since_s < longest.since_s:
                     streams[each.state.stream_name] = each
-            found += [_trouble(each, now_s - each.since_s) for each in list(streams.values())[:LISTED_MAX]]
+            found += [_trouble(each, now_s - each.since_s) for each in streams.values()]
         return found
 
 

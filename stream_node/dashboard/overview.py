@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -15,17 +17,26 @@ from stream_node.dashboard.history import History
 from stream_node.dashboard.mirror_watch import MirrorWatch
 from stream_node.dashboard.page import OPERATOR, Page
 from stream_node.dashboard.reading import Positions, read_positions
+from stream_node.dashboard.rendering import link, number
 from stream_node.dashboard.silence import Silence
 from stream_node.dashboard.troubles import find_troubles
 from stream_node.http.app import json_response
 from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
-from stream_node.trouble import Trouble
+from stream_node.trouble import Trouble, TroubleKind
 
 READ_EVERY_S = 1.0
 """The shortest time between two readings of the waiting consumers, in seconds, for all browsers together."""
-CONSUMERS_READ_MAX = 500
-"""The largest number of waiting consumers that are read: those that wait longest."""
+LISTED_MAX = 20
+"""The number of troubles of one kind that the page lists. It says how many more there are; the metrics count all."""
+_MORE: dict[TroubleKind, tuple[str, str]] = {
+    "consumer_stuck": ("consumers are stuck", "/consumers"),
+    "consumer_beyond_end": ("positions lie beyond the end of their partition", "/consumers"),
+    "publisher_silent": ("publishers are silent", "/streams"),
+    "member_silent": ("members are silent", "/cluster"),
+}
+"""What is said of the troubles of a kind that are not listed, and the page that has them. Streams of mirrors are the
+rest."""
 
 
 class Overview:
@@ -81,7 +92,7 @@ class Overview:
         """Returns what is wrong now, the worst first. Raises StorageError."""
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
-                self._positions = await read_positions(self._parts.runner, CONSUMERS_READ_MAX)
+                self._positions = await read_positions(self._parts.runner)
                 self._read_at_s = trio.current_time()
         now_s = trio.current_time()
         return find_troubles(
@@ -99,14 +110,27 @@ class Overview:
         parts = self._parts
         statistics = parts.statistics()
         return {
-            "troubles": troubles,
+            "troubles": listed(troubles),
             "point": self._history.latest(),
             "statistics": statistics,
             "http": statistics.http or msgspec.UNSET,
             "condition": parts.condition,
             "least_bytes": parts.config.free_disk_bytes_min,
-            "consumers_behind": self._positions.waiting[0].consumers if self._positions.waiting else 0,
+            "consumers_behind": len(self._positions.waiting),
             "up_s": max(0.0, time.time() - self._started_s),
             "version": __version__,
             "data_dir": parts.config.data_dir,
         }
+
+
+def listed(troubles: Iterable[Trouble]) -> list[Trouble]:
+    """Returns the troubles that a page lists: of each kind the first ones, and one that counts the others."""
+    found: list[Trouble] = []
+    for kind, group in groupby(troubles, key=lambda trouble: trouble.kind):
+        first, *_ = same = list(group)
+        found += same[:LISTED_MAX]
+        if len(same) > LISTED_MAX:
+            what, path = _MORE.get(kind, ("streams are in the same trouble", "/mirrors"))
+            title, remedy = f"{number(len(same) - LISTED_MAX)} more {what}", "Mend them like those above."
+            found.append(Trouble(kind, first.level, title, remedy, link(path), "All of them"))
+    return found

@@ -87,6 +87,11 @@ class Page:
         if not decision.allowed:
             raise Problem(403, "access-denied", DENIED + decision.reason, members={"right": rights_text(rights)})
 
+    def edges(self, rights: Right) -> list[str]:
+        """Returns the names on which the user has one of the rights, see `access.rules.Grants.edges`."""
+        authorizer = self.call.parts.authorizer
+        return [""] if authorizer is None else authorizer.rules.grants(self.visit.caller.identity).edges(rights)
+
     # The form of a request that changes something.
 
     async def form(self) -> dict[str, str]:

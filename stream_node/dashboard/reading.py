@@ -1,5 +1,5 @@
-"""ReadPositions: finds the consumers whose next message has waited longest, and those whose position is beyond the end.
-It is an operation of a reading thread."""
+"""ReadPositions: finds the consumers for which messages wait, and those whose position is beyond the end. It is an
+operation of a reading thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import trio
-from sqlalchemy import Integer, bindparam, func, literal_column, select
+from sqlalchemy import Integer, func, literal_column, select
 
 from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
@@ -25,7 +25,6 @@ class Waiting(msgspec.Struct, frozen=True):
     partition: the partition in which a message waits longest. index: the next message of the consumer there.
     since_us: since when it makes no progress there, although a message is there, in microseconds since 1970.
     partitions: in how many partitions messages wait. lag: how many messages wait in all of them.
-    consumers: the number of all consumers with waiting messages.
     """
 
     client_id: str
@@ -35,7 +34,6 @@ class Waiting(msgspec.Struct, frozen=True):
     since_us: int
     partitions: int
     lag: int
-    consumers: int
 
 
 class Beyond(msgspec.Struct, frozen=True):
@@ -52,7 +50,7 @@ class Beyond(msgspec.Struct, frozen=True):
 
 
 class Positions(NamedTuple):
-    """The consumers whose next message has waited longest, and some positions that are beyond the end."""
+    """All consumers for which messages wait, the longest wait first, and all positions that are beyond the end."""
 
     waiting: list[Waiting]
     beyond: list[Beyond]
@@ -89,12 +87,9 @@ _WAITING = compiled(
         _partitions.c.since_us,
         _partitions.c.partitions,
         _partitions.c.lag,
-        func.count().over(),
     )
     .where(_partitions.c.place == _ONE)
     .order_by(_partitions.c.since_us)
-    .limit(bindparam("most"))
-    .offset(_ZERO)
 )
 _saved_join = saved_indexes.join(
     streams,
@@ -111,32 +106,28 @@ _BEYOND = compiled(
     .select_from(_saved_join)
     .where(saved_indexes.c.idx > streams.c.next_index, saved_indexes.c.created_us.in_([_ZERO, streams.c.created_us]))
     .order_by(saved_indexes.c.client_id, saved_indexes.c.stream_name, saved_indexes.c.partition)
-    .limit(bindparam("most"))
-    .offset(_ZERO)
 )
 
 
 class ReadPositions(Operation):
-    """Reads `Positions`. most: the largest number of consumers, and of positions beyond the end."""
+    """Reads `Positions`."""
 
-    __slots__ = ("found", "most")
+    __slots__ = ("found",)
 
-    def __init__(self, most: int, on_done: Callable[[ReadPositions], None]) -> None:
+    def __init__(self, on_done: Callable[[ReadPositions], None]) -> None:
         super().__init__(on_done)
-        self.most = most
         self.found = Positions([], [])
 
     def apply(self, session: Session) -> None:
-        execute, most = session.execute, {"most": self.most}
-        self.found = Positions(
-            [Waiting(*row) for row in execute(_WAITING, most)], [Beyond(*row) for row in execute(_BEYOND, most)]
-        )
+        execute = session.execute
+        self.found = Positions([Waiting(*row) for row in execute(_WAITING)], [Beyond(*row) for row in execute(_BEYOND)])
 
 
-async def read_positions(runner: ThreadRunner, most: int) -> Positions:
-    """Returns the consumers that may be in trouble, at most so many of each kind. Raises StorageError."""
+async def read_positions(runner: ThreadRunner) -> Positions:
+    """Returns all consumers that may be in trouble: what the dashboard and the alerts count is never cut. Raises
+    StorageError."""
     done = trio.Event()
-    operation = ReadPositions(most, lambda operation: done.set())
+    operation = ReadPositions(lambda operation: done.set())
     try:
         runner.submit_read(operation)
     except StorageClosed:

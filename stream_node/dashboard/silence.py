@@ -1,5 +1,5 @@
 """Silence: finds streams that got messages in a steady rhythm and get none any more. The caller gives it the times
-and the numbers of messages.
+and the streams that got messages.
 
 A stream to which somebody pushes now and then is never called silent: the rhythm is the longest pause between pushes
 that the node has seen, and a pause must be several times longer.
@@ -7,7 +7,7 @@ that the node has seen, and a pause must be several times longer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 LOOKS_MIN = 10
@@ -29,44 +29,48 @@ class Silent(NamedTuple):
 
 
 class _Rhythm:
-    __slots__ = ("last_s", "looks", "pause_s", "written")
+    __slots__ = ("last_s", "looks", "pause_s")
 
-    def __init__(self, written: int, now_s: float) -> None:
-        self.written = written
+    def __init__(self, now_s: float) -> None:
         self.last_s = now_s
-        self.looks = 0
+        self.looks = 1
         self.pause_s = 0.0
 
 
 class Silence:
-    """The rhythms of all streams of one node."""
+    """The rhythms of the streams of one node that got messages lately."""
 
     def __init__(self) -> None:
         self._rhythms: dict[str, _Rhythm] = {}
 
-    def look(self, written: Mapping[str, int], now_s: float) -> None:
-        """Records the number of messages that were ever written to each stream. now_s: the time of a clock that is
-        never set back, in seconds."""
-        for gone in self._rhythms.keys() - written.keys():
-            del self._rhythms[gone]
-        for stream, count in written.items():
+    def look(self, grown: Iterable[str], closed: Iterable[str], now_s: float) -> None:
+        """Records the streams that got messages since the last look. now_s: the time of a clock that is never set back,
+        in seconds.
+
+        closed: the streams that were deleted, or of which another node serves a partition now. They have no rhythm any
+            more.
+        """
+        for stream in grown:
             rhythm = self._rhythms.get(stream)
             if rhythm is None:
-                self._rhythms[stream] = _Rhythm(count, now_s)
-            elif count != rhythm.written:
                 # The pause before the first message says nothing: the stream may have been unused for days.
-                if rhythm.looks:
-                    rhythm.pause_s = max(rhythm.pause_s, now_s - rhythm.last_s)
-                rhythm.written, rhythm.last_s = count, now_s
+                self._rhythms[stream] = _Rhythm(now_s)
+            else:
+                rhythm.pause_s = max(rhythm.pause_s, now_s - rhythm.last_s)
+                rhythm.last_s = now_s
                 rhythm.looks += 1
-            elif rhythm.looks and now_s - rhythm.last_s > FORGET_S:
-                rhythm.looks, rhythm.pause_s = 0, 0.0
+        for stream in closed:
+            self._rhythms.pop(stream, None)
 
     def find(self, now_s: float) -> list[Silent]:
-        """Returns the silent streams, the one with the latest silence first."""
-        found = []
+        """Returns the silent streams, the one with the latest silence first. Forgets those that are silent for long."""
+        found, forgotten = [], []
         for stream, rhythm in self._rhythms.items():
             silent_s = now_s - rhythm.last_s
-            if rhythm.looks >= LOOKS_MIN and silent_s > max(SILENT_S_MIN, PAUSES * rhythm.pause_s):
+            if silent_s > FORGET_S:
+                forgotten.append(stream)
+            elif rhythm.looks >= LOOKS_MIN and silent_s > max(SILENT_S_MIN, PAUSES * rhythm.pause_s):
                 found.append(Silent(stream, rhythm.pause_s, silent_s))
+        for stream in forgotten:
+            del self._rhythms[stream]
         return sorted(found, key=lambda silent: silent.silent_s)

@@ -10,26 +10,24 @@ LOOKS = 6
 
 
 class StreamRates:
-    """The numbers of messages ever written to each stream, at the latest looks."""
+    """The numbers of messages that streams got between the latest looks. A stream that got none takes no memory."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=LOOKS)
 
-    def look(self, written: Mapping[str, int], now_s: float) -> None:
-        """Records the number of messages that were ever written to each stream. now_s: the time of a clock that is
-        never set back, in seconds."""
-        self._looks.append((now_s, written))
+    def look(self, growth: Mapping[str, int], now_s: float) -> None:
+        """Records the number of messages that streams got since the last look. now_s: the time of a clock that is never
+        set back, in seconds."""
+        self._looks.append((now_s, growth))
 
-    def forget(self) -> None:
-        """Forgets all looks, so that no rate is known."""
-        self._looks.clear()
-
-    def find(self, stream: str) -> float | None:
-        """Returns the messages per second of a stream, or None if it is not known."""
-        if len(self._looks) < 2:
+    def known(self) -> dict[str, float] | None:
+        """Returns the messages per second of each stream that got messages; None if the rates are not known yet."""
+        if len(self._looks) < 2 or self._looks[-1][0] <= self._looks[0][0]:
             return None
-        (before_s, before), (now_s, now) = self._looks[0], self._looks[-1]
-        if stream not in before or stream not in now or now_s <= before_s:
-            return None
-        # A stream that was deleted and made again begins anew.
-        return max(0, now[stream] - before[stream]) / (now_s - before_s)
+        # What the first look found came before it, so it belongs to no interval.
+        seconds = self._looks[-1][0] - self._looks[0][0]
+        found: dict[str, float] = {}
+        for _, growth in list(self._looks)[1:]:
+            for stream, messages in growth.items():
+                found[stream] = found.get(stream, 0.0) + messages / seconds
+        return found

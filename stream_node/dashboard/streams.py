@@ -9,21 +9,24 @@ from typing import Any
 
 from starlette.responses import Response
 
-from access.rights import Right
+from access.rights import STREAM_RIGHTS, Right
 from stream_client import Retention, StreamNotFound
+from stream_node.dashboard.finding import Asked, FindStreams, find
 from stream_node.dashboard.listing import (
-    PARTITIONS_MAX,
+    ROWS,
     StreamRow,
     consumer_rows,
     list_infos,
     list_saved,
     permitted,
     show_rows,
+    shown_rows,
     stream_rows,
 )
 from stream_node.dashboard.page import Page, check_typed, number_of
 from stream_node.http.problems import Problem
 from stream_node.units import UnitError, parse_duration, parse_size
+from stream_node.worker_place import has_own_databases
 
 ORDERS: dict[str, Callable[[StreamRow], Any]] = {
     "name": lambda row: row.name,
@@ -37,29 +40,35 @@ PARTITIONS_MADE_MAX = 1_000
 
 
 class Streams:
-    """The pages of streams of one node. find_rate: returns the messages per second of a stream."""
+    """The pages of streams of one node. rates: see `StreamRates.known`."""
 
-    def __init__(self, find_rate: Callable[[str], float | None]) -> None:
-        self._find_rate = find_rate
+    def __init__(self, rates: Callable[[], dict[str, float] | None]) -> None:
+        self._rates = rates
 
     async def show_all(self, page: Page) -> Response:
         """Returns a page with 50 of the streams that the user may see and the search finds, in the chosen order."""
         search, order = page.query.get("search", ""), page.query.get("order", "name")
         if order not in ORDERS:
             raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
-        async with page.client() as client:
-            infos, saved = await list_infos(client), await permitted(list_saved(client))
-        rows = [row for row in stream_rows(infos, saved, self._find_rate) if search.lower() in row.name.lower()]
-        rows.sort(key=ORDERS[order])
+        page.need(STREAM_RIGHTS)
+        first, rates = page.count("first", 0), self._rates()
+        if has_own_databases(page.call.parts.config):
+            # Each worker has some partitions of a stream in a database of its own.
+            async with page.client() as client:
+                infos, saved = await list_infos(client), await permitted(list_saved(client))
+            rows = [row for row in stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
+            shown = show_rows(page, sorted(rows, key=ORDERS[order]))
+        else:
+            asked = Asked(search, order, first, ROWS, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
+            found = await find(page.call.parts.runner, asked, FindStreams)
+            shown = shown_rows(found.rows, found.first, found.total)
         return page.show(
             "streams.html",
             active="streams",
-            shown=show_rows(page, rows),
+            shown=shown,
             search=search,
             order=order,
             orders=list(ORDERS),
-            is_cut=len(infos) >= PARTITIONS_MAX,
-            cut=PARTITIONS_MAX,
             may_create=page.may(Right.CREATE),
         )
 
@@ -68,17 +77,18 @@ class Streams:
         name = page.query.get("name", "")
         page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
         async with page.client() as client:
-            infos = [each for each in await list_infos(client, name) if each.stream_name == name]
+            infos = await list_infos(client, name)
             if not infos:
                 # Raises the error with similar names.
                 await client.get_stream(name)
                 raise StreamNotFound(f"there is no stream {name!r}")
             saved = await permitted(list_saved(client, stream_name=name))
-        (row,) = stream_rows(infos, saved, self._find_rate)
+        (row,) = stream_rows(infos, saved, self._rates())
         return page.show(
             "stream.html",
             active="streams",
             row=row,
+            infos=infos,
             consumers=consumer_rows(infos, saved),
             holders={each.partition: each for each in saved if each.holder is not None},
             default_retention=_default_retention(page),

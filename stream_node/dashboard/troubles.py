@@ -22,8 +22,6 @@ RETENTION_LAG_S = 60.0
 OWNER_WAIT_S = 5.0
 """A shard without an owner, and a message that waits for one, are in trouble after this time, in seconds. That is the
 time after which the others take the shards of a dead member."""
-LISTED_MAX = 20
-"""The largest number of stuck consumers, and of silent streams, that are named."""
 
 
 def find_troubles(
@@ -203,7 +201,7 @@ def _cluster(parts: NodeParts) -> Iterator[Trouble]:
             *page,
             lasts_s=waits_s,
         )
-    for peer in [each for each in found.peers if not each.lives][:LISTED_MAX]:
+    for peer in (each for each in found.peers if not each.lives):
         since = "was silent, and another member has taken its shards" if peer.is_fenced else "is silent"
         lasts = "" if peer.is_fenced else f": it has not written for {duration(peer.silent_s)}"
         yield Trouble(
@@ -222,10 +220,10 @@ def _some(count: int, one: str, many: str) -> str:
 
 
 def _consumers(positions: Positions, now_us: int) -> Iterator[Trouble]:
-    stuck = [each for each in positions.waiting if now_us - each.since_us > STUCK_S * 1e6]
-    for each in stuck[:LISTED_MAX]:
-        is_whole = each.partitions == 1 and not each.partition
-        where = each.stream if is_whole else f"{each.stream}, partition {each.partition}"
+    for each in (each for each in positions.waiting if now_us - each.since_us > STUCK_S * 1e6):
+        where = f"{each.stream}, partition {each.partition}" if each.partition else each.stream
+        if each.partitions > 1:
+            where = f"{number(each.partitions)} partitions of {each.stream}, longest in partition {each.partition}"
         yield Trouble(
             "consumer_stuck",
             "bad",
@@ -238,7 +236,7 @@ def _consumers(positions: Positions, now_us: int) -> Iterator[Trouble]:
             (each.client_id, each.stream),
             (now_us - each.since_us) / 1e6,
         )
-    for beyond in positions.beyond[:LISTED_MAX]:
+    for beyond in positions.beyond:
         yield Trouble(
             "consumer_beyond_end",
             "bad",
@@ -253,7 +251,7 @@ def _consumers(positions: Positions, now_us: int) -> Iterator[Trouble]:
 
 
 def _publishers(silent: list[Silent]) -> Iterator[Trouble]:
-    for each in silent[:LISTED_MAX]:
+    for each in silent:
         yield Trouble(
             "publisher_silent",
             "warning",

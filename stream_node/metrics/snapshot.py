@@ -44,7 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     histograms, counters, condition: the objects of the running node, which go on counting.
     streams, consumers: see `ReadFigures`; empty if the database could not be read.
-    troubles: what is wrong now; None if it is unknown.
+    troubles: what is wrong now; None if it is unknown. names_max: how many of one kind have metrics of their own.
     files: the sizes of the database and of its write-ahead log, in bytes, by `database` and `log`.
     now_s: the time of the snapshot, in seconds since 1970.
     """
@@ -58,6 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     streams: list[StreamFigures]
     consumers: list[ConsumerFigures]
     troubles: list[Trouble] | None
+    names_max: int
     files: dict[str, float]
     now_s: float
     version: str
@@ -76,6 +77,7 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         streams=figures.streams,
         consumers=figures.consumers,
         troubles=await _find_troubles(parts),
+        names_max=parts.config.metrics_names_max,
         files=await trio.to_thread.run_sync(_file_sizes, Path(parts.config.data_dir)),
         now_s=time.time(),
         version=version,

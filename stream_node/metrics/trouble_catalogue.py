@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from stream_node.metrics.family import Values, node_metric
+from stream_node.metrics.reading import OTHERS
 from stream_node.metrics.snapshot import Snapshot
 from stream_node.trouble import TROUBLE_KINDS, TroubleKind
 
@@ -19,10 +20,18 @@ def _count(snapshot: Snapshot) -> Values:
 
 
 def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads how long each trouble of one kind lasts, by its subject."""
+    """Returns a function that reads how long each trouble of one kind lasts, by its subject.
+
+    Those that last longest are named. The longest of the others has the subject OTHERS, so that an alert misses none.
+    """
 
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
-        return {trouble.subject: trouble.lasts_s for trouble in snapshot.troubles or () if trouble.kind == kind}
+        troubles = [each for each in snapshot.troubles or () if each.kind == kind]
+        troubles.sort(key=lambda trouble: -trouble.lasts_s)
+        found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
+        for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
+            found[(OTHERS,) * len(trouble.subject)] = trouble.lasts_s
+        return found
 
     return values
 
@@ -32,7 +41,8 @@ TROUBLES = (
     node_metric(
         "consumer_stuck_seconds",
         "gauge",
-        "How long a consumer makes no progress although messages wait. Consumers that are not stuck are left out.",
+        "How long a consumer makes no progress although messages wait. Consumers that are not stuck are left out; the "
+        "longest time of those beyond metrics_names_max has the name _others.",
         _lasting("consumer_stuck"),
         "client",
         "stream",
@@ -40,7 +50,8 @@ TROUBLES = (
     node_metric(
         "publisher_silent_seconds",
         "gauge",
-        "How long a stream with a steady publisher gets no messages. Other streams are left out.",
+        "How long a stream with a steady publisher gets no messages. Other streams are left out; "
+        "the longest time of those beyond metrics_names_max has the name _others.",
         _lasting("publisher_silent"),
         "stream",
     ),

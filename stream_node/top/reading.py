@@ -5,7 +5,7 @@ The node may refuse a part of that, by its rules, or may not know it. Then the v
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from time import monotonic
 from typing import TypeVar
@@ -23,7 +23,8 @@ from stream_service.extensions import StreamInfo
 T = TypeVar("T")
 
 PARTITIONS_MAX = 10_000
-"""The largest number of partitions, and of positions, that one reading asks for. More would keep the node busy."""
+"""The largest number of partitions, and of positions, that a reading of the live view asks for: it comes every two
+seconds, and more would keep the node busy."""
 STATUS_WAIT_S = 2.0
 """How long the reader waits for the status of a node, in seconds. A node without this service does not answer."""
 
@@ -67,11 +68,13 @@ class Reader:
     """Reads a node again and again.
 
     prefix: only streams whose names begin with this text, and the consumers of these.
+    rows_max: the largest number of partitions, and of positions, that are read; None reads all.
     """
 
-    def __init__(self, client: StreamClient, prefix: str = "") -> None:
+    def __init__(self, client: StreamClient, prefix: str = "", rows_max: int | None = PARTITIONS_MAX) -> None:
         self._client = client
         self._prefix = prefix
+        self._rows_max = rows_max
         self._has_status = True
 
     async def read(self) -> Reading:
@@ -84,8 +87,8 @@ class Reader:
         if status is not None and status.chain is not None:
             chain = status.chain
             blocks = await self._maybe("blocks", lambda: self._blocks(chain), notes)
-        if max(len(streams), len(positions)) >= PARTITIONS_MAX:
-            notes.append(f"only the first {PARTITIONS_MAX:,} partitions and positions are read; name a --prefix")
+        if self._is_full(streams) or self._is_full(positions):
+            notes.append(f"only the first {self._rows_max:,} partitions and positions are read; name a --prefix")
         return Reading(monotonic(), status, streams, positions, blocks, notes)
 
     async def _maybe(self, what: str, ask: Callable[[], Awaitable[T]], notes: list[str]) -> T | None:
@@ -100,16 +103,19 @@ class Reader:
         found: list[StreamInfo] = []
         async for each in self._client.list_streams(self._prefix):
             found.append(each)
-            if len(found) >= PARTITIONS_MAX:
+            if self._is_full(found):
                 break
         return found
+
+    def _is_full(self, rows: Sequence[object]) -> bool:
+        return self._rows_max is not None and len(rows) >= self._rows_max
 
     async def _positions(self) -> list[SavedPosition]:
         found: list[SavedPosition] = []
         async for each in list_positions(self._client):
             if each.stream_name.startswith(self._prefix):
                 found.append(each)
-            if len(found) >= PARTITIONS_MAX:
+            if self._is_full(found):
                 break
         return found
 

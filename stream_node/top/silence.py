@@ -1,39 +1,41 @@
-"""Finds how long consumers have made no progress although messages wait for them."""
+"""Finds the consumer that has made no progress for the longest time although messages wait for it."""
 
 from __future__ import annotations
 
 import time
-from typing import TypeAlias
+from typing import NamedTuple
 
 from index_service.extensions import SavedPosition
 from stream_client import ClientError, FromIndex, StreamClient
 from stream_node.top.reading import Reading
 
-SilentSeconds: TypeAlias = dict[tuple[str, str], float]
-"""For each consumer that is behind, by its name and its stream, the seconds without progress."""
-PULLS_MAX = 200
-"""The largest number of messages that are pulled to learn their times. Of further partitions, only the time of the last
-progress counts."""
+
+class Silent(NamedTuple):
+    """A consumer that is behind. silent_s: the seconds without progress."""
+
+    client: str
+    stream: str
+    silent_s: float
 
 
-async def find_silent_s(client: StreamClient, reading: Reading) -> SilentSeconds:
-    """Returns the consumers that are behind.
+async def find_silent(client: StreamClient, reading: Reading) -> Silent | None:
+    """Returns the consumer that is behind and has made no progress for the longest time; None if none is behind.
 
     The time counts from the last saved position, or from when the first unread message was stored, if that was later.
     """
     infos = {(each.stream_name, each.partition): each for each in reading.streams}
     now_us = time.time_ns() // 1000 if reading.status is None else reading.status.now_us
-    found: SilentSeconds = {}
-    # Those without progress for longest come first, so that their times are exact.
-    for count, position in enumerate(sorted(reading.positions, key=lambda each: each.saved_us)):
+    found: Silent | None = None
+    for position in sorted(reading.positions, key=lambda each: each.saved_us):
+        # The time cannot be longer than since the last progress, so no later position can be worse than a found one.
+        if found is not None and (now_us - position.saved_us) / 1e6 <= found.silent_s:
+            break
         info = infos.get((position.stream_name, position.partition))
         if info is None or max(position.index, info.first_index) >= info.next_index:
             continue
-        since_us = position.saved_us
-        if count < PULLS_MAX:
-            since_us = max(since_us, await _first_unread_us(client, position))
-        key = position.client_id, position.stream_name
-        found[key] = max(found.get(key, 0.0), (now_us - since_us) / 1e6)
+        since_us = max(position.saved_us, await _first_unread_us(client, position))
+        if found is None or (now_us - since_us) / 1e6 > found.silent_s:
+            found = Silent(position.client_id, position.stream_name, (now_us - since_us) / 1e6)
     return found
 
 

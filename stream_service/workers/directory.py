@@ -105,15 +105,6 @@ class StreamDirectory:
         """Returns the addresses of all streams, in the order in which they were opened."""
         return list(self._addresses)
 
-    def written(self) -> Counter[str]:
-        """Returns the number of messages ever stored in each stream, without any read of the database."""
-        found: Counter[str] = Counter()
-        for address in self._addresses:
-            worker = self.node.find_worker(address)
-            if isinstance(worker, ReadableStream):
-                found[worker.identity[0]] += worker.next_index
-        return found
-
     def new_name(self) -> str:
         """Generates a stream name that no other stream uses."""
         while True:

@@ -93,6 +93,7 @@ class ReadableStream(Worker):
         self._services = services
         self._on_removed = on_removed
         self._route: tuple[Address, ...] = ()
+        self._counted_index = 0
         self._bounds = StreamBounds(0, 0, 0)
         self._tail = Tail(services.tails)
         self._pulls = PullQueue(self, self._bounds, self._tail, services, self._maybe_resume)
@@ -105,11 +106,6 @@ class ReadableStream(Worker):
     def bounds(self) -> StreamBounds:
         """The id, the bounds, the history and the source of the stream."""
         return self._bounds
-
-    @property
-    def next_index(self) -> int:
-        """The index that the next message will get."""
-        return self._bounds.next_index
 
     def started(self) -> None:
         self._route = (self.context.address,)
@@ -127,6 +123,7 @@ class ReadableStream(Worker):
             )
 
     def stopped(self) -> None:
+        self._services.counters.closed.add(self.identity[0])
         self._pulls.close()
 
     def hand_over(self) -> list[Message]:
@@ -212,6 +209,12 @@ class ReadableStream(Worker):
         if not self._pulls.is_full:
             self.context.resume()
 
+    def _count_growth(self) -> None:
+        """Counts the messages that were stored since the last call."""
+        grown, self._counted_index = self._bounds.next_index - self._counted_index, self._bounds.next_index
+        if grown > 0:
+            self._services.counters.growth[self.identity[0]] += grown
+
     def _opened_again(self, operation: EnsureStreams) -> None:
         if operation.error is not None:
             raise operation.error
@@ -223,6 +226,7 @@ class ReadableStream(Worker):
         record, bounds = stream.record, self._bounds
         bounds.stream_id = record.stream_id
         bounds.first_index, bounds.next_index = record.first_index, record.next_index
+        self._counted_index = record.next_index
         bounds.created_us = record.created_us
         bounds.set_mirror(stream.mirror, record.name)
         bounds.hold = self._services.holds.get(self.identity)
@@ -270,5 +274,6 @@ class ReadOnlyStream(ReadableStream):
         record: the row of the stream after the change.
         """
         self._bounds.first_index, self._bounds.next_index = record.first_index, record.next_index
+        self._count_growth()
         self._pulls.wake()
         self._pulls.answer()

@@ -217,6 +217,7 @@ class StreamWorker(ReadableStream):
     def _settle(self) -> None:
         """Continues after an append, a copy or a load of sequence numbers has ended: serves the messages that waited
         for it."""
+        self._count_growth()
         if self._machine.state is SERVING:
             self._proceed()
         else:

@@ -17,7 +17,8 @@ VOID = {"meta", "link", "input", "br", "img", "hr"}
 class HtmlPage(HTMLParser):
     """text: what a reader sees, with single spaces. tags: every element with its attributes, in order.
 
-    forms: for each form its action and the names and values of its fields. Raises AssertionError if elements are not
+    forms: for each form its action and the names and values of its fields. rows: the texts of the cells of each row of
+    a table that has values. Raises AssertionError if elements are not
     closed in order."""
 
     def __init__(self, source: str) -> None:
@@ -25,12 +26,14 @@ class HtmlPage(HTMLParser):
         self.source = source
         self.tags: list[tuple[str, dict[str, str]]] = []
         self.forms: list[tuple[str, dict[str, str]]] = []
+        self.rows: list[list[str]] = []
         self._open: list[str] = []
         self._texts: list[str] = []
         self.feed(source)
         self.close()
         assert self._open == []
         self.text = " ".join(" ".join(self._texts).split())
+        self.rows = [[" ".join(cell.split()) for cell in row] for row in self.rows if row]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
@@ -42,6 +45,10 @@ class HtmlPage(HTMLParser):
             if given.get("type") == "checkbox" and "checked" not in given:
                 return
             self.forms[-1][1][given["name"]] = given.get("value", "")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag == "td" and self.rows:
+            self.rows[-1].append("")
         if tag not in VOID:
             self._open.append(tag)
 
@@ -55,6 +62,8 @@ class HtmlPage(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not {"script", "style"} & set(self._open):
             self._texts.append(data)
+            if "td" in self._open and self.rows and self.rows[-1]:
+                self.rows[-1][-1] += data
 
     def links(self, path: str) -> list[dict[str, str]]:
         """The queries of all links to a path."""

@@ -16,7 +16,8 @@ from access.rights import Right
 from stream_client import connect
 from stream_mirror.protocol import MirrorAction, MirrorCondition, MirrorState
 from stream_node.dashboard import mirror_watch
-from stream_node.dashboard.mirror_watch import KINDS, LASTS_S_MIN, LISTED_MAX, MirrorWatch
+from stream_node.dashboard.mirror_watch import KINDS, LASTS_S_MIN, MirrorWatch
+from stream_node.dashboard.overview import LISTED_MAX, listed
 from stream_node.process import NodeProcess
 from stream_service.mirroring import ROLE, BeMirror, RoleRequest
 from stream_service.names import stream_address
@@ -79,7 +80,8 @@ def test_each_stream_is_named_once_with_what_is_known_and_not_more_than_can_be_r
     first, *others = watch.find(61.0)
     assert (first.kind, first.level, first.lasts_s) == ("mirror_circle", "bad", 61.0)
     assert first.title == "Nobody takes pushes for {x}: this node and 10.0.0.5:4000 follow each other"
-    assert [each.level for each in others] == ["warning"] * LISTED_MAX
+    assert [each.level for each in others] == ["warning"] * (LISTED_MAX + 5)
+    assert [each.title for each in listed([first, *others])][-1] == "5 more streams are in the same trouble"
     assert [each.title for each in others[:2]] == [f"s{n} does not follow 10.0.0.5:4000: why" for n in range(2)]
 
 

@@ -16,7 +16,7 @@ import trio
 from access import create_token, revoke_token
 from access.rights import Right
 from stream_client import connect, set_position
-from stream_node.dashboard import dashboard, overview, sessions, silence, troubles
+from stream_node.dashboard import dashboard, sessions, silence, troubles
 from stream_node.dashboard.history import History, Sample, quantile_ms
 from stream_node.dashboard.rendering import STATIC
 from stream_node.dashboard.silence import Silence
@@ -103,21 +103,18 @@ def test_points_are_differences() -> None:
 
 def test_only_a_steady_publisher_can_be_silent() -> None:
     """A stream with a rhythm is silent after some of its longest pauses; one with a few bursts never is."""
-    silence, written = Silence(), {"steady": 0, "burst": 0, "old": 50}
+    silence = Silence()
     for second in range(0, 60, 2):
-        written["steady"] += 1
-        written["burst"] += 100 if second in (10, 12) else 0
-        silence.look(written, second)
+        silence.look(["steady", "burst"] if second in (10, 12) else ["steady"], (), second)
         assert silence.find(second) == []
     assert silence.find(58 + 6) == []
     (found,) = silence.find(58 + 8)
     assert (found.stream, found.silent_s, found.pause_s) == ("steady", 8, 2)
-    written["steady"] += 1
-    silence.look(written, 70)
+    silence.look(["steady"], (), 70)
     # The node has now seen a longer pause.
     assert silence.find(90) == []
     assert [each.stream for each in silence.find(110)] == ["steady"]
-    silence.look({}, 111)
+    silence.look((), ["steady"], 111)
     assert silence.find(200) == []
 
 
@@ -145,23 +142,51 @@ async def test_a_stuck_consumer_is_named_first(tmp_path: Path, monkeypatch: pyte
         assert texts[-1].index("What is wrong now") < texts[-1].index("The node")
 
 
-async def test_a_wide_consumer_hides_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that waits in more partitions than are listed, and then one that waits in a single partition."""
+async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More consumers are stuck, positions are beyond the end, and publishers are silent, than a page lists and the
+    metrics name. Each number is that of all; the alert's own metric has one series for those without a name."""
     monkeypatch.setattr(troubles, "STUCK_S", 0.2)
-    monkeypatch.setattr(overview, "CONSUMERS_READ_MAX", 10)
-    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
-        wide = await streams.create_partitioned("wide", 30)
+    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(silence, "SILENT_S_MIN", 0.5)
+    async with (
+        http_node(tmp_path, metrics_names_max=4) as node,
+        node.client() as client,
+        connect(node.running.address) as streams,
+    ):
+        wide = await streams.create_partitioned("wide", 4)
         for partition in wide.partitions:
             await partition.push(b"x")
             await set_position(streams, "dead", "wide", partition.partition, 0)
-        stream = await streams.create("narrow")
-        await stream.push(b"x")
-        await set_position(streams, "hidden", "narrow", 0, 0)
+        for number in range(24):
+            await set_position(streams, f"c{number:02}", "wide", 0, 0)
+            await set_position(streams, f"beyond{number:02}", "wide", 1, 9)
+        steady = [await streams.create(f"s{number:02}") for number in range(24)]
+        for _ in range(silence.LOOKS_MIN + 2):
+            for each in steady:
+                await each.push(b"x")
+            await trio.sleep(0.02)
+        more = ("5 more consumers are stuck", "4 more positions lie beyond", "4 more publishers are silent")
         text = ""
-        while "The consumer hidden is stuck" not in text:
+        while not all(each in text for each in more):
             text = (await get(client, "")).text
-        assert "The consumer dead is stuck" in text
-        assert "30 messages wait in wide, partition" in text
+        # Who pushed once has no rhythm.
+        assert "The publisher of wide" not in text
+        # What waits in several partitions is told as that.
+        assert "4 messages wait in 4 partitions of wide, longest in partition 0." in text
+        assert [text.count(f" is {what}") for what in ("stuck:", "silent:")] == [20, 20]
+        lines = (await client.get("/metrics")).text.splitlines()
+        for kind, count in (("consumer_stuck", 25), ("consumer_beyond_end", 24), ("publisher_silent", 24)):
+            assert f'stream_node_troubles{{kind="{kind}"}} {count}.0' in lines
+        for metric, labels in (
+            ("consumer_stuck", 'client="_others",stream="_others"'),
+            ("publisher_silent", 'stream="_others"'),
+        ):
+            series = [line for line in lines if line.startswith(f"stream_node_{metric}_seconds{{")]
+            assert len(series) == 5
+            assert f"{metric}_seconds{{{labels}}}" in series[-1]
+            assert all(float(line.rpartition(" ")[2]) > 0 for line in series)
 
 
 async def test_a_position_beyond_the_end_is_named(tmp_path: Path) -> None:
@@ -201,23 +226,6 @@ async def test_one_identity_ends_only_its_own_sessions(tmp_path: Path) -> None:
         for _ in range(sessions.SESSIONS_OF_ONE_MAX + 1):
             await send(busy, await get(busy, "/sign-in"), "/dashboard/sign-in", token=other)
         assert "Free disk" in (await get(client, "")).text
-
-
-async def test_a_silent_publisher_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publisher that pushed in a steady rhythm and is cut off is named; one that pushed once is not."""
-    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
-    monkeypatch.setattr(silence, "SILENT_S_MIN", 0.5)
-    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
-        steady, once = await streams.create("steady"), await streams.create("once")
-        await once.push(b"x")
-        for _ in range(30):
-            await steady.push(b"x")
-            await trio.sleep(0.02)
-        texts = [""]
-        while "is silent" not in texts[-1]:
-            texts.append((await get(client, "")).text)
-        assert "The publisher of steady is silent" in texts[-1]
-        assert "of once" not in texts[-1]
 
 
 async def test_a_full_disk_is_named(tmp_path: Path) -> None:
