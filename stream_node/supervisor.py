@@ -39,8 +39,13 @@ RESTART_S_MIN, RESTART_S_MAX = 0.2, 5.0
 FAILURES_MAX = 5
 """If a worker ends this many times in a row without having listened, the whole node stops. Otherwise clients that the
 kernel gives to this worker would wait for ever, and no service manager would see it."""
+LISTEN_S_MAX = 840.0
+"""A worker that has not listened this long after its start is killed. A start after a crash may check and copy a large
+write-ahead log; a service manager gives the whole node 15 minutes (deploy/), and would not say which worker hangs."""
 STABLE_S = 30.0
 """If a worker has run for this long, the next pause is the shortest one again."""
+ABORT_S = 5.0
+"""The time that a worker gets to write where its threads stand, before it is killed."""
 RELOAD_S_MAX = 30.0
 """A reload is over after this time, whatever the workers have reported: one that stands still must not keep the others
 from the next reload."""
@@ -61,13 +66,13 @@ class NodeEnd(msgspec.Struct, frozen=True):
 class WorkerEnd(msgspec.Struct, frozen=True):
     """The end of one run of a worker.
 
-    code: its exit code. has_listened: whether it has listened. not_started: why the system did not start it; None: the
-    system did.
+    code: its exit code; 0 if it was not started. has_listened: whether it has listened. reason: why it did not, if the
+    worker cannot say it itself.
     """
 
     code: int
     has_listened: bool
-    not_started: str | None = None
+    reason: str | None = None
 
 
 def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
@@ -79,10 +84,10 @@ def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
     reason = None
     if failures:
         reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops"
-        if end.not_started is not None:
-            reason += f"; the last time, the system did not start it: {end.not_started}"
-    elif end.not_started is not None:
-        reason = f"the system did not start the worker {name}: {end.not_started}"
+        if end.reason is not None:
+            reason += f"; the last time, {end.reason}"
+    elif end.reason is not None:
+        reason = end.reason
     elif end.code < 0:
         reason = f"the worker {name} was ended by signal {-end.code} before it listened"
     return NodeEnd(max(end.code, 1), reason)
@@ -229,8 +234,7 @@ class Supervisor:
                 self._serving.discard(number)
                 self._end_reload(number)
             if self._stopping.is_set():
-                # A worker that was not started has nothing to drain, as one that waits for its next start.
-                return end.code if end.not_started is None else 0
+                return end.code
             failures = 0 if end.has_listened else failures + 1
             if number not in self._listening or failures == FAILURES_MAX:
                 # A first start that fails finds wrong settings or data, and another attempt would find them as well.
@@ -250,7 +254,8 @@ class Supervisor:
         """Runs one worker until it ends."""
         place = self._place(number)
         kept = [*place.public, place.private, place.supervisor, place.use, self._lock.descriptor]
-        environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode()}
+        told = msgspec.json.encode(place).decode()
+        environment = {**os.environ, VARIABLE: told, "PYTHONFAULTHANDLER": "1"}
         if self._watches:
             environment |= self._watches[number].environment
         try:
@@ -266,18 +271,33 @@ class Supervisor:
             # A machine without memory, processes or files for one more worker may have them again soon, and the other
             # workers must go on meanwhile.
             logger.error("worker_not_started", worker=worker_name(number), reason=str(error))
-            return WorkerEnd(1, has_listened=False, not_started=str(error))
+            return WorkerEnd(0, False, f"the system did not start the worker {worker_name(number)}: {error}")
         self._processes[number] = process
         if self._stopping.is_set():
             process.terminate()
         try:
             assert process.stdout is not None, "its output is a pipe"
             async with process.stdout:
-                has_listened = await self._read_listening(number, process.stdout)
-                return WorkerEnd(await process.wait(), has_listened)
+                has_listened = False
+                with trio.move_on_after(LISTEN_S_MAX) as patience:
+                    has_listened = await self._read_listening(number, process.stdout)
+                why = await self._end_silent(number, process) if patience.cancelled_caught else None
+                return WorkerEnd(await process.wait(), has_listened, why)
         finally:
             if process.returncode is None:
                 process.kill()
+
+    async def _end_silent(self, number: int, process: trio.Process) -> str:
+        """Ends a worker that does not listen. Returns why."""
+        name = worker_name(number)
+        logger.error("worker_silent", worker=name, within_s=LISTEN_S_MAX)
+        # At this signal, Python writes to the log where each thread stands, and ends.
+        process.send_signal(signal.SIGABRT)
+        with trio.move_on_after(ABORT_S):
+            await process.wait()
+        process.kill()
+        told = f"the worker {name} did not listen within {LISTEN_S_MAX:g} s and was killed"
+        return f"{told}; its log, the stderr of this node, says where its threads stood"
 
     def _kill(self, number: int) -> None:
         process = self._processes.get(number)

@@ -15,12 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from storage.directory_lock import DirectoryLock, owner_of
 from storage.sqlite.database import FILE_NAME
 from stream_client import blocking
+from stream_node import supervisor
+from stream_node.config import Config
+from stream_node.notify import Notifier
 from stream_node.process import NodeNotStarted, NodeProcess
 from stream_node.supervisor import FAILURES_MAX
+from stream_node.worker_place import VARIABLE
+from tests.support.command import ROOT
 
 TWO = ("--workers", "2")
 PATIENCE_S = 60.0
@@ -129,3 +135,25 @@ def test_a_node_that_gets_no_process_for_a_worker_ends_in_order(tmp_path: Path) 
         text = node.log_file.read_text()
         assert text.count('"worker_not_started"') == FAILURES_MAX
         assert "Traceback" not in text
+
+
+async def test_a_worker_that_never_listens_is_killed_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Real worker processes, which stand still before they read their first setting."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os, signal\ndef hang():\n    signal.pause()\nif {VARIABLE!r} in os.environ:\n    hang()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.setattr(supervisor, "LISTEN_S_MAX", 1.0)
+    lock = DirectoryLock(tmp_path)
+    node = supervisor.Supervisor(
+        Config(data_dir=str(tmp_path), listen="127.0.0.1:0", workers=2), lock, ["serve"], Notifier({})
+    )
+    with trio.fail_after(PATIENCE_S):
+        end = await node.run(lambda: pytest.fail("no worker listens"))
+    node.close()
+    lock.release(clean=True)
+    assert end.code > 0
+    assert re.match(r"the worker w0[01] did not listen within 1 s and was killed; its log", end.reason or "")
+    assert 'sitecustomize.py", line 3 in hang' in capfd.readouterr().err
