@@ -18,6 +18,7 @@ import structlog
 
 from access.audit_chain import AuditChain
 from access.audit_lines import ACTS, REFUSALS, AuditLines, Entry
+from storage.durable_files import give_to_folder
 
 FILE_MODE = 0o640
 TEXT_CHARACTERS_MAX = 300
@@ -125,6 +126,7 @@ class Audit:
         if self._file is None:
             return
         descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        give_to_folder(descriptor, self._file.parent)
         self._close_file()
         self._descriptor = descriptor
         self._is_torn = _is_torn(self._file)

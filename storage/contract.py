@@ -329,6 +329,11 @@ class Session(Protocol):
         """End the innermost savepoint and undo its changes."""
         ...
 
+    def try_write(self, size_bytes: int) -> None:
+        """Writes this many bytes in the open transaction and takes them back, to find out whether an append of this
+        size would be stored. Raises StorageError; the caller must then roll back the transaction."""
+        ...
+
     def close(self) -> None:
         """Undo an open transaction and end the session. Safe to repeat."""
         ...

@@ -15,7 +15,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from storage.durable_files import PRIVATE_MODE
+from storage.durable_files import PRIVATE_MODE, give_to_folder
 from storage.errors import DatabaseInUse, system_error
 
 FILE_NAME = "node.lock"
@@ -85,6 +85,7 @@ class DirectoryLock:
         Raises other StorageError."""
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
+            give_to_folder(self._file, directory)
         except OSError as error:
             raise system_error(error) from error
         try:

@@ -45,6 +45,7 @@ def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
     made = list(reversed(missing))
     for each in made:
         each.mkdir(mode if each == folder else 0o777, exist_ok=True)
+        give_to_folder(each, each.parent)
     if not made:
         # Raises FileExistsError if the path is a file.
         folder.mkdir(exist_ok=True)
@@ -87,7 +88,9 @@ def sync(path: Path) -> None:
 
 def rename_durably(source: Path, target: Path) -> None:
     """Rename a file atomically: at every moment `target` is either the old file or the new one. When this function
-    returns, the new name is on disk. Raises OSError."""
+    returns, the new name is on disk. The file gets the owner and group of the file that it replaces (`keep_owner`).
+    Raises OSError."""
+    keep_owner(source, target)
     source.replace(target)
     sync(target.parent)
     if source.parent != target.parent:
@@ -95,10 +98,57 @@ def rename_durably(source: Path, target: Path) -> None:
 
 
 def create_private(file: Path) -> BinaryIO:
-    """Opens a new or emptied file for writing that only this user may read, whatever the umask is. Raises OSError."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_MODE)
+    """Opens a new or emptied file for writing that only this user may read, whatever the umask is. A file of the
+    superuser belongs to the owner of its folder. Raises OSError."""
+    # The superuser follows no link in a folder of another user: it could lead to a file of the system.
+    follows = 0 if os.geteuid() else os.O_NOFOLLOW
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | follows, PRIVATE_MODE)
+    give_to_folder(descriptor, file.parent)
     os.fchmod(descriptor, PRIVATE_MODE)
     return os.fdopen(descriptor, "wb")
+
+
+def keep_owner(made: Path | int, place: Path) -> None:
+    """Gives a file of this process the owner and group of the file that it will replace at `place`, if this process may
+    do that. If nothing is there, the file belongs to its folder (`give_to_folder`). Raises OSError.
+
+    made: the path of the file, or its open descriptor.
+    """
+    try:
+        _give(made, place.stat())
+    except FileNotFoundError:
+        give_to_folder(made, place.parent)
+
+
+def give_to_folder(made: Path | int, folder: Path) -> None:
+    """Gives a file or folder that the superuser has made to the owner of the folder that it is in. The user of a node
+    or an exporter then reads and writes what an administrator has made for it. Raises OSError."""
+    owner = folder.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        _give(made, owner)
+
+
+def give_tree(folder: Path) -> None:
+    """Gives everything of the superuser below a folder to the owner of the folder: libraries have made it. Raises
+    OSError."""
+    owner = folder.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        for root, folders, files in os.walk(folder):
+            for name in (*folders, *files):
+                # A task that was given up can remove its files meanwhile.
+                with suppress(FileNotFoundError):
+                    if Path(root, name).lstat().st_uid == 0:
+                        _give(Path(root, name), owner)
+
+
+def _give(made: Path | int, owner: os.stat_result) -> None:
+    own = os.fstat(made) if isinstance(made, int) else made.lstat()
+    # A file with a second name can be a file of the system that somebody else has linked into this folder.
+    is_alone = own.st_nlink == 1 or not stat.S_ISREG(own.st_mode)
+    if (own.st_uid, own.st_gid) != (owner.st_uid, owner.st_gid) and is_alone:
+        # Only the superuser may give files away. Other users keep the file as their own, and may write it as before.
+        with suppress(PermissionError):
+            os.chown(made, owner.st_uid, owner.st_gid, follow_symlinks=isinstance(made, int))
 
 
 def make_private(file: Path) -> None:
@@ -145,30 +195,14 @@ def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> Non
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as writing:
-            # The permissions are set before there is content to read.
-            _set_permissions(file, descriptor, mode)
+            # Owner and permissions are set before there is content to read.
+            keep_owner(descriptor, file)
+            with suppress(FileNotFoundError):
+                kept = stat.S_IMODE(file.stat().st_mode)
+                os.fchmod(descriptor, kept if mode is None else kept & mode)
             writing.write(content)
             writing.flush()
             os.fsync(descriptor)
         rename_durably(part, file)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _set_permissions(file: Path, descriptor: int, mode: int | None) -> None:
-    """Gives an open new file the owner, group and permissions of the file that it will replace. If there is no such
-    file, a new file of the superuser gets the owner and group of the folder."""
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        folder = file.parent.stat()
-        if os.geteuid() == 0 and folder.st_uid != 0:
-            os.fchown(descriptor, folder.st_uid, folder.st_gid)
-        return
-    own = os.fstat(descriptor)
-    if (found.st_uid, found.st_gid) != (own.st_uid, own.st_gid):
-        # Only the superuser may give files away. Other users keep the file as their own, and may write it as before.
-        with suppress(PermissionError):
-            os.fchown(descriptor, found.st_uid, found.st_gid)
-    kept = stat.S_IMODE(found.st_mode)
-    os.fchmod(descriptor, kept if mode is None else kept & mode)

@@ -149,6 +149,9 @@ class MemorySession:
         self._working = None
         self._parts.clear()
 
+    def try_write(self, size_bytes: int) -> None:
+        pass
+
     def reclaim(self, pages: int, keep: int) -> int:
         return reclaim(self.connection, pages, keep)
 

@@ -25,7 +25,7 @@ from storage.sqlite.migrate import version_of
 from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.clock_note import find_problem
 from stream_node.config import Config
-from stream_node.doctor_access import examine_access
+from stream_node.doctor_access import examine_access, find_unwritable
 from stream_node.doctor_database import examine_server
 from stream_node.doctor_sqlite import check_litestream, check_sqlite
 from stream_node.doctor_workers import check_workers, named, of_each
@@ -104,7 +104,7 @@ def check_companion(companion: Companion) -> Finding:
 
 
 def check_directory(directory: Path, there: Path) -> Finding:
-    """Checks that the data directory can be written.
+    """Checks that the data directory can be written, and the files in it.
 
     there: the data directory itself or, if it does not exist, the nearest existing directory above it.
     """
@@ -113,6 +113,10 @@ def check_directory(directory: Path, there: Path) -> Finding:
         return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
     if not os.access(there, os.W_OK | os.X_OK):
         return Finding("data directory", "wrong", f"{there} cannot be written; make it writable for this user", values)
+    unwritable = find_unwritable(directory)
+    if unwritable:
+        text = f"the node cannot write {', '.join(unwritable)}; give each to the user of the node (chown)"
+        return Finding("data directory", "wrong", text, values)
     state = "" if directory.absolute() == there else ", not there yet; the node makes it"
     return Finding("data directory", "ok", f"{directory}{state}", values)
 

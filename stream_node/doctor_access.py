@@ -6,6 +6,7 @@ which the node would not start, or would accept nobody. Nothing is written, and 
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 import time
@@ -15,6 +16,9 @@ from access import TokenFileError, load_tokens
 from access.audit_chain import audit_files, examine_audit
 from access.rule_file import RulesError, load_rules
 from ockam.address import split_host_port
+from storage.directory_lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.database import FILE_NAME
+from storage.sqlite.leftovers import FILE_SUFFIXES
 from stream_node.access import audit_file, is_loopback, lacking
 from stream_node.channel_services import KNOWN_FILE, node_identity_file, trust_file
 from stream_node.config import Config
@@ -202,6 +206,33 @@ def check_private_files(config: Config) -> Finding:
         text = f"other users of this machine may read {', '.join(exposed)}; run `chmod 600` on each"
         return Finding("private files", "warning", text, {"exposed": len(exposed)})
     return Finding("private files", "ok", "no other user may read them", {"exposed": 0})
+
+
+def find_unwritable(directory: Path) -> list[str]:
+    """Returns the files of a data directory, and of its workers, that the node cannot write, each with the reason.
+
+    The superuser may write every file, and the node need not run as the superuser. So the owner of each file is
+    compared with the owner of its folder, unless others may write the file.
+    """
+    found = []
+    for folder in (directory, *worker_folders(directory)):
+        for name in (LOCK_NAME, *(f"{FILE_NAME}{suffix}" for suffix in FILE_SUFFIXES)):
+            file = folder / name
+            if not file.exists():
+                continue
+            if not os.access(file, os.W_OK):
+                found.append(f"{file}, which this user must not write")
+            elif file.stat().st_uid != folder.stat().st_uid and not file.stat().st_mode & 0o022:
+                found.append(f"{file}, which belongs to {user_name(file)} and its folder to {user_name(folder)}")
+    return found
+
+
+def user_name(path: Path) -> str:
+    """Returns the name of the owner of a file, or the number of a user without a name."""
+    try:
+        return path.owner()
+    except KeyError:
+        return str(path.stat().st_uid)
 
 
 def _is_readable_by_others(file: Path) -> bool:

@@ -8,6 +8,7 @@ node/status/1
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -54,7 +55,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: the memory that the node holds for its peers.
     free_disk_bytes: the free space of the disk with the data; None if it is not known.
     refusing_pushes: whether pushes are refused because the disk is nearly full.
-    write_failure: the reason why the last push was not stored; None after a push has succeeded.
+    write_failure: the reason why pushes are not stored: that of the last push, or of a write that the node has tried;
+    None after a push has succeeded.
     chain: the name of the chain of the block node; None if it is off.
     """
 
@@ -86,9 +88,12 @@ NODE_STATUS = Protocol("node/status/1", StatusRequest, NodeStatus)
 class NodeStatusService(Worker):
     """The worker that answers at `node_status`."""
 
-    def __init__(self, made: Callable[[], NodeStatus]) -> None:
-        """made: returns the present status, with the request id 0."""
+    def __init__(self, made: Callable[[], NodeStatus], try_write: Callable[[Callable[[], None]], None]) -> None:
+        """made: returns the present status, with the request id 0.
+        try_write: finds out whether pushes are stored, and then calls the function that it gets (`WriteTrials.begin`).
+        """
         self._made = made
+        self._try_write = try_write
         self._status: NodeStatus | None = None
         self._made_at_s = 0.0
 
@@ -98,6 +103,9 @@ class NodeStatusService(Worker):
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
+        self._try_write(self.context.guard(partial(self._answer, message, request)))
+
+    def _answer(self, message: Message, request: StatusRequest) -> None:
         if self._status is None or monotonic() > self._made_at_s + MADE_EVERY_S:
             self._status, self._made_at_s = self._made(), monotonic()
         answer = msgspec.structs.replace(self._status, request_id=request.request_id)
@@ -147,4 +155,4 @@ def register_status(parts: NodeParts, now_us: Callable[[], int], version: str) -
             chain=parts.config.block_chain if parts.config.block_node else None,
         )
 
-    parts.node.register([local(ADDRESS)], lambda: NodeStatusService(made))
+    parts.node.register([local(ADDRESS)], lambda: NodeStatusService(made, parts.services.trials.begin))

@@ -34,6 +34,7 @@ from stream_node.block_services import (
 from stream_node.clock_note import Known
 from stream_node.cluster_services import StreamShards
 from stream_node.config import Config
+from stream_node.write_trials import WriteTrials
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.follower_rows import list_followers
@@ -107,6 +108,7 @@ class Services:
     note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
     tracing: makes the spans of pushes; None: the node does not trace.
     elsewhere: tells which streams other nodes of a cluster serve; None: the node is not in a cluster.
+    trials: finds out whether pushes are stored now.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Services:
         )
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
         self._directory.forget_positions = delete_positions
+        self.trials = WriteTrials(storage, self._directory.counters)
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
         self._mirrors = MirrorService(
             node,
@@ -220,7 +223,7 @@ class Services:
             pushes_failed=counters.pushes_failed,
             pulls_failed=counters.pulls_failed,
             messages_passed_over=counters.messages_passed_over,
-            write_failure=counters.write_failure,
+            write_failure=counters.write_failure or self.trials.failure,
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
             mirrors=self.mirrors,

@@ -47,6 +47,8 @@ class StreamCounters:
     write_failure: the reason why the last push was not stored; None after a push has succeeded.
     growth: the number of messages that each stream got since the last call of `take_growth`. closed: the streams of
     which a worker has stopped since then.
+    stored_s, unstored_s: when the last push was stored, and when one was last not stored, in seconds of
+    `time.monotonic`. unstored_bytes: the size of the pushes that were not stored last; 0 after a push has succeeded.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,8 @@ class StreamCounters:
         self.write_failure: str | None = None
         self.growth: Counter[str] = Counter()
         self.closed: set[str] = set()
+        self.stored_s = self.unstored_s = -math.inf
+        self.unstored_bytes = 0
         self.room_bytes = math.inf
         self._lines = LogRate()
 
@@ -78,6 +82,7 @@ class StreamCounters:
     def stored(self, pushes: int, confirm_s: float) -> None:
         """Counts the pushes of one stored append. confirm_s: the time from their arrival to their confirm."""
         self.write_failure = None
+        self.stored_s, self.unstored_bytes = time.monotonic(), 0
         self.pushes += pushes
         self.confirm_seconds.add(confirm_s, pushes)
 
@@ -86,6 +91,12 @@ class StreamCounters:
         taken = self.growth, self.closed
         self.growth, self.closed = Counter(), set()
         return taken
+
+    def not_stored(self, pushes: int, data_bytes: int, reason: str) -> None:
+        """Counts pushes that were not stored. data_bytes: the size of their data."""
+        self.pushes_failed += pushes
+        self.write_failure = reason
+        self.unstored_s, self.unstored_bytes = time.monotonic(), data_bytes
 
     def retention_lag_s(self) -> float:
         """Returns for how long some stream has had messages beyond its retention that are still being deleted."""

@@ -20,7 +20,7 @@ from spark_export.exporter.errors import ExportError, ExportInUse, ExportMismatc
 from spark_export.exporter.hive_names import stream_folder
 from spark_export.store.errors import PlaceRefused
 from spark_export.store.place import parse_place
-from storage.durable_files import make_folder, rename_durably, sync
+from storage.durable_files import give_to_folder, give_tree, make_folder, rename_durably, sync
 
 if TYPE_CHECKING:
     from spark_export.store.store import Store
@@ -106,11 +106,13 @@ class ExportLock:
     """The lock of an export folder (`flock`), which at most one exporter holds. A context manager.
 
     The constructor takes the lock, and raises ExportInUse if another exporter holds the lock. The end of the `with`
-    block, or the death of the process, releases the lock."""
+    block, or the death of the process, releases the lock. What the superuser has made in the folder of an export
+    belongs to the owner of the folder from then on."""
 
     def __init__(self, folder: Path, name: str = LOCK) -> None:
         self._path = folder / name
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        give_to_folder(self._file, folder)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -128,6 +130,9 @@ class ExportLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # The libraries of tables, and tasks in other processes, have made files of this user.
+        if self._path.name == LOCK:
+            give_tree(self._path.parent)
         os.close(self._file)
 
 

@@ -26,6 +26,7 @@ from spark_export.exporter.ledger_schema import LEDGER_VERSION, exports
 from spark_export.exporter.ledger_url import SQLITE, parse_url
 from spark_export.exporter.table_mark import TableMark, check_no_table, check_place_of, name_ledger
 from spark_export.store.place import Place
+from storage.durable_files import give_to_folder
 
 SCHEMA: Final = "stream_node_export"
 """The PostgreSQL schema of a ledger whose URL names no schema (`?schema=…`)."""
@@ -63,6 +64,7 @@ async def open_database_ledger(
             table_id = await settle() if _is_new(path) else None
             opening = open_ledger(path, identity=identity, now_us=now_us, table_id=table_id, place=str(layout.place))
             ledger = await stack.enter_async_context(opening)
+            give_to_folder(path, path.parent)
         else:
             _check_only_ledger(layout, None)
             opening = _open_postgres(url, layout.place, identity, now_us, settle, writes)

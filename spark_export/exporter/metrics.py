@@ -6,7 +6,6 @@ node exporter.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from prometheus_client.registry import Collector
 from spark_export.exporter.compact import Compaction
 from spark_export.exporter.run import Outcome
 from spark_export.exporter.step import Step
+from storage.durable_files import write_durably
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,4 @@ def write_metrics(path: Path, statistics: ExporterStatistics) -> None:
 
     Raises OSError.
     """
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(to_prometheus(statistics), encoding="utf-8")
-    new.replace(path)
+    write_durably(path, to_prometheus(statistics).encode())

@@ -8,7 +8,6 @@ ledger last can change the ledger and publish runs. No lock is needed, and so a 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from spark_export.exporter.errors import LedgerError, TakenOver
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
 from spark_export.store.store import Store
+from storage.durable_files import write_durably
 
 LEDGER_OBJECT = "_export/ledger.sqlite"
 
@@ -41,9 +41,7 @@ class StoredLedger:
         except ObjectMissing:
             return False
         if found.tag != self._tag:
-            new = self._path.with_name(f"{self._path.name}.new")
-            new.write_bytes(found.data)
-            os.replace(new, self._path)
+            write_durably(self._path, found.data)
             self._tag = found.tag
         return True
 

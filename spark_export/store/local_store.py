@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
 from spark_export.store.store import Store, StoredObject, Tagged
-from storage.durable_files import make_folder, sync
+from storage.durable_files import give_to_folder, make_folder, rename_durably, sync
 
 HIDDEN = "."
 """The first character of the names of files that are not objects: lock files, and files that are not complete yet."""
@@ -64,8 +64,7 @@ class LocalStore(Store):
             found = self._find(name)
             if found is None or found.tag != tag:
                 raise ObjectChanged(f"{path} was replaced")
-            written.replace(path)
-            sync(path.parent)
+            rename_durably(written, path)
         return _tag(data)
 
     def _path(self, name: str) -> Path:
@@ -81,6 +80,7 @@ class LocalStore(Store):
         try:
             make_folder(path.parent)
             with new.open("xb") as file:
+                give_to_folder(file.fileno(), path.parent)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

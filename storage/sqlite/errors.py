@@ -77,7 +77,8 @@ def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
         return StorageBusy(f"the database is held by another program: {reason}; end that program, then repeat")
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         return StorageReadOnly(
-            f"the database cannot be written: {reason}; make the data directory writable for this user"
+            f"the database cannot be written: {reason}; make the data directory and the files in it writable for this "
+            "user (chown)"
         )
     if primary == sqlite3.SQLITE_IOERR:
         return DiskFailed(f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`")

@@ -9,11 +9,12 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage.errors import OperationFailed, StorageError
 from storage.histogram import SECONDS, Histogram
-from storage.sqlite.disk_diagnosis import diagnose
+from storage.sqlite.disk_diagnosis import diagnose, find_no_room
 from storage.sqlite.errors import caused_error, storage_error
 from storage.sqlite.free_pages import reclaim
 from storage.sqlite.log import SqliteLog
@@ -116,30 +117,46 @@ class SqliteSession:
     def free_disk_bytes(self) -> int:
         """Returns the number of free bytes on the disk of the database, or 0 if the database is in memory.
         Raises OSError."""
-        path = self.connection.execute("PRAGMA database_list").fetchone()[2]
+        path = self._path()
         return shutil.disk_usage(os.path.dirname(path)).free if path else 0
+
+    def _path(self) -> str:
+        """Returns the path of the database file; empty if the database is in memory."""
+        path: str = self.connection.execute("PRAGMA database_list").fetchone()[2]
+        return path
 
     def extend_wal(self, size_bytes: int) -> None:
         """Extend the write-ahead log to `size_bytes`, so that later commits overwrite a part of the file that exists.
 
         Syncing a growing file takes twice as long. The log keeps this size until the last connection closes.
 
-        SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.
-        This method begins such a transaction and rolls it back, so no reader ever sees its data. Raises StorageError.
-        After an error the extended part of the log can still take room.
+        Raises StorageError. After an error the extended part of the log can still take room.
         """
+        self.begin()
+        try:
+            self.try_write(size_bytes)
+        finally:
+            self.rollback()
+
+    def try_write(self, size_bytes: int) -> None:
+        # The log may have room that a later commit can overwrite, when the disk has none for the commits after it.
+        path = self._path()
+        no_room = find_no_room(Path(path), size_bytes) if path else None
+        if no_room is not None:
+            raise storage_error(no_room)
+        # SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.
+        # With a small cache it does so here, and no reader ever sees what the savepoint takes back.
         try:
             cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
+            self.connection.execute("PRAGMA cache_size=16")
             try:
-                self.connection.execute("PRAGMA cache_size=16")
-                self.begin()
-                self.connection.execute("CREATE TABLE wal_extension (data BLOB)")
-                self.connection.execute("INSERT INTO wal_extension VALUES (zeroblob(?))", (size_bytes,))
+                self.connection.execute("SAVEPOINT trial")
+                self.connection.execute("CREATE TABLE trial (data BLOB)")
+                self.connection.execute("INSERT INTO trial VALUES (zeroblob(?))", (size_bytes,))
+                self.connection.execute("ROLLBACK TO trial")
+                self.connection.execute("RELEASE trial")
             finally:
-                try:
-                    self.rollback()
-                finally:
-                    self.connection.execute(f"PRAGMA cache_size={cache_size}")
+                self.connection.execute(f"PRAGMA cache_size={cache_size}")
         except sqlite3.Error as error:
             raise storage_error(error) from error
 

@@ -46,12 +46,14 @@ def check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def create_schema(session: SqliteSession, version: int | None) -> None:
-    """Create missing tables in one transaction. Writes nothing if nothing is missing.
+    """Create missing tables in one transaction. Writes nothing if nothing is missing. Raises StorageReadOnly if this
+    user may only read the database: SQLite would tell that at the first push.
 
     version: the schema version that is written, with APPLICATION_ID, into a new file; None for an existing file.
     """
     session.begin()
     try:
+        session.try_write(1)
         for statement in create_statements():
             session.connection.execute(statement)
         if version is not None:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from storage.durable_files import create_private, rename_durably, sync, write_durably
+from storage.durable_files import create_private, make_folder, rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from storage.failpoint import failpoint
 from storage.parsing import ParseError, parse_json
@@ -123,7 +123,7 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     now_us = time.time_ns() // 1_000
     named = _new_folder(database.parent, version, now_us)
     part = named.with_name(named.name + PART_SUFFIX)
-    part.mkdir(mode=0o700)
+    make_folder(part, mode=0o700)
     digest = hashlib.sha256()
     copy = part / database.name
     with database.open("rb") as reading, create_private(copy) as writing:

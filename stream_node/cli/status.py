@@ -161,7 +161,7 @@ def _ready(view: View) -> Found:
     if view.refusing_pushes:
         return Found("ready", 2, "pushes are refused, because the disk is nearly full; make room")
     if view.write_failure is not None:
-        return Found("ready", 2, f"the last push was not stored: {view.write_failure}")
+        return Found("ready", 2, f"pushes are not stored: {view.write_failure}")
     return Found("ready", 0, "the node takes work")
 
 

@@ -54,6 +54,7 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
     condition, config = parts.condition, parts.config
     free, least = condition.free_disk_bytes, config.free_disk_bytes_min
     counters, runner = parts.services.counters, parts.runner
+    failure = counters.write_failure or parts.services.trials.failure
     if not runner.is_writing:
         reason = runner.statistics().failure or "no reason is known"
         yield Trouble(
@@ -62,11 +63,11 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             f"Syncing to the disk failed, and nothing is stored any more: {reason}",
             "Look at the disk and at the log line writing_stopped, then restart the node. Confirmed messages are safe.",
         )
-    elif counters.write_failure is not None and not condition.refusing_pushes:
+    elif failure is not None and not condition.refusing_pushes:
         yield Trouble(
             "push_failed",
             "bad",
-            f"The last push was not stored: {counters.write_failure}",
+            f"Pushes are not stored: {failure}",
             "Look at the disk with stream-node doctor. This line goes away with the next push that is stored.",
         )
     if condition.refusing_pushes and free is not None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import trio
 from starlette.responses import Response
 
 from stream_node.http.app import Call, Endpoint, json_response
+from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
 
 NOT_WRITING = "the writing thread has given up; look at the log line writing_stopped, and restart the node"
+TRIAL_S_MAX = 2.0
+"""The longest wait for a write that is tried, in seconds. A probe of Kubernetes waits for one second by default."""
 
 
 async def livez(call: Call) -> Response:
@@ -16,20 +20,38 @@ async def livez(call: Call) -> Response:
 
 
 async def readyz(call: Call) -> Response:
-    return _answer("ready", reasons_against(call.parts))
+    wanted = call.request.query_params.get("for", "write")
+    if wanted not in ("read", "write"):
+        raise Problem(400, "invalid-request", f"for={wanted[:40]!r} is neither read nor write")
+    return _answer("ready", await _reasons_against(call.parts, writes=wanted == "write"))
 
 
-def reasons_against(parts: NodeParts) -> list[str]:
+async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
     """Returns the reasons why the node takes no work at present. A node that listens has opened its database, so the
-    tables are those of its version."""
+    tables are those of its version.
+
+    writes: whether it must store pushes. A node that cannot still serves reads, and deletes what makes room.
+    """
     reasons = []
     if parts.condition.is_draining:
         reasons.append("the node is stopping; send requests to it after its next start")
+    if not writes:
+        return reasons
     if not parts.runner.is_writing:
         reasons.append(NOT_WRITING)
     if parts.condition.refusing_pushes:
         least, free = parts.config.free_disk_bytes_min, parts.condition.free_disk_bytes
         reasons.append(f"the disk has {free} free bytes, and pushes need {least} (free_disk_bytes_min); make room")
+    # A write is tried, since perhaps nobody has pushed of late. The database of a server that is down takes its time.
+    if not reasons:
+        trials, ended = parts.services.trials, trio.Event()
+        trials.begin(ended.set)
+        with trio.move_on_after(TRIAL_S_MAX):
+            await ended.wait()
+        if not ended.is_set():
+            reasons.append(f"a write has not ended within {TRIAL_S_MAX:g} s; look at the disk or the database server")
+        elif trials.failure is not None:
+            reasons.append(f"pushes are not stored: {trials.failure}")
     return reasons
 
 

@@ -118,7 +118,7 @@ def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]
     if view.refusing_pushes:
         lines.append(("problem", ["pushes are refused: the disk is nearly full; make room, or set a retention"]))
     if view.write_failure is not None:
-        lines.append(("problem", [f"the last push was not stored: {view.write_failure}"]))
+        lines.append(("problem", [f"pushes are not stored: {view.write_failure}"]))
     return lines
 
 

@@ -333,9 +333,8 @@ class StreamWorker(ReadableStream):
     def _refuse(self, pushes: PushRun, failure: Failure) -> None:
         """Answers pushes that failed, after a delay, because a real publisher sends a failed push again at once."""
         answers = pushes.refused(self._route, failure)
-        counters, (name, partition) = self._services.counters, self.identity
-        counters.pushes_failed += len(pushes)
-        counters.write_failure = reason = failure.reason
+        (name, partition), reason = self.identity, failure.reason
+        self._services.counters.not_stored(len(pushes), sum(map(len, pushes.data)), reason)
         known = {"pushes": len(pushes), "outcome": failure.outcome.name.lower(), "reason": reason}
         logger.error("push_failed", stream=name, partition=partition, **known)
         self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))

@@ -7,17 +7,20 @@ really full, under the running command. Real requests over real sockets.
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trio
 
 from stream_node.process import NodeProcess
 from tests.http.http_node import http_node
 from tests.http.test_data_pull import following
 from tests.support.limited_disk import LimitedDisk, limit_disk
-from tests.support.served import wait_until
+from tests.support.served import PATIENCE_S, wait_until
 from tests.support.small_disk import mounted_disk
 
 RAW = {"Content-Type": "application/octet-stream"}
@@ -38,6 +41,21 @@ def checked(answer: httpx.Response, name: str) -> dict[str, Any]:
     assert (answer.status_code, details["status"], details["type"]) == (507, 507, PREFIX + name), details
     assert (details["retriable"], details["in_doubt"], answer.headers["retry-after"]) == (True, False, "1")
     return details
+
+
+async def reason_against(client: httpx.AsyncClient) -> str:
+    """Why the node is not ready."""
+    answer = await client.get("/readyz")
+    (reason,) = answer.json()["reasons"]
+    assert answer.status_code == 503
+    return str(reason)
+
+
+async def becomes(client: httpx.AsyncClient, status: int) -> None:
+    """Waits until the node tries a write again."""
+    with trio.fail_after(PATIENCE_S):
+        while (await client.get("/readyz")).status_code != status:
+            await trio.sleep(0.05)
 
 
 async def push_until_full(client: httpx.AsyncClient) -> tuple[int, httpx.Response]:
@@ -61,9 +79,14 @@ async def test_a_push_without_room_is_a_507_and_stores_nothing(tmp_path: Path, d
         assert (details["stored"], [set(each) for each in details["messages"]]) == (0, [{"detail", "in_doubt"}] * 3)
         page = (await client.get(f"/v1/streams/orders?from={stored - 1}")).json()
         assert (page["next_index"], [each["index"] for each in page["messages"]]) == (stored, [stored - 1])
+        assert "pushes are not stored" in await reason_against(client)
+        assert (await client.get("/readyz?for=read")).json() == {"ready": True, "reasons": []}
+        assert (await client.get("/readyz?for=life")).status_code == 400
         async with following(node, f"orders?from={stored - 1}") as follower:
             await follower.events(1)
             disk.free()
+            # Nobody has pushed since: the node finds out by itself.
+            await becomes(client, 200)
             answer = await client.post("/v1/streams/orders", content=b"room again", headers=RAW)
             assert answer.json()["indexes"] == [stored]
             (event,) = await follower.events(1)
@@ -130,9 +153,24 @@ async def test_a_file_system_that_is_full_under_the_running_command(tmp_path: Pa
     with mounted_disk(tmp_path / "disk", "4m") as small:
         ballast = small / "ballast"
         ballast.write_bytes(bytes(2_500_000))
+        other = small / "other"
         data, log = small / "data", tmp_path / "log"
         with NodeProcess(data, arguments=arguments, environment=settings, log_file=log) as node:
             async with httpx.AsyncClient(base_url=f"http://{node.http[0]}", trust_env=False, timeout=60) as client:
+                # Another program fills the disk before anybody has pushed.
+                assert (await client.get("/readyz")).status_code == 200
+                with suppress(OSError), other.open("wb", buffering=0) as filling:
+                    while filling.write(bytes(4096)):
+                        pass
+                await becomes(client, 503)
+                told = await trio.run_process(
+                    [sys.executable, "-m", "stream_node", "status", "--node", node.address, "--check", "free-disk=0"],
+                    capture_stdout=True,
+                    check=False,
+                )
+                assert (told.returncode, "CRITICAL ready: pushes are not stored" in told.stdout.decode()) == (2, True)
+                other.unlink()
+                await becomes(client, 200)
                 stored, answer = await push_until_full(client)
                 assert stored > 0
                 checked(answer, "not-stored")

@@ -80,7 +80,7 @@ async def test_it_grows_once_and_is_written_over(bench: Bench, tmp_path: Path) -
     assert wal_bytes(bench) == 0
     assert stored_data(bench.database, bench.ids[0]) == expected
     session = bench.database.session()
-    assert session.execute("SELECT count(*) FROM sqlite_master WHERE name = 'wal_extension'").fetchone()[0] == 0
+    assert session.execute("SELECT count(*) FROM sqlite_master WHERE name = 'trial'").fetchone()[0] == 0
     session.close()
 
 

@@ -1,0 +1,68 @@
+"""WriteTrials: finds out whether the node would store a push now, by a write that is taken back.
+
+The last push does not tell it: perhaps there was none, or the disk was full only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from storage.contract import Operation, Session
+from storage.runner import Runner
+from stream_service.counters import StreamCounters
+
+FRESH_S = 1.0
+"""For this long, a stored push, or a trial that has ended, tells whether pushes are stored."""
+TRIAL_BYTES_MIN = 256 * 1024
+"""The smallest trial. A push of a few messages may fit into the rest of a file when hardly another one does."""
+
+
+class WriteTrial(Operation):
+    """An operation that writes this many bytes and takes them back. Its `error` is why an append would fail."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self, size_bytes: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.size_bytes = size_bytes
+
+    def apply(self, session: Session) -> None:
+        session.try_write(self.size_bytes)
+
+
+class WriteTrials:
+    """Tries writes when somebody asks, at most one at a time."""
+
+    def __init__(self, storage: Runner, counters: StreamCounters) -> None:
+        self._storage = storage
+        self._counters = counters
+        self._failure: str | None = None
+        self._ended_s = float("-inf")
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last trial failed; None if it succeeded, or if a push was stored since."""
+        return None if self._counters.stored_s > self._ended_s else self._failure
+
+    def begin(self, on_done: Callable[[], None]) -> None:
+        """Calls `on_done` when `failure` is up to date: at once after a push or a trial that has just ended, else after
+        a trial. It is as large as the last push that was not stored. Raises StorageClosed.
+        """
+        known_s = max(self._counters.stored_s, self._ended_s)
+        if monotonic() < known_s + FRESH_S and known_s > self._counters.unstored_s:
+            on_done()
+            return
+        if not self._waiting:
+            size_bytes = max(TRIAL_BYTES_MIN, self._counters.unstored_bytes)
+            self._storage.submit_write(WriteTrial(size_bytes, self._end))
+        self._waiting.append(on_done)
+
+    def _end(self, trial: WriteTrial) -> None:
+        self._failure = None if trial.error is None else str(trial.error)
+        self._ended_s = monotonic()
+        waiting, self._waiting = self._waiting, []
+        for on_done in waiting:
+            on_done()
