@@ -20,7 +20,9 @@ import pytest
 import trio
 
 from ockam.address import split_host_port
-from stream_node.config import Config
+from storage.errors import ConnectionLost
+from stream_node.cli.app import CODES, WRONG_USAGE
+from stream_node.config import Config, ConfigError
 from stream_node.config_sources import load_config
 from stream_node.process import NodeProcess
 from stream_node.units import parse_duration
@@ -80,6 +82,11 @@ def test_the_unit_and_the_node_agree_on_times() -> None:
     assert stop_s > 2 * load_config({}, file=SETTINGS, environment={}).drain_timeout_s
     assert stop_s > 2 * Config().drain_timeout_s
     assert (service["Type"], service["Restart"]) == ("notify", "on-failure")
+    # A database that is away for an hour at boot must not leave the node down for ever.
+    assert parser["Unit"]["StartLimitIntervalSec"] == "0"
+    assert service["RestartPreventExitStatus"] == str(WRONG_USAGE)
+    assert not issubclass(ConnectionLost, ConfigError)
+    assert "storage.errors.StorageError" not in CODES[WRONG_USAGE]
     assert parse_duration(service["WatchdogSec"]) >= 30
 
 

@@ -7,9 +7,12 @@ variables of the image, and is asked by the names and paths that the files use. 
 from __future__ import annotations
 
 import http.client
+import json
+import platform
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +25,7 @@ from stream_node.config import ConfigError
 from stream_node.process import NodeProcess
 from stream_node.units import parse_duration
 from tests.deploy.deployed import (
+    CONTAINERFILE,
     DEPLOY,
     accept,
     exec_form,
@@ -45,6 +49,9 @@ def test_the_image_starts_from_short_names_and_ends_without_pip() -> None:
     assert copied == [["/", "/"], ["/opt/stream-node", "/opt/stream-node"], ["/data", "/data"]]
     (cleaned,) = [text for name, text in every if name == "RUN" and "ensurepip" in text]
     assert "/usr/local/bin/pip*" in cleaned
+    # What scanners read to know the packages of the image.
+    assert "/var/lib/dpkg " not in cleaned.replace("find /var/lib/dpkg -mindepth 1 -not -name status -delete", "")
+    assert "/var/lib/dpkg -mindepth 1 -not -name status -delete" in cleaned
     assert "/usr/local/lib/python3.11/site-packages/*" in cleaned
     assert cleaned.endswith("rm -f /bin/bash /bin/dash /bin/sh")
     assert "--without-pip" in next(text for name, text in every if name == "RUN")
@@ -88,7 +95,7 @@ def test_the_image_gets_every_package_and_leaves_the_building_tools() -> None:
     ignore = (DEPLOY / "container/Containerfile.dockerignore").read_text().splitlines()
     copied = {line[1:] for line in ignore if line.startswith("!")}
     assert ignore[1] == "*"
-    assert copied == packages | {"pyproject.toml", "requirements.lock", "README.md", "LICENSE"}
+    assert copied == packages | {"pyproject.toml", "requirements.lock", "tools/sbom.py", "README.md", "LICENSE"}
     # Of each locked package, those that ask for it.
     lock = (ROOT / "requirements.lock").read_text()
     asked = {}
@@ -104,6 +111,34 @@ def test_the_image_gets_every_package_and_leaves_the_building_tools() -> None:
     assert set(removed.partition("--yes")[2].partition("&&")[0].split()) == building
 
 
+def test_the_list_of_the_image_has_every_package(tmp_path: Path) -> None:
+    """Method: the script that the build calls; beside it, what pip says is installed here, and a list of Debian's."""
+    (command,) = re.findall(r"python (tools/\S+) (\S+) >", CONTAINERFILE.read_text())
+    assert command == ("tools/sbom.py", "/var/lib/dpkg/status")
+    status = tmp_path / "status"
+    status.write_text("Package: libc6\nStatus: install ok\nArchitecture: amd64\nVersion: 2.41-12+deb13u1\n\n")
+    done = subprocess.run([sys.executable, ROOT / command[0], status], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.5")
+    names = {each["purl"] for each in found["components"]}
+    assert {
+        f"pkg:generic/python@{platform.python_version()}",
+        "pkg:deb/debian/libc6@2.41-12%2Bdeb13u1?arch=amd64",
+    } < names
+    listed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import importlib.metadata as m; print(*(d.metadata['Name'] for d in m.distributions()))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = {re.sub(r"[-_.]+", "-", name).lower() for name in listed.stdout.split()}
+    assert {name.removeprefix("pkg:pypi/").partition("@")[0] for name in names if "pypi" in name} == here
+
+
 def test_compose_gives_the_node_settings_that_it_takes() -> None:
     services = read_yaml("compose.yaml")["services"]
     node = services["stream-node"]
@@ -117,6 +152,8 @@ def test_compose_gives_the_node_settings_that_it_takes() -> None:
     for name, service in services.items():
         assert is_short_image(service["image"]), name
         assert service["cap_drop"] == ["ALL"], name
+        # With "on-failure", Docker starts nothing again after a reboot.
+        assert service["restart"] == "unless-stopped", name
         # Without TLS and rules, no other machine may reach a port.
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
         for volume in service["volumes"]:
@@ -142,6 +179,7 @@ def test_the_cluster_of_compose_has_settings_that_nodes_take() -> None:
     assert set(services) == {"n1", "n2", "primary", "standby"}
     for name, service in services.items():
         assert is_short_image(service["image"]), name
+        assert service["restart"] == "unless-stopped", name
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
         for volume in service["volumes"]:
             source = volume.split(":")[0]

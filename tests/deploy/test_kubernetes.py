@@ -5,9 +5,21 @@ Method: the manifests are parsed, and their parts compared with each other, with
 
 from __future__ import annotations
 
+import http.client
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ockam.address import split_host_port
+from stream_node.process import NodeProcess
 from tests.deploy.deployed import (
     accept,
     image_environment,
@@ -17,17 +29,34 @@ from tests.deploy.deployed import (
     read_documents,
     settings_of,
 )
+from tests.style.tree import ROOT
 
 DOCUMENTS = {each["kind"]: each for each in read_documents("kubernetes/statefulset.yaml")}
 POD: dict[str, Any] = DOCUMENTS["StatefulSet"]["spec"]["template"]["spec"]
 (NODE,) = POD["containers"]
+PAGE = (ROOT / "docs/deploy.md").read_text()
+
+
+def node_environment(namespace: str) -> dict[str, str]:
+    """The variables of the node, as Kubernetes makes them in this namespace."""
+    place, *own = NODE["env"]
+    assert place == {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
+    return {each["name"]: each["value"].replace("$(NAMESPACE)", namespace) for each in own}
+
+
+class Contained(NodeProcess):
+    """A node that is the first process of a namespace of processes, if this process may make one."""
+
+    def command(self) -> list[str]:
+        if os.geteuid() != 0:
+            return super().command()
+        return ["unshare", "--pid", "--fork", "--kill-child", *super().command()]
 
 
 def test_the_settings_are_right(tmp_path: Path) -> None:
     (file,) = [tmp_path / name for name in DOCUMENTS["ConfigMap"]["data"]]
     file.write_text(DOCUMENTS["ConfigMap"]["data"][file.name])
-    environment = image_environment() | {each["name"]: each["value"] for each in NODE.get("env", ())}
-    config = settings_of(environment, file)
+    config = settings_of(image_environment() | node_environment("shop"), file)
     assert POD["terminationGracePeriodSeconds"] > 2 * config.drain_timeout_s
     arguments = accept(NODE["args"])
     mounts = {each["name"]: each["mountPath"] for each in NODE["volumeMounts"]}
@@ -35,6 +64,42 @@ def test_the_settings_are_right(tmp_path: Path) -> None:
     assert mounts["data"] == config.data_dir
     ports = {f"0.0.0.0:{each['containerPort']}" for each in NODE["ports"]}
     assert ports == {config.listen, *config.http}
+
+
+def test_the_node_answers_by_every_name_of_its_service_and_reads_its_file_again(tmp_path: Path) -> None:
+    """Goal: pods call the node by the names that Kubernetes gives it, and the command of the page reaches it.
+
+    Method: a real node with the file and the variables of the manifest, the first process of a namespace as in a
+    container, without a shell on its way.
+    """
+    file = tmp_path / "node.toml"
+    file.write_text(DOCUMENTS["ConfigMap"]["data"]["node.toml"])
+    node = Contained(
+        tmp_path / "data",
+        arguments=("--http", "0.0.0.0:0", "--config", str(file)),
+        environment=node_environment("shop"),
+    )
+    service, pod = DOCUMENTS["Service"]["metadata"]["name"], "stream-node-0.stream-node"
+    names = [f"{name}{end}" for name in (service, pod) for end in ("", ".shop", ".shop.svc", ".shop.svc.cluster.local")]
+    with node:
+        address = split_host_port(node.http[0].replace("0.0.0.0", "127.0.0.1"))
+        answers = {}
+        for name in [*names, "evil.test", "stream-node.other.svc"]:
+            with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+                connection.request("GET", "/livez", headers={"Host": f"{name}:4080"})
+                answers[name] = connection.getresponse().status
+        assert answers == dict.fromkeys(names, 200) | {"evil.test": 421, "stream-node.other.svc": 421}
+        if os.geteuid() != 0:
+            pytest.skip("needs root to enter a namespace")
+        (line,) = re.findall(r"^kubectl exec stream-node-0 -- (python3 .*?)(?:  #.*)?$", PAGE, re.MULTILINE)
+        (first,) = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
+        file.write_text(file.read_text() + 'log_level = "debug"\n')
+        command = ["nsenter", "--target", first, "--pid", sys.executable, *shlex.split(line)[1:]]
+        subprocess.run(command, check=True, timeout=60)
+        deadline_s = time.monotonic() + 60
+        while '"settings_loaded"' not in node.log_file.read_text():
+            assert time.monotonic() < deadline_s, node.log_file.read_text()
+            time.sleep(0.05)
 
 
 def test_the_probes_ask_what_the_node_answers_to_everybody() -> None:
