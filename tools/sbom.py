@@ -30,10 +30,8 @@ def component(kind: str, name: str, version: str, qualifiers: str = "") -> dict[
 def sbom(status: str) -> dict[str, Any]:
     """Returns the whole document. status: the text of /var/lib/dpkg/status."""
     components = [component("generic", "python", platform.python_version())]
-    for name, version in sorted(
-        {(re.sub(r"[-_.]+", "-", each.name).lower(), each.version) for each in distributions()}
-    ):
-        components.append(component("pypi", name, version))
+    python = {re.sub(r"[-_.]+", "-", each.name).lower(): each.version for each in distributions()}
+    components += [component("pypi", name, python[name]) for name in sorted(python)]
     for entry in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Architecture): (.*)$", entry, re.MULTILINE))
         if fields:
