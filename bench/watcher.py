@@ -35,7 +35,7 @@ def fetch(node: str, *paths: str) -> None:
 
 def dashboard_paths() -> tuple[str, ...]:
     """What an open overview fetches again and again: its figures, and the points of its charts since the last time."""
-    return "/dashboard/now", f"/dashboard/rates?after={time.time() - REFRESH_S}"
+    return "/dashboard", f"/dashboard/rates?after={time.time() - REFRESH_S}"
 
 
 class Watching:

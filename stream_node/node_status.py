@@ -51,7 +51,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     reads: the number of finished reads of the database.
     waiting: the number of operations that wait for the database now.
     failed: the number of reads and writes that ended with an error.
-    refused: the number of requests that were not valid or not allowed.
+    refused: the number of requests that were refused, see `ServerStatistics`.
     memory_bytes: the memory that the node holds for its peers.
     free_disk_bytes: the free space of the disk with the data; None if it is not known.
     refusing_pushes: whether pushes are refused because the disk is nearly full.
@@ -147,7 +147,7 @@ def register_status(parts: NodeParts, now_us: Callable[[], int], version: str) -
             reads=storage.reads,
             waiting=storage.writes_waiting + storage.reads_waiting,
             failed=storage.failed,
-            refused=services.refused + services.index.refused,
+            refused=found.refused,
             memory_bytes=found.tcp.memory.size_bytes,
             free_disk_bytes=parts.condition.free_disk_bytes,
             refusing_pushes=parts.condition.refusing_pushes,

@@ -37,3 +37,11 @@ class ServerStatistics(msgspec.Struct, frozen=True):
     http: HttpStatistics | None = None
     traces: TracingStatistics | None = None
     cluster: MemberStatistics | None = None
+
+    @property
+    def refused(self) -> int:
+        """The number of requests that were refused since the start: they were not valid, or a rule or a limit forbade
+        them."""
+        by_rules = {} if self.access is None else self.access.refused
+        invalid = self.services.refused + self.services.index.refused
+        return invalid + sum(by_rules.values()) + sum(self.limits.refused.values())

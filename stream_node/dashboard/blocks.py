@@ -23,11 +23,6 @@ async def show_blocks(page: Page) -> Response:
     return page.show("blocks.html", active="blocks", **await _values(page))
 
 
-async def show_part(page: Page) -> Response:
-    """Returns the part of the page that changes while blocks arrive."""
-    return page.show("blocks_now.html", **await _values(page))
-
-
 async def _values(page: Page) -> dict[str, Any]:
     parts = page.call.parts
     chain = parts.config.block_chain
@@ -43,7 +38,8 @@ async def _values(page: Page) -> dict[str, Any]:
     available = _pairs(status.detail.available) if status.detail else []
     stored = _pairs(status.detail.stored) if status.detail else []
     gaps = find_gaps(available)
-    bars = draw_ranges(available, stored, min(available[0][0], stored[0][0]), available[-1][1]) if available else []
+    drawn, known = available[-RANGES_MAX:], stored[-RANGES_MAX:]
+    bars = draw_ranges(drawn, known, min(drawn[0][0], known[0][0]), drawn[-1][1]) if available else []
     return {
         "chain": chain,
         "reach": status,
@@ -61,4 +57,4 @@ async def _values(page: Page) -> dict[str, Any]:
 
 
 def _pairs(ranges: list[BlockRange]) -> list[tuple[int, int]]:
-    return [(each.first_block, each.last_block) for each in ranges[-RANGES_MAX:]]
+    return [(each.first_block, each.last_block) for each in ranges]

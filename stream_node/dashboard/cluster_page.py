@@ -89,11 +89,6 @@ async def show_cluster(page: Page) -> Response:
     return page.show("cluster.html", active="cluster", **_values(page))
 
 
-async def show_part(page: Page) -> Response:
-    """Returns the part of the page that changes while shards move."""
-    return page.show("cluster_now.html", **_values(page))
-
-
 async def drain(page: Page) -> Response:
     """Makes a member give its shards away, if its name was typed again; or take shards again."""
     fields = await page.form()

@@ -50,7 +50,6 @@ class Dashboard:
         self._overview = Overview(parts, self._history, self._silence, self._block_silence, self._mirrors, time.time())
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
-            ("GET", "/now", self._overview.part),
             ("GET", "/rates", self._overview.rates),
             ("GET", "/streams", streams.show_all),
             ("POST", "/streams", streams.create),
@@ -69,12 +68,9 @@ class Dashboard:
             ("POST", "/consumer/position", consumers.change_position),
             ("POST", "/consumer/forget", consumers.forget_consumer),
             ("GET", "/blocks", blocks.show_blocks),
-            ("GET", "/blocks/now", blocks.show_part),
             ("GET", "/cluster", cluster_page.show_cluster),
-            ("GET", "/cluster/now", cluster_page.show_part),
             ("POST", "/cluster/drain", cluster_page.drain),
             ("GET", "/mirrors", mirrors.show_mirrors),
-            ("GET", "/mirrors/now", mirrors.show_part),
             ("POST", "/mirrors/promote", mirrors.promote),
             ("POST", "/mirrors/remove", mirrors.remove),
             ("GET", "/exports", exports.show_exports),
@@ -84,6 +80,7 @@ class Dashboard:
             ("GET", "/sign-in", self._show_sign_in),
             ("POST", "/sign-in", self._sign_in),
             ("POST", "/sign-out", self._sign_out),
+            ("GET", "/{path:path}", show_nothing),
         )
         # A page gives its request the identity of the browser's session, and tells errors as pages.
         self.endpoints: tuple[Endpoint, ...] = (
@@ -168,6 +165,11 @@ def _local(target: str) -> str:
 async def lead_here(call: Call) -> Response:
     """Leads a browser to the first page, from the root and from the address of the dashboard with a slash too many."""
     return RedirectResponse(PATH, 303)
+
+
+async def show_nothing(page: Page) -> Response:
+    """Tells a browser that an address of the dashboard is wrong."""
+    raise Problem(404, "no-such-page", f"the dashboard has no page {page.call.request.url.path[:200]}")
 
 
 async def serve_asset(call: Call) -> Response:

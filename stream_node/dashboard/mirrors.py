@@ -47,11 +47,6 @@ async def show_mirrors(page: Page) -> Response:
     return page.show("mirrors.html", active="mirrors", **await _values(page))
 
 
-async def show_part(page: Page) -> Response:
-    """Returns the part of the page that changes while messages are copied."""
-    return page.show("mirrors_now.html", **await _values(page))
-
-
 async def promote(page: Page) -> Response:
     """Makes a mirror a primary, as planned or without its source. Without it, the name must have been typed again. Only
     then, it can be promoted beside a source that goes on."""

@@ -71,11 +71,6 @@ class Overview:
             return page.show("overview_closed.html", active="overview")
         return page.show("overview.html", active="overview", **await self._values())
 
-    async def part(self, page: Page) -> Response:
-        """Returns the part of the page that changes: what is wrong now, and the figures."""
-        page.need(OPERATOR, EVERY_NAME)
-        return page.show("overview_now.html", **await self._values())
-
     async def rates(self, page: Page) -> Response:
         """Returns the points of the charts as JSON, a list for each figure. With `after`, only the later points."""
         page.need(OPERATOR, EVERY_NAME)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import parse_qsl
@@ -49,15 +49,12 @@ class Page:
         self.call = call._replace(caller=visit.caller)
         self.call.count_for(visit.caller)
         self.visit = visit
+        self.query = _Query(call.request.query_params)
         self._sessions = sessions
 
     @property
-    def query(self) -> Mapping[str, str]:
-        return self.call.request.query_params
-
-    @property
     def is_part(self) -> bool:
-        """Whether the browser asks for only a part of a page."""
+        """Whether the browser asks only for the part of a page that changes."""
         return "hx-request" in self.call.request.headers
 
     def client(self) -> AbstractAsyncContextManager[StreamClient]:
@@ -107,8 +104,17 @@ class Page:
     # Answers.
 
     def show(self, template: str, status: int = 200, *, active: str = "", **values: Any) -> Response:
-        """Returns a page. active: the name of its entry in the navigation. values: what the template shows."""
-        visit = self.visit
+        """Returns a page. active: the name of its entry in the navigation. values: what the template shows.
+
+        Raises Problem if the query has a parameter that the page does not have: the page would not be what was asked
+        for.
+        """
+        visit, done = self.visit, self._done()
+        unknown = next((name for name in self.query if name not in self.query.used), None)
+        if unknown is not None and status == 200:
+            known = ", ".join(sorted(self.query.used - {"done", "seal"})) or "none"
+            detail = f"this page has no parameter {unknown[:40]!r}; those it has: {known}"
+            raise Problem(400, "invalid-request", detail)
         frame = {
             "active": active,
             "navigation": [entry for entry in NAVIGATION if self._has_page(entry[0])],
@@ -120,9 +126,9 @@ class Page:
             "node": self.call.request.url.netloc,
             "here": self.call.request.url.path.removeprefix("/dashboard")
             + (f"?{self.call.request.url.query}" if self.call.request.url.query else ""),
-            "done": self._done(),
+            "done": done,
         }
-        return render(template, frame | values, status)
+        return render(template, frame | values, status, is_part=self.is_part)
 
     def go(self, path: str, **query: Any) -> Response:
         """Sends the browser to a page, after something was changed. query: with `done`, what was done, in words."""
@@ -149,6 +155,24 @@ class Page:
         if name == "access":
             return parts.authorizer is not None and self.may(OPERATOR)
         return True
+
+
+class _Query(Mapping[str, str]):
+    """The parameters of a query. used: the names that the page has asked for."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.used.add(name)
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
 
 
 def number_of(fields: Mapping[str, str], name: str) -> int:

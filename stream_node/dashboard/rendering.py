@@ -136,9 +136,12 @@ def _environment() -> Environment:
 _templates = _environment()
 
 
-def render(template: str, values: dict[str, Any], status: int = 200) -> Response:
-    """Returns a page, or a part of one, as an answer."""
-    text = _templates.get_template(template).render(values)
+def render(template: str, values: dict[str, Any], status: int = 200, *, is_part: bool = False) -> Response:
+    """Returns a page as an answer. is_part: only its block `now`, which changes while the page is open, or else its
+    content."""
+    found = _templates.get_template(template)
+    blocks = [found.blocks[name] for name in ("now", "content") if is_part and name in found.blocks]
+    text = "".join(blocks[0](found.new_context(values))) if blocks else found.render(values)
     # Without any referrer, browsers would send forms with the origin "null", which the node refuses.
-    headers = {"content-security-policy": POLICY, "referrer-policy": "same-origin"}
+    headers = {"content-security-policy": POLICY, "referrer-policy": "same-origin", "vary": "hx-request"}
     return Response(text, status, headers, "text/html")

@@ -149,6 +149,12 @@ CONSUMERS = (
         "positions_read_total", "counter", "Requests for a position.", lambda s: s.statistics.services.index.gets
     ),
     node_metric(
+        "positions_refused_total",
+        "counter",
+        "Requests about positions and leases that were not valid.",
+        lambda s: s.statistics.services.index.refused,
+    ),
+    node_metric(
         "positions_fenced_total",
         "counter",
         "Positions refused for an old lease.",

@@ -18,8 +18,8 @@ class HtmlPage(HTMLParser):
     """text: what a reader sees, with single spaces. tags: every element with its attributes, in order.
 
     forms: for each form its action and the names and values of its fields. rows: the texts of the cells of each row of
-    a table that has values. Raises AssertionError if elements are not
-    closed in order."""
+    a table that has values. tiles: the first value of each tile, by its title.
+    Raises AssertionError if elements are not closed in order."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -27,6 +27,8 @@ class HtmlPage(HTMLParser):
         self.tags: list[tuple[str, dict[str, str]]] = []
         self.forms: list[tuple[str, dict[str, str]]] = []
         self.rows: list[list[str]] = []
+        self.tiles: dict[str, str] = {}
+        self._title = ""
         self._open: list[str] = []
         self._texts: list[str] = []
         self.feed(source)
@@ -49,6 +51,8 @@ class HtmlPage(HTMLParser):
             self.rows.append([])
         elif tag == "td" and self.rows:
             self.rows[-1].append("")
+        elif tag == "dt":
+            self._title = ""
         if tag not in VOID:
             self._open.append(tag)
 
@@ -62,6 +66,10 @@ class HtmlPage(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not {"script", "style"} & set(self._open):
             self._texts.append(data)
+            if "dt" in self._open:
+                self._title += data
+            elif self._open[-1:] == ["dd"]:
+                self.tiles.setdefault(self._title, data)
             if "td" in self._open and self.rows and self.rows[-1]:
                 self.rows[-1][-1] += data
 

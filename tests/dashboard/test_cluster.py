@@ -107,7 +107,7 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
             name = next(n for n in map(str, range(999)) if stored[shard_of(stream_address(n, 0))][0] == "b")
             async with connect(a.running.address) as streams:
                 await (await streams.create(name)).push(b"x")
-            part = HtmlPage((await client.get("/dashboard/cluster/now")).text)
+            part = await get(client, "/cluster")
             assert re.search(rf"B b {b.running.address} lives \d+ connected [1-9]\d* 0 ", part.text)
             assert re.search(rf"A a this node {a.running.address} lives \d+ - - 0 ", part.text)
 

@@ -70,7 +70,7 @@ async def test_each_partition_is_shown(tmp_path: Path) -> None:
         assert page.links("/dashboard/messages") == [{"stream": state.aside_name, "partition": "0"}]
         assert "Following 3 of 3 partitions" in page.text
         assert page.links("/dashboard/mirrors")
-        part = HtmlPage((await client.get("/dashboard/mirrors/now")).text)
+        part = await get(client, "/mirrors")
         assert "<i>parts</i> 1 following" in part.text
         # What is behind, and why, is shown too.
         source.server.stop()

@@ -64,7 +64,7 @@ class Watched:
 
     def troubles(self) -> str:
         """What the dashboard calls wrong now."""
-        answer = httpx.get(f"{self._http}/dashboard/now", trust_env=False, timeout=PATIENCE_S)
+        answer = httpx.get(f"{self._http}/dashboard", trust_env=False, timeout=PATIENCE_S)
         text = HtmlPage(answer.text).text
         return text[text.index("What is wrong now") : text.index("The node")]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -96,6 +97,17 @@ def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
         assert [target for target in parser.targets if re.match(r"(\w+:)?//", target)] == [], page
     for style in files(site, ".css"):
         assert re.findall(r"url\(['\"]?(?:https?:)?//[^)]*|@import", style.read_text(encoding="utf-8")) == [], style
+
+
+def test_the_search_works_in_pages_that_are_opened_as_files(site: Path) -> None:
+    """Method: Chromium opens the first page as a file, with a search in its address, and prints what it shows then."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    address = f"{(site / 'index.html').as_uri()}?q=retention"
+    options = ("--headless", "--no-sandbox", "--virtual-time-budget=20000", "--dump-dom")
+    shown = subprocess.run([chromium, *options, address], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "md-search-result__link" in shown
 
 
 def test_a_bar_in_code_in_a_table_has_no_backslash() -> None:
