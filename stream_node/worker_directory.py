@@ -149,6 +149,11 @@ def worker_folders(folder: Path) -> Iterator[Path]:
         yield from sorted((each for each in found if (each / FILE_NAME).exists()), key=lambda each: int(each.name[1:]))
 
 
+def has_database(folder: Path) -> bool:
+    """Whether a data directory has a database, its own or that of a worker."""
+    return (folder / FILE_NAME).exists() or any(worker_folders(folder))
+
+
 def _read_stored(folder: Path) -> StoredPlace | None:
     """Returns whose the database in a folder is; None if it does not say it. A damaged one says nothing: whoever opens
     it says what is wrong with it."""

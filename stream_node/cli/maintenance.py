@@ -3,6 +3,7 @@ data directory."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, JsonOption, ListenOption
-from stream_node.cli.output import columns, counted, say
+from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, JsonOption, ListenOption, YesOption
+from stream_node.cli.output import columns, confirm, counted, say
 from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import UsageError
 
@@ -95,6 +96,7 @@ def restore(
     ] = False,
     over: Annotated[bool, typer.Option("--over", help="Replace the database of a node that is stopped.")] = False,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked. The
@@ -116,9 +118,11 @@ def restore(
     from stream_node.config_sources import load_config
     from stream_node.restore import restore_file
     from stream_node.worker_backups import restore_all
-    from stream_node.worker_directory import one_database_folder
+    from stream_node.worker_directory import has_database, one_database_folder
 
     target = Path(as_given := load_config({"data_dir": data_dir}).data_dir)
+    if over and not (dry_run or yes) and sys.stdin.isatty() and has_database(target):
+        confirm(f"Replace the database in {as_given}? What was stored after the backup is lost.")
     with progress_shown() as progress:
         if file is None and source is not None:
             manifests, found = restore_all(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
@@ -144,12 +148,18 @@ def restore(
         "replaced_streams": present.streams,
         "replaced_messages": present.messages,
     }
+    text = _restored(held, as_given, verified=verify or file is not None, dry_run=dry_run)
+    say(as_json, report, text + _replaced(present))
+
+
+def _restored(held: Held, folder: str, *, verified: bool, dry_run: bool) -> str:
+    """Returns the words about what a restore has restored, or would restore."""
     counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
-    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {as_given}"
-    text += ", verified" if report["verified"] else ""
+    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {folder}"
+    text += ", verified" if verified else ""
     if held.newest_us is not None:
         text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
-    say(as_json, report, text + _replaced(present))
+    return text
 
 
 def _held(manifests: Sequence[Manifest]) -> Held:

@@ -53,6 +53,9 @@ AllOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation. Without a terminal, this is needed.")
+]
 DataDirOption = Annotated[str | None, typer.Option(help="The data directory of a node, running or not.")]
 ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file with settings.")]
 ListenOption = Annotated[

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from stream_node.cli.values import CommandFailed
 from stream_node.log_writer import write_waiting_lines
 from stream_node.printable import printable
 
@@ -37,11 +38,14 @@ def say_json(report: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(report))
 
 
-def confirmed(question: str) -> bool:
-    """Asks a question on stderr, so that programs do not read it as output. Returns whether the answer is
-    exactly `yes`."""
-    typer.echo(f"{printable(question)} Type yes: ", err=True, nl=False)
-    return sys.stdin.readline().strip() == "yes"
+def confirm(question: str) -> None:
+    """Asks before something is destroyed; the answer must be exactly `yes`. The question is on stderr, so that programs
+    do not read it as output. Raises CommandFailed, also without a terminal, where nobody can answer."""
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"nothing was changed, since there is no terminal to ask at; say --yes. {question}")
+    typer.echo(f"{printable(question)} This cannot be undone. Type yes: ", err=True, nl=False)
+    if sys.stdin.readline().strip() != "yes":
+        raise CommandFailed("nothing was changed")
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,35 +17,30 @@ from stream_node.cli.options import (
     PartitionOption,
     StreamArgument,
     ViaOption,
+    YesOption,
 )
-from stream_node.cli.output import age_text, columns, confirmed, counted, say, say_json, size_text
+from stream_node.cli.output import age_text, columns, confirm, counted, say, say_json, size_text
 from stream_node.cli.request_options import with_request_options
 from stream_node.cli.stream_copy import copy
+from stream_node.cli.stream_retention import (
+    AgeOption,
+    BytesOption,
+    CountOption,
+    confirm_retention,
+    kept_row,
+    kept_text,
+    make_retention,
+    retention,
+)
 from stream_node.cli.values import (
-    CommandFailed,
     UsageError,
-    parse_duration,
     parse_index_or_time,
-    parse_size,
     utc_now,
 )
 
 if TYPE_CHECKING:
-    from stream_client import Retention, Stream, StreamClient, StreamInfo
+    from stream_client import Stream, StreamClient, StreamInfo
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation at a terminal.")]
-AgeOption = Annotated[
-    str | None, typer.Option("--max-age", metavar="AGE", help="Keep messages for this long: 12h, 7d.")
-]
-CountOption = Annotated[
-    int | None, typer.Option("--max-messages", min=0, help="Keep the newest N messages of each partition.")
-]
-BytesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--max-bytes", metavar="SIZE", help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB."
-    ),
-]
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
 """The columns that contain numbers, by their positions in the table's first line HEAD, counted from 0."""
@@ -81,6 +75,7 @@ def create(
     max_age: AgeOption = None,
     max_messages: CountOption = None,
     max_bytes: BytesOption = None,
+    yes: YesOption = False,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
@@ -88,20 +83,24 @@ def create(
 ) -> None:
     """Create a stream, or its missing partitions, and print the number of its partitions. Safe to repeat.
 
+    If a retention would delete messages of a stream that exists, the command first asks, as `stream retention` does.
+
     Example: stream-node stream create orders --partitions 4 --max-age 7d
 
     Only this command adds partitions to a stream. With more partitions, a key may belong to another partition
     than before.
     """
-    kept = _retention(max_age, max_messages, max_bytes)
+    kept = make_retention(max_age, max_messages, max_bytes)
 
     async def run(client: StreamClient) -> None:
         ensured = await ensure_partitions(client, stream, partitions)
         if kept is not None:
+            if not yes:
+                await confirm_retention(ensured.now, kept)
             for each in ensured.now:
                 await each.set_retention(kept)
         name = ensured.now[0].name
-        report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": _kept_row(kept)}
+        report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": kept_row(kept)}
         say(as_json, report, created_text(name, ensured))
 
     with_client(run, node, context, via)
@@ -172,20 +171,17 @@ def delete(
 ) -> None:
     """Delete a stream with all its messages, and with the saved positions of its consumers.
 
-    At a terminal the command first asks for a confirmation, unless --yes is given. In a script it does not ask.
+    The command first asks at a terminal. In a script it needs --yes.
 
     Example: stream-node stream delete orders --dry-run
     """
 
     async def run(client: StreamClient) -> None:
         found = await get_partitions(client, stream, partition)
-        if not (dry_run or yes) and sys.stdin.isatty():
+        if not (dry_run or yes):
             messages = sum([(await each.info()).count for each in found])
-            what = (
-                f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} at {client.address}"
-            )
-            if not confirmed(f"Delete {what}? This cannot be undone."):
-                raise CommandFailed("nothing was deleted")
+            what = f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream}"
+            confirm(f"Delete {what} at {client.address}?")
         messages = 0
         for each in found:
             messages += (await each.info()).count if dry_run else await each.delete(keep_positions=keep_positions)
@@ -217,7 +213,7 @@ def truncate(
 ) -> None:
     """Delete the messages before an index or a time, or those older than an age. Their indexes are never used again.
 
-    At a terminal the command first asks for a confirmation, unless --yes is given. In a script it does not ask.
+    The command first asks at a terminal, unless there is nothing to delete. In a script it needs --yes.
 
     Example: stream-node stream truncate orders --before 7d --dry-run
 
@@ -229,12 +225,8 @@ def truncate(
         found = await get_partitions(client, stream, partition)
         if isinstance(end, int) and len(found) > 1:
             raise UsageError(f"an index is of one partition, and {stream} has {len(found)}; say which by --partition")
-        if not (dry_run or yes) and sys.stdin.isatty():
-            messages = sum([(await _foreseen(each, end))[0] for each in found])
-            if not confirmed(
-                f"Delete {counted(messages, 'message')} of {stream} at {client.address}? This cannot be undone."
-            ):
-                raise CommandFailed("nothing was deleted")
+        if not (dry_run or yes) and (messages := sum([(await _foreseen(each, end))[0] for each in found])):
+            confirm(f"Delete {counted(messages, 'message')} of {stream} at {client.address}?")
         for each in found:
             if dry_run:
                 deleted, first_index = await _foreseen(each, end)
@@ -261,54 +253,6 @@ async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
     return first_index - now.first_index, first_index
 
 
-def retention(
-    stream: StreamArgument,
-    max_age: AgeOption = None,
-    max_messages: CountOption = None,
-    max_bytes: BytesOption = None,
-    default: Annotated[
-        bool, typer.Option("--default", help="Remove the stream's own retention; the defaults of the node then apply.")
-    ] = False,
-    partition: PartitionOption = None,
-    dry_run: DryRunOption = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Replace the retention of a stream: how long, how many or how large messages are kept. Messages beyond its limits
-    are deleted within seconds.
-
-    Example: stream-node stream retention orders --max-age 7d --max-bytes 10GiB --dry-run
-
-    The node's default: stream-node stream retention orders --default
-    """
-    kept = _retention(max_age, max_messages, max_bytes)
-    if (kept is not None) == default:
-        raise UsageError("say what to keep by --max-age, --max-messages and --max-bytes, or --default, not both")
-
-    async def run(client: StreamClient) -> None:
-        for each in await get_partitions(client, stream, partition):
-            before = (await each.info()).retention
-            if not dry_run:
-                await each.set_retention(kept)
-            place = {"stream": stream, "partition": each.partition}
-            report = {**place, "before": _kept_row(before), "retention": _kept_row(kept), "dry_run": dry_run}
-            done = "would keep" if dry_run else "keeps"
-            say(as_json, report, f"{stream}/{each.partition} {done} {_kept(kept)}, before {_kept(before)}")
-
-    with_client(run, node, context, via)
-
-
-def _retention(max_age: str | None, max_messages: int | None, max_bytes: str | None) -> Retention | None:
-    from stream_client import Retention
-
-    if max_age is None and max_messages is None and max_bytes is None:
-        return None
-    age_s = None if max_age is None else parse_duration(max_age)
-    return Retention(age_s, max_messages, None if max_bytes is None else parse_size(max_bytes))
-
-
 def _row(found: StreamInfo) -> dict[str, Any]:
     return {
         "stream": found.stream_name,
@@ -320,29 +264,12 @@ def _row(found: StreamInfo) -> dict[str, Any]:
         "created_us": found.created_us,
         "first_time_us": found.first_time_us,
         "last_time_us": found.last_time_us,
-        "retention": _kept_row(found.retention),
+        "retention": kept_row(found.retention),
     }
 
 
 def _cells(found: StreamInfo) -> tuple[str, ...]:
     numbers = (found.partition, found.first_index, found.next_index, found.count)
     newest = age_text(found.last_time_us, int(utc_now().timestamp() * 1e6))
-    kept = "default" if found.retention is None else _kept(found.retention)
+    kept = "default" if found.retention is None else kept_text(found.retention)
     return (found.stream_name, *(f"{number:,}" for number in numbers), size_text(found.size_bytes), newest, kept)
-
-
-def _kept_row(kept: Retention | None) -> dict[str, int | None] | None:
-    if kept is None:
-        return None
-    return {"age_s": kept.age_s, "messages": kept.messages, "bytes": kept.size_bytes}
-
-
-def _kept(kept: Retention | None) -> str:
-    if kept is None:
-        return "the node's default"
-    limits = [
-        counted(limit, noun)
-        for limit, noun in ((kept.age_s, "second"), (kept.messages, "message"), (kept.size_bytes, "byte"))
-        if limit is not None
-    ]
-    return " and ".join(limits) or "everything"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -80,3 +82,16 @@ class CommandLine:
         command = [sys.executable, "-m", "stream_node", *map(str, arguments)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=180, check=False)
         return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+def at_terminal(answer: bytes, *arguments: Any) -> tuple[int, str]:
+    """The exit code of a command that is answered at a terminal, and what it wrote."""
+    here, there = pty.openpty()
+    try:
+        os.write(here, answer)
+        command = [sys.executable, "-m", "stream_node", *map(str, arguments)]
+        done = subprocess.run(command, stdin=there, capture_output=True, timeout=60, check=False)
+    finally:
+        os.close(here)
+        os.close(there)
+    return done.returncode, (done.stdout + done.stderr).decode()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
-
 import pytest
 
 from stream_client import blocking
 from stream_client.blocking import LeaseMember
 from stream_node.process import NodeProcess
-from tests.cli.command import CommandLine
+from tests.cli.command import CommandLine, at_terminal
 from tests.cli.schemas import (
     IndexFound,
     IndexSet,
@@ -58,7 +53,7 @@ def test_what_create_says_is_what_is_there(at_node: CommandLine, stream: str) ->
     grown = at_node(*create, "--partitions", "5").text
     assert grown.startswith(f"{stream} has 5 partitions now, 2 of them new: from now on a key may belong to another ")
     assert there() == [0, 1, 2, 3, 4]
-    at_node("stream", "delete", stream, "--partition", "1")
+    at_node("stream", "delete", stream, "--partition", "1", "--yes")
     assert at_node(*create, "--partitions", "1", "--json").read(StreamCreated) == StreamCreated(stream, 4, 0, None)
     assert at_node(*create, "--partitions", "2").text == f"{stream} has 5 partitions again, 1 of them new\n"
     assert there() == [0, 1, 2, 3, 4]
@@ -95,9 +90,9 @@ def test_a_stream_is_deleted_when_it_is_meant(at_node: CommandLine, stream: str)
     assert at_node(*delete, "--dry-run", "--json").read(StreamDeleted) == StreamDeleted(stream, 2, 5, True)
     assert at_node(*delete, "--dry-run").text == f"2 partitions and 5 messages of {stream} would be deleted\n"
     assert len(at_node("pull", stream).stdout.splitlines()) == 5
-    one = at_node(*delete, "--partition", "1", "--json").read(StreamDeleted)
+    one = at_node(*delete, "--partition", "1", "--yes", "--json").read(StreamDeleted)
     assert one == StreamDeleted(stream, 1, 3, False)
-    assert at_node(*delete).text == f"1 partition and 2 messages of {stream} deleted\n"
+    assert at_node(*delete, "--yes").text == f"1 partition and 2 messages of {stream} deleted\n"
     assert at_node("stream", "list", stream).text == "no streams\n"
 
 
@@ -107,7 +102,7 @@ def test_a_stream_is_truncated_before_an_index(at_node: CommandLine, stream: str
     for before, deleted, first_index in ((4, 4, 4), (3, 0, 4), (99, 6, 10)):
         dry = at_node(*truncate, before, "--dry-run", "--json").read(Truncated)
         assert dry == Truncated(stream, 0, deleted, first_index, True)
-        done = at_node(*truncate, before, "--json").read(Truncated)
+        done = at_node(*truncate, before, "--yes", "--json").read(Truncated)
         assert done == Truncated(stream, 0, deleted, first_index, False)
     fill(at_node, stream, 1)
     assert at_node("pull", stream, "--json").stdout.startswith(b'{"partition": 0, "index": 10,')
@@ -115,22 +110,46 @@ def test_a_stream_is_truncated_before_an_index(at_node: CommandLine, stream: str
     assert text == f"1 message would be deleted from {stream}/0, it begins at 11\n"
 
 
-def test_at_a_terminal_truncating_asks(at_node: CommandLine, stream: str) -> None:
-    """As deleting does: anything but a yes deletes nothing."""
+DESTROYING = (
+    ("delete",),
+    ("truncate", "--before", "1"),
+    ("retention", "--max-messages", "1"),
+    ("retention", "--max-bytes", "1B"),
+    ("create", "--max-messages", "1"),
+)
+"""What destroys messages of a stream that has two. Each ends with fewer."""
+
+
+@pytest.mark.parametrize("arguments", DESTROYING, ids=" ".join)
+def test_what_destroys_asks_and_needs_a_yes_where_nobody_can_answer(
+    at_node: CommandLine, stream: str, arguments: tuple[str, ...]
+) -> None:
     at_node("push", stream, stdin=b"a\nb\n")
-    command = [sys.executable, "-m", "stream_node", "stream", "truncate", stream, "--before", "1"]
-    for answer, code in ((b"no\n", 1), (b"yes\n", 0)):
-        here, there = pty.openpty()
-        try:
-            os.write(here, answer)
-            done = subprocess.run(command, stdin=there, capture_output=True, timeout=60, check=False)
-        finally:
-            os.close(here)
-            os.close(there)
-        assert done.returncode == code, done.stderr
-        assert f"Delete 1 message of {stream} at ".encode() in done.stdout + done.stderr
-        assert (b"nothing was deleted" in done.stderr) == bool(code)
-    assert at_node("stream", "truncate", stream, "--before", "2", "--yes", "--json").read(Truncated).deleted == 1
+    command = ("stream", arguments[0], stream, *arguments[1:])
+    # A script, and a closed input.
+    refused = at_node(*command).failed(1)
+    assert "nothing was changed" in refused
+    assert "--yes" in refused
+    code, told = at_terminal(b"no\n", *command)
+    assert (code, "nothing was changed" in told) == (1, True)
+    assert len(at_node("pull", stream).stdout.splitlines()) == 2
+    code, told = at_terminal(b"yes\n", *command)
+    assert (code, "This cannot be undone" in told) == (0, True), told
+    if arguments[0] not in ("retention", "create"):
+        assert len(at_node("pull", stream).stdout.splitlines()) < 2
+    at_node("push", stream, stdin=b"c\nd\n")
+    assert at_node(*command, "--yes").code == 0
+
+
+def test_what_destroys_nothing_asks_nothing(at_node: CommandLine, stream: str) -> None:
+    at_node("push", stream, stdin=b"a\nb\n")
+    for arguments in (
+        ("truncate", "--before", "0"),
+        ("retention", "--max-messages", "2", "--max-bytes", "1MB", "--max-age", "1d"),
+        ("create", "--max-messages", "3"),
+    ):
+        assert at_node("stream", arguments[0], stream, *arguments[1:]).code == 0, arguments
+    assert "say --yes" in at_node("stream", "retention", stream, "--default").failed(1)
 
 
 def test_a_stream_is_truncated_before_a_time_in_all_partitions(at_node: CommandLine, stream: str) -> None:
@@ -138,11 +157,11 @@ def test_a_stream_is_truncated_before_a_time_in_all_partitions(at_node: CommandL
     fill(at_node, stream, 3, partition=1)
     truncate = ("stream", "truncate", stream, "--before")
     assert [row.deleted for row in at_node(*truncate, "1h", "--json").read_lines(Truncated)] == [0, 0]
-    for flags in (["--dry-run"], []):
+    for flags in (["--dry-run"], ["--yes"]):
         rows = at_node(*truncate, "2100-01-01T00:00Z", "--json", *flags).read_lines(Truncated)
         assert [(row.partition, row.deleted, row.first_index) for row in rows] == [(0, 2, 2), (1, 3, 3)]
     assert "say which by --partition" in at_node(*truncate, "1").failed(2)
-    assert at_node(*truncate, "1", "--partition", "1", "--json").read(Truncated).first_index == 3
+    assert at_node(*truncate, "1", "--partition", "1", "--yes", "--json").read(Truncated).first_index == 3
 
 
 def test_a_retention_is_set_and_taken_back(at_node: CommandLine, stream: str) -> None:
@@ -205,7 +224,7 @@ def test_a_position_is_found_and_nothing_made(at_node: CommandLine, stream: str)
 def test_a_position_is_set(at_node: CommandLine, stream: str, position: str, index: int | None) -> None:
     fill(at_node, stream, 8)
     at_node("consume", stream, "--client", "c")
-    at_node("stream", "truncate", stream, "--before", "2")
+    at_node("stream", "truncate", stream, "--before", "2", "--yes")
     set_to = ("index", "set", stream, position, "--client", "c")
     assert at_node(*set_to, "--dry-run", "--json").read(IndexSet) == IndexSet("c", stream, 0, 8, index, True)
     assert at_node("index", "get", stream, "--client", "c").text == "8\n"
@@ -257,7 +276,7 @@ def test_a_position_whose_stream_is_gone_can_be_forgotten(at_node: CommandLine, 
     """Goal: a position that outlived its stream is shown and forgotten; then there is nothing left to speak of."""
     fill(at_node, stream, 1)
     at_node("consume", stream, "--client", "c")
-    at_node("stream", "delete", stream, "--keep-positions")
+    at_node("stream", "delete", stream, "--keep-positions", "--yes")
     (row,) = at_node("index", "list", "--stream", stream, "--json").read_lines(PositionRow)
     assert (row.index, row.lag) == (1, None)
     assert at_node("index", "get", stream, "--client", "c").text == "1\n"
@@ -296,7 +315,7 @@ def test_positions_are_listed_with_their_lag(at_node: CommandLine, stream: str) 
         ("b", 0, 10, 0, None),
     ]
     assert all(row.saved_us for row in rows)
-    at_node("stream", "truncate", stream, "--before", "7")
+    at_node("stream", "truncate", stream, "--before", "7", "--yes")
     (row,) = at_node(*index_list, "--client", "a", "--json").read_lines(PositionRow)
     assert (row.index, row.lag) == (4, 3)
     head, line = at_node(*index_list, "--client", "b").text.splitlines()

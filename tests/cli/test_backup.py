@@ -14,7 +14,7 @@ from storage.errors import DatabaseCorrupt, DatabaseInUse, DatabaseTooNew, Stora
 from storage.sqlite.backup import MANIFEST_NAME, BackupError, back_up
 from storage.sqlite.database import FILE_NAME, Database
 from stream_node.restore import Present
-from tests.cli.command import CommandLine
+from tests.cli.command import CommandLine, at_terminal
 from tests.cli.schemas import BackedUp, Restored
 from tests.support.backups import NOW_US, WORDS, kill_with_log, names, put, store, take
 from tests.support.data_dir import open_session, stored_messages
@@ -218,6 +218,8 @@ def test_the_commands_say_what_they_did(command: CommandLine, data: Path, tmp_pa
     text = command(*arguments, "--verify").text
     assert text == f"1 stream, 3 messages restored to {tmp_path / 'back'}, verified\n"
     assert "say --over" in command(*arguments).failed(1)
+    code, told = at_terminal(b"no\n", *arguments, "--over")
+    assert (code, "nothing was changed" in told) == (1, True)
     over = command(*arguments, "--over", "--json").read(Restored)
     assert (over.replaced, over.replaced_streams, over.replaced_messages) == (True, 1, 3)
     text = command(*arguments, "--over", "--dry-run").text

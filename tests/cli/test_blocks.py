@@ -242,9 +242,9 @@ def test_the_stream_of_the_blocks_is_read_by_all_and_written_by_none(at_blocks: 
     assert json.loads(before)["messages"] == 6
     for arguments in (
         ("push", name, "--data", "x"),
-        ("stream", "truncate", name, "--before", "3"),
-        ("stream", "delete", name),
-        ("stream", "retention", name, "--max-messages", "1"),
+        ("stream", "truncate", name, "--before", "3", "--yes"),
+        ("stream", "delete", name, "--yes"),
+        ("stream", "retention", name, "--max-messages", "1", "--yes"),
     ):
         assert at_blocks(*arguments).code == 1
     assert "made and written by the block node alone" in at_blocks("push", "block_node.mine", "--data", "x").failed(1)

@@ -22,7 +22,7 @@ def with_hole(at_node: CommandLine, stream: str) -> str:
     """A stream whose reader `me` is at 2, and whose first message is at 5."""
     at_node("push", stream, stdin=b"".join(b"%d\n" % number for number in range(10)))
     assert at_node("consume", stream, "--client", "me", "--limit", "2").text == "0\n1\n"
-    assert at_node("stream", "truncate", stream, "--before", "5").code == 0
+    assert at_node("stream", "truncate", stream, "--before", "5", "--yes").code == 0
     return stream
 
 
@@ -76,7 +76,7 @@ def test_cardinal_tells_what_was_deleted(at_node: CommandLine, stream: str, tmp_
     assert at_node("cardinal", "consume", *options, "--limit", "2").code == 0
     read = int(at_node("index", "get", stream, "--client", stream).text)
     assert read > 0
-    assert at_node("stream", "truncate", stream, "--before", read + 3).code == 0
+    assert at_node("stream", "truncate", stream, "--before", read + 3, "--yes").code == 0
     line = f"stream-node: 3 messages of {stream}:0 missing, {read} to {read + 2}: deleted before they were read"
     stopped = at_node("cardinal", "consume", *options, "--fail-on-hole")
     assert (stopped.code, stopped.stdout) == (1, b"")

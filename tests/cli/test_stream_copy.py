@@ -94,7 +94,7 @@ def test_a_copy_is_resumed_and_repeated(at_node: CommandLine, node: NodeProcess,
 
 def test_a_retention_and_positions_go_with_it(at_node: CommandLine, node: NodeProcess, stream: str) -> None:
     at_node("push", stream, stdin=b"a\nb\nc\nd\n")
-    at_node("stream", "truncate", stream, "--before", "2")
+    at_node("stream", "truncate", stream, "--before", "2", "--yes")
     at_node("stream", "retention", stream, "--max-messages", "9")
     assert at_node("stream", "copy", stream, f"{stream} copy").text == (
         f"2 messages in 1 partition copied from {stream} to {stream} copy\n"
