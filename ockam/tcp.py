@@ -277,6 +277,7 @@ class TcpTransport:
         usage = self._node.usages.get(party_key(ANONYMOUS, peer), trio.current_time())
         if self._tls is None and usage.turns_away:
             self._closed[TOO_MANY] += 1
+            usage.refuse("connections_max", peer)
             stream.socket.close()
             return
         connection = self._add(stream, None, peer, None)

@@ -30,6 +30,7 @@ Further ones are closed at once."""
 USAGES_MAX = 10_000
 """If the node knows this many identities and a new one comes, it forgets the identities that use nothing."""
 ANONYMOUS_PREFIX = "anonymous:"
+SHARED = "everybody without a certificate or token at this address counts for it; "
 ADVICE = {
     "connections_max": "close connections that are not needed",
     "streams_per_hour": "create streams later",
@@ -173,11 +174,11 @@ class Usage:
 
         limit: one of `usage_machine.OPEN_LIMITS`. The caller calls `give_back` when the thing has ended."""
         if not self.machine.take(limit):
-            return self._refuse(limit, peer)
+            return self.refuse(limit, peer)
         most: int | None = getattr(self.machine.limits, limit)
         if self._shared is not None and not self._shared.take(self.key, limit, most):
             self.machine.give_back(limit)
-            return self._refuse(limit, peer)
+            return self.refuse(limit, peer)
         return None
 
     def give_back(self, limit: str) -> None:
@@ -193,7 +194,7 @@ class Usage:
             may_create = self._shared.create(self.key, partitions, most)
         else:
             may_create = self.machine.may_create(partitions, now_s)
-        return None if may_create else self._refuse("streams_per_hour", peer)
+        return None if may_create else self.refuse("streams_per_hour", peer)
 
     @property
     def turns_away(self) -> bool:
@@ -208,9 +209,11 @@ class Usage:
         """Returns the text of the refusal for a request that exceeds this limit."""
         name, most = SETTING_PREFIX + limit, getattr(self.machine.limits, limit)
         advice = ADVICE.get(limit, "send less at a time")
-        return f"{LIMITED}{name} is {most} for {self.key}; {advice}, or ask the operator to raise it"
+        shared = SHARED if self.key.startswith(ANONYMOUS_PREFIX) else ""
+        return f"{LIMITED}{name} is {most} for {self.key}; {shared}{advice}, or ask the operator to raise it"
 
-    def _refuse(self, limit: str, peer: str) -> str:
+    def refuse(self, limit: str, peer: str) -> str:
+        """Notes that a peer has exceeded this limit. Returns the text of the refusal."""
         reason = self.reason(limit)
         self._note(Excess(self.key, limit, reason, peer))
         return reason

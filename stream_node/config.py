@@ -203,7 +203,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Group "Limits": the limits for all clients of the node together.
     connections_max: Count = 10_000
     """The maximum number of open connections. If another one opens, the node closes the oldest connection that has
-    never sent a message. If there is none, it closes the new one."""
+    never sent a message. If there is none, it closes the new one. One identity can have only
+    `identity_connections_max` of them."""
     peer_memory_bytes_max: MemoryBytes = MEMORY_BYTES_MAX
     """The maximum memory for all peers together: for answers not yet sent, waiting pulls, remembered routes, and what
     HTTP requests hold. If it is exceeded, the node first limits the peer that uses most."""
@@ -220,7 +221,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether the limits of identities also hold for anonymous clients on this machine. If not, such a client has only
     the limits that the file of the rules names for it."""
     identity_connections_max: Count = 1_000
-    """The maximum number of open connections of one identity. The first request of a further connection is refused."""
+    """The maximum number of open connections of one identity. The first request of a further connection is refused. All
+    clients without a certificate or token at one address, for example behind a proxy, are one identity."""
     identity_requests_per_second: Count | None = None
     """The maximum number of requests of one identity in a second. The node reads more slowly from an identity that
     sends more. Without this setting, there is no limit, and identities take turns while the node is busy."""

@@ -30,6 +30,7 @@ from stream_node.doctor_database import examine_server
 from stream_node.doctor_sqlite import check_litestream, check_sqlite
 from stream_node.doctor_workers import check_workers, named, of_each
 from stream_node.findings import Finding, Values
+from stream_node.http.places_machine import share_of
 from stream_service.stored import list_stored
 
 NETWORK_FILE_SYSTEMS = {
@@ -88,7 +89,9 @@ def examine(config: Config) -> list[Finding]:
     findings.append(check_clock(time.time_ns() // 1000, newest_us))
     notes = filter(None, map(find_problem, folders.values()))
     findings += [Finding("clock note", "warning", problem) for problem in notes]
-    findings.append(check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config))
+    # A node raises its soft limit to the hard one when it starts.
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    findings += [check_open_files(open_files, config), check_connections(open_files, config)]
     return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
 
 
@@ -262,6 +265,21 @@ def check_open_files(limit: int, config: Config) -> Finding:
         text = f"{limit:,} allowed, connections_max = {config.connections_max} needs {needed:,}; raise it (ulimit -n)"
         return Finding("open files", "wrong" if limit <= OTHER_FILES else "warning", text, values)
     return Finding("open files", "ok", "no limit" if limit < 0 else f"{limit:,} allowed", values)
+
+
+def check_connections(limit: int, config: Config) -> Finding:
+    """Tells how many connections there can be, and how many of them one client can have.
+
+    limit: the limit on open files of this process; a negative number means no limit.
+    """
+    most = config.connections_max if limit < 0 else max(1, min(config.connections_max, limit - OTHER_FILES))
+    one, http = min(most, config.identity_connections_max), config.http_connections_max
+    values: Values = {"most": most, "of_one": one, "http_most": http, "http_of_one": share_of(http)}
+    text = f"{most:,}, of which {one:,} for one identity (identity_connections_max); over HTTP {http:,}, of which "
+    text += (
+        f"{share_of(http):,} for one host or certificate. All clients without a certificate or token at one address, "
+    )
+    return Finding("connections", "ok", text + "as behind a proxy, are one identity", values)
 
 
 def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:

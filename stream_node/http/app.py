@@ -32,7 +32,7 @@ from stream_node.http.cross_origin import DATA_PREFIX, options_answer, readable_
 from stream_node.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
 from stream_node.http.identity import Caller, identify, peer_of, place_of
 from stream_node.http.memory import Readings, RequestMemory
-from stream_node.http.problems import RETRY, Problem, problem_of, problem_of_status
+from stream_node.http.problems import Problem, problem_of, problem_of_status, too_many_connections
 from stream_node.parts import NodeParts
 
 SECURITY_HEADERS = {
@@ -233,8 +233,7 @@ class HttpApp:
                 return options_answer(request, allowed, self._parts.config)
             endpoint = methods.get(request.method) or methods["GET"]
             if place_of(request).is_for_health and not endpoint.is_health:
-                detail = "too many connections are busy (http_connections_max); this one may ask for /livez and /readyz"
-                raise Problem(503, "too-many-connections", detail, headers=RETRY)
+                raise too_many_connections(self._parts.config.http_connections_max)
             if endpoint.is_open:
                 peer = peer_of(request)
                 caller = Caller(peer.identity, peer)

@@ -32,7 +32,7 @@ from ockam.usage import party_key
 from stream_node.http.app import Endpoint, HttpApp
 from stream_node.http.clients import HttpClients
 from stream_node.http.connection import HttpConnection, HttpStream, make_peer
-from stream_node.http.places_machine import Admission, Places
+from stream_node.http.places_machine import Admission, Places, share_of
 from stream_node.http.statistics import HttpStatistics
 from stream_node.parts import NodeParts
 from stream_node.tls_settings import make_listener
@@ -153,9 +153,12 @@ class HttpListener:
         if gone is not None:
             self._closed["gave_way"] += 1
             gone.close("gave_way")
-        if admission is not Admission.USUAL:
-            self._closed["too_many_connections"] += admission is Admission.REFUSED
-            self._lines.log(logger.warning, "http_connections_refused", peer=peer, most=connections_max)
+        if admission is Admission.REFUSED:
+            self._closed["too_many_connections"] += 1
+        if gone is not None or admission is not Admission.USUAL:
+            what = "http_connections_give_way" if admission is Admission.USUAL else "http_connections_refused"
+            most = {"most": connections_max, "most_of_one": share_of(connections_max)}
+            self._lines.log(logger.warning, what, peer=peer, **most)
         return admission
 
     async def _run(

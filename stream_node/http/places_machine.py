@@ -22,6 +22,11 @@ CANDIDATES_MAX = 32
 """The largest number of half connections that are looked at to find one whose peer has not just sent something."""
 
 
+def share_of(guests_max: int) -> int:
+    """Returns how many HTTP connections one host or one certificate can have. guests_max: the number of all."""
+    return max(1, guests_max // PARTY_SHARE)
+
+
 class Guest(Protocol):
     """A connection, for the decision which one gives way."""
 
@@ -59,7 +64,7 @@ class Places(Generic[G]):
 
     def enter(self, guest: G, party: str, guests_max: int) -> tuple[Admission, G | None]:
         """Gives a place to a new guest, which is half. Returns how it may stay, and the guest that must go for it."""
-        is_party_full = self._counts[party] >= max(1, guests_max // PARTY_SHARE)
+        is_party_full = self._counts[party] >= share_of(guests_max)
         is_full = is_party_full or len(self._parties) >= guests_max
         gone = self._oldest(party if is_party_full else None) if is_full else None
         is_for_health = is_full and gone is None

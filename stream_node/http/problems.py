@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from storage.errors import NO_ROOM
 from stream_client import errors
+from stream_node.http.places_machine import share_of
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:stream-node:problem:"
@@ -51,6 +52,14 @@ class Problem(Exception):
         details = {"type": TYPE_PREFIX + self.name, "title": title, "status": self.status, "detail": self.detail}
         body = msgspec.json.encode(details | self.members)
         return Response(body, self.status, self.headers, MEDIA_TYPE)
+
+
+def too_many_connections(connections_max: int) -> Problem:
+    """Returns the problem of a connection for which there is no place. connections_max: `http_connections_max`."""
+    share = share_of(connections_max)
+    detail = f"all {connections_max} connections (http_connections_max) are busy, or the {share} that one host or "
+    detail += "certificate can have; behind a proxy, all clients are one host. This one may ask for /livez and /readyz"
+    return Problem(503, "too-many-connections", detail, headers=RETRY)
 
 
 _KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (

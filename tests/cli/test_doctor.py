@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from stream_node.doctor import (
     SYNC_COUNT,
     SYNC_TIME_S_MAX,
     check_clock,
+    check_connections,
     check_database,
     check_directory,
     check_file_system,
@@ -164,6 +166,19 @@ def test_open_files(limit: int, status: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("limit", "values"),
+    [
+        (-1, {"most": 10_000, "of_one": 1_000, "http_most": 1_000, "http_of_one": 250}),
+        (500 + OTHER_FILES, {"most": 500, "of_one": 500, "http_most": 1_000, "http_of_one": 250}),
+    ],
+)
+def test_connections(limit: int, values: dict[str, int]) -> None:
+    found = check_connections(limit, Config())
+    assert found.values == values
+    assert {int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", found.text)} == set(values.values())
+
+
+@pytest.mark.parametrize(
     ("listen", "status"),
     [("127.0.0.1:1", "ok"), ("localhost:1", "ok"), ("[::1]:1", "ok"), ("0.0.0.0:1", "wrong"), ("node:1", "wrong")],
 )
@@ -262,6 +277,7 @@ def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> 
         "database",
         "clock",
         "open files",
+        "connections",
         "listen",
         "rates",
         "addresses",

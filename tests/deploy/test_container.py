@@ -113,7 +113,7 @@ def test_the_image_gets_every_package_and_leaves_the_building_tools() -> None:
 
 
 def test_the_list_of_the_image_has_every_package(tmp_path: Path) -> None:
-    """Method: the script that the build calls; beside it, the folders that pip has made here, and a list of Debian's."""
+    """Method: the script that the build calls; beside it, the folders that pip has made here."""
     (command,) = re.findall(r"python (tools/\S+) (\S+) >", CONTAINERFILE.read_text())
     assert command == ("tools/sbom.py", "/var/lib/dpkg/status")
     status = tmp_path / "status"

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from stream_node.access import check_exposure
 from stream_node.config import Config, ConfigError
@@ -167,11 +168,14 @@ HALVES = {
 async def test_half_requests_of_one_host_keep_nobody_out(tmp_path: Path, half: bytes) -> None:
     """Of eight connections, one host gets two. The oldest whose request has not come whole gives way to the next."""
     async with http_node(tmp_path, http_connections_max=8, http_idle_timeout_s=1e3) as node, AsyncExitStack() as stack:
+        lines = stack.enter_context(capture_logs())
         for number in range(1, 13):
             stream = await stack.enter_async_context(await node.connect())
             await stream.send_all(half)
             await wait_until(partial(is_accepted, node, number))
         await wait_until(lambda: node.statistics().open <= 2)
+        line = next(line for line in lines if line["event"].startswith("http_connections_"))
+        assert (line["event"], line["most"], line["most_of_one"]) == ("http_connections_give_way", 8, 2)
         async with node.client() as client:
             # While the last two requests are being answered, there is no room for a third one.
             while (answer := await client.post("/v1/streams/s", json={})).status_code == 503:
@@ -191,7 +195,8 @@ def is_answered(node: HttpNode, number: int) -> bool:
 
 
 async def test_busy_connections_of_one_host_leave_places_for_health(tmp_path: Path) -> None:
-    """Followers have all places of a host. Its probes are answered, also beside half requests; all else is refused."""
+    """Followers have all places of a host. Its probes are answered, also beside half requests; all else is refused, and
+    is told the number that holds."""
     async with http_node(tmp_path, http_connections_max=8) as node, AsyncExitStack() as stack:
         async with node.client() as client:
             await client.put("/v1/streams/s")
@@ -205,6 +210,7 @@ async def test_busy_connections_of_one_host_leave_places_for_health(tmp_path: Pa
             answer = await node.exchange(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert answer.startswith(b"HTTP/1.1 %d " % status), answer
             assert (b"too-many-connections" in answer) == (status == 503)
+            assert (b"or the 2 that one host or certificate can have" in answer) == (status == 503)
 
 
 async def test_no_http2(tmp_path: Path) -> None:

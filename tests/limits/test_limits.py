@@ -92,6 +92,10 @@ async def test_connections_beyond_the_refused_ones_are_closed_at_once(tmp_path: 
         waiting = [await node.peer() for _ in range(30)]
         closed = node.running.statistics().tcp.closed
         await wait_until(lambda: node.running.statistics().tcp.closed.get("identity_connections_max", 0) >= 14)
+        # Also those that hear no reason are counted, and are in the audit log.
+        assert node.statistics().refused == {"connections_max": 30}
+        (line,) = node.audit("limited")
+        assert "; everybody without a certificate or token at this address counts for it; close" in line["reason"]
         for peer in waiting:
             peer.stream.socket.close()
         await wait_until(lambda: not node.running.statistics().tcp.connections)
