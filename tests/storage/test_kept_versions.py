@@ -94,6 +94,12 @@ def test_a_node_serves_a_kept_database_with_every_value(tmp_path: Path, given: d
             assert named.info().retention == Retention(None, 10_000, 10**9)
             for consumer, index in given["positions"].items():
                 assert SavedIndexes(client, consumer).get(named.name) == index
+            if "numbered/0" in given["streams"]:
+                numbered = client.create("numbered")
+                with numbered.publisher(publisher_id=b"device", first_number=2) as publisher:
+                    pushes = [publisher.push(data) for data in (b"2", b"3")]
+                assert [push.index for push in pushes] == [2, 3], "the last message was stored before"
+                assert numbered.info().next_index == 4
             events: list[object] = []
             with named.consumer("reader", on_event=events.append) as resumed:
                 assert next(iter(resumed)).index == given["positions"]["reader"]
