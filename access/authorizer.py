@@ -20,6 +20,7 @@ from access.rules import Decision, Rules
 from ockam.connection import Connection
 from ockam.gate import DENIED
 from ockam.identity import Identity
+from ockam.log_rate import LogRate
 from ockam.message import HERE, Message, Origin, reply_to
 from ockam.node import Node
 from ockam.protocol import ProtocolError, find_name
@@ -28,7 +29,7 @@ from ockam.worker import Worker
 DELAYED_ANSWERS_MAX = 10_000
 """The largest number of answers to refused pushes that wait for `Authorizer`'s `answer_delay_s`. Further answers are
 sent at once."""
-ACTS = Right.DELETE | Right.ADMIN | Right.OPERATE
+ACTS = Right.CREATE | Right.DELETE | Right.ADMIN | Right.OPERATE
 """The rights whose use is in the audit log."""
 
 logger = structlog.get_logger(__name__)
@@ -96,6 +97,7 @@ class Authorizer:
         self.audit = audit
         self._answer_delay_s = answer_delay_s
         self._delayed = 0
+        self._lines = LogRate()
         self._last_origin = HERE
         self._last_grants = rules.grants(HERE.identity)
         self._refused: Counter[str] = Counter()
@@ -282,6 +284,8 @@ class Authorizer:
         self._refused[entry.right] += 1
         if entry.rule:
             self._refused_by_rule[entry.rule] += 1
+        what = {"right": entry.right, "name": entry.name, "reason": entry.reason}
+        self._lines.log(logger.warning, "access_refused", **origin.who, **what)
         self.audit.refused(entry, origin.party)
 
     def _answer(self, worker: Worker, message: Message, reason: str) -> None:

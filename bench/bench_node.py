@@ -55,8 +55,7 @@ class BenchNode(NodeProcess):
         for line in self.log_file.read_text().splitlines():
             entry = json.loads(line)
             if entry.get("event") == "stopped":
-                storage = entry["statistics"]["storage"]
-                syncs = storage["commits"] + SYNCS_PER_CHECKPOINT * storage["checkpoints"]
+                syncs = entry["commits"] + SYNCS_PER_CHECKPOINT * entry["checkpoints"]
                 self.fsyncs_per_second = syncs / lived_s
         return self.fsyncs_per_second
 

@@ -271,7 +271,7 @@ class Router:
                 # The connection may end while the message waits here, so its origin is read now.
                 mailbox = self._arrived(message, self._envelopes.read_origin(message))
         except ProtocolError as error:
-            self._lines.log(logger.info, "cluster_request_refused", peer=message.origin.peer, reason=str(error))
+            self._lines.log(logger.info, "cluster_request_refused", **message.origin.who, reason=str(error))
             self._node.count_drop("cluster_refused")
         # The message was taken, also if no mailbox got it.
         return mailbox or self._node.find_mailbox(CLUSTER)

@@ -85,7 +85,7 @@ class ClusterWorker(Worker):
             raise ProtocolError("the cluster serves no such request")
 
     def _refuse(self, message: Message, error: ProtocolError) -> None:
-        self._lines.log(logger.info, "cluster_request_refused", peer=message.origin.peer, reason=str(error))
+        self._lines.log(logger.info, "cluster_request_refused", **message.origin.who, reason=str(error))
         if message.return_route:
             self.reply(message, error_payload(str(error)))
 

@@ -391,7 +391,7 @@ class IndexWorker(Worker):
         key = request.key
         logger.info(
             "index_set" if request.index is not None else "index_forgotten",
-            peer=message.origin.peer,
+            **message.origin.who,
             client_id=key.client_id,
             stream=key.stream_name,
             partition=key.partition,
@@ -427,7 +427,7 @@ class IndexWorker(Worker):
             self._log(message, "index_request_ignored", error)
 
     def _log(self, message: Message, event: str, error: ProtocolError) -> None:
-        self._service.lines.log(logger.info, event, peer=message.origin.peer, reason=str(error))
+        self._service.lines.log(logger.info, event, **message.origin.who, reason=str(error))
 
     def _failed(self, message: Message, error: StorageError) -> None:
         self._service.failed += 1

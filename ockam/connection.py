@@ -296,7 +296,8 @@ class Connection(Worker):
 
     def _close_slow(self) -> None:
         if self._machine.state is not State.CLOSED:
-            logger.warning("slow_consumer", peer=self.peer, backlog_bytes=self.backlog_bytes)
+            who = {"peer": self.peer, "identity": str(self.identity)}
+            logger.warning("slow_consumer", **who, backlog_bytes=self.backlog_bytes)
             self.close("slow_consumer")
 
     async def _linger(self) -> None:

@@ -67,6 +67,6 @@ class ForwardFilter:
         self._node.count_drop(counter)
         if counter not in self._told:
             self._told.add(counter)
-            logger.warning("forward_refused", reason=reason, peer=message.origin.peer, to=self._peer)
+            logger.warning("forward_refused", reason=reason, **message.origin.who, to=self._peer)
         if is_sender_told(message):
             self._node.send(forward_refused(message, reason))

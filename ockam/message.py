@@ -49,6 +49,11 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
         named as trusted counts by its connection, because its owner can make more of them."""
         return self.usage.key if self.usage is not UNLIMITED else party_key(self.identity, self.peer)
 
+    @property
+    def who(self) -> dict[str, str]:
+        """The sender, as fields of a log line."""
+        return {"peer": self.peer, "identity": str(self.identity)}
+
     def is_behind(self, backlog_bytes_max: int) -> bool:
         """Whether the other side has more unsent bytes than the parameter `backlog_bytes_max` allows, or more than the
         attribute `backlog_bytes_max` allows.

@@ -35,7 +35,7 @@ from ockam.node import Node
 from ockam.outgoing_tokens import OutgoingTokens
 from ockam.partial_frames import PartialFrames
 from ockam.sockets import socket_name
-from ockam.tcp_statistics import TcpStatistics, Traffic
+from ockam.tcp_statistics import TcpStatistics, Traffic, TrafficOfParties
 from ockam.tls import PLAINTEXT, OutgoingTls
 from ockam.tls_faults import PROBED, TlsFault
 from ockam.tls_layer import TlsLayer
@@ -120,6 +120,7 @@ class TcpTransport:
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._past = Traffic()
+        self._past_of_parties = TrafficOfParties()
         self._reads = True
         self._drains = False
         self._listening = trio.CancelScope()
@@ -230,7 +231,8 @@ class TcpTransport:
             refusal = self._tls.refusal(connection.certificate)
             if refusal is not None:
                 kind, reason = refusal
-                logger.warning("connection_closed", peer=connection.peer, kind=kind, reason=reason)
+                who = {"peer": connection.peer, "identity": str(connection.identity)}
+                logger.warning("connection_closed", **who, kind=kind, reason=reason)
                 connection.close(kind)
                 self._note_tls_refused(connection, f"{kind}: {reason}")
 
@@ -244,6 +246,12 @@ class TcpTransport:
             connections=tuple(connection.statistics() for connection in self._connections),
             past=msgspec.structs.replace(self._past),
             identities=dict(Counter(connection.identity.source for connection in self._connections)),
+        )
+
+    def traffic(self) -> dict[str, Traffic]:
+        """Returns what each party has sent and received since the start, see `ockam.usage.party_key`."""
+        return self._past_of_parties.sums(
+            (party_key(each.identity, each.peer), each.statistics()) for each in self._connections
         )
 
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
@@ -292,8 +300,12 @@ class TcpTransport:
         given = self._silent.close_oldest()
         if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
             self._refusals_told_s = trio.current_time()
-            what = "connections_give_way" if given is not None else "connections_refused"
-            logger.warning(what, reason="too many connections", most=self._connections_max, silent=len(self._silent))
+            logger.warning(
+                "connections_give_way" if given is not None else "connections_refused",
+                reason="too many connections",
+                most=self._connections_max,
+                silent=len(self._silent),
+            )
         if given is None:
             return False
         # The task of the closed connection ends later. The connection is removed from the count now, so that a new
@@ -353,6 +365,7 @@ class TcpTransport:
         finally:
             self._connections.discard(connection)
             self._past.add(connection.statistics())
+            self._past_of_parties.add(party_key(connection.identity, connection.peer), connection.statistics())
             self._silent.discard(connection)
             self._node.unregister(connection.own_address)
             self._closed[reason] += 1
@@ -363,9 +376,8 @@ class TcpTransport:
                 self._caller.forget(connection.peer)
             if fault is not None and reason != PROBED:
                 text = str(fault)
-                self._fault_lines.log(
-                    logger.warning, "connection_closed", peer=connection.peer, kind=fault.kind, reason=text
-                )
+                who = {"peer": connection.peer, "identity": str(connection.identity)}
+                self._fault_lines.log(logger.warning, "connection_closed", **who, kind=fault.kind, reason=text)
             if isinstance(fault, TlsFault) and reason != PROBED:
                 self._note_tls_refused(connection, f"{fault.kind}: {fault}")
             self._tell_gone(connection)
@@ -408,7 +420,7 @@ class TcpTransport:
         hop = message.onward_route[0]
         if message.origin.kind != "local" and hop.value not in self._allow_forward:
             to = shown(local(hop.value))
-            self._refusal_lines.log(logger.warning, "forward_refused", peer=message.origin.peer, destination=to)
+            self._refusal_lines.log(logger.warning, "forward_refused", **message.origin.who, destination=to)
             self._refuse(message, f"{to} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")

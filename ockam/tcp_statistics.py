@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from ockam.connection_machine import ConnectionStatistics
@@ -21,6 +23,29 @@ class Traffic(msgspec.Struct):
         self.received_bytes += connection.received_bytes
         self.sent += connection.sent
         self.sent_bytes += connection.sent_bytes
+
+
+PARTIES_MAX = 1_000
+"""The largest number of parties whose ended connections are counted apart. All other parties share one count."""
+OTHERS = "others"
+
+
+class TrafficOfParties:
+    """The traffic of the connections that have ended, by the party that used them (`ockam.usage.party_key`)."""
+
+    def __init__(self) -> None:
+        self._past: dict[str, Traffic] = {}
+
+    def add(self, party: str, connection: ConnectionStatistics) -> None:
+        name = party if party in self._past or len(self._past) < PARTIES_MAX else OTHERS
+        self._past.setdefault(name, Traffic()).add(connection)
+
+    def sums(self, connections: Iterable[tuple[str, ConnectionStatistics]]) -> dict[str, Traffic]:
+        """Returns the traffic of each party since the start. connections: those that are open, each with its party."""
+        found = {party: msgspec.structs.replace(each) for party, each in self._past.items()}
+        for party, connection in connections:
+            found.setdefault(party, Traffic()).add(connection)
+        return found
 
 
 class TcpStatistics(msgspec.Struct, frozen=True):

@@ -215,8 +215,12 @@ class MirrorService:
         with waiting.scope:
             try:
                 payload = MIRRORS.encode_response(await self._do(request, message.origin, waiting))
-                who = {"identity": str(message.origin.identity), "peer": message.origin.peer}
-                logger.info("mirror_request", action=request.action.name.lower(), stream=request.stream_name, **who)
+                logger.info(
+                    "mirror_request",
+                    action=request.action.name.lower(),
+                    stream=request.stream_name,
+                    **message.origin.who,
+                )
             except (MirrorError, StorageError, ProtocolError) as error:
                 payload = error_payload(str(error))
             except Exception as error:

@@ -174,6 +174,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The number of streams, and of consumers, that have metrics of their own: the streams to which most was written,
     and the consumers that are farthest behind. The others are summed under the name _others."""
 
+    consumer_stuck_after: tuple[str, ...] = ("export-*=1d",)
+    """The time without progress after which a consumer is called stuck, although messages wait: each as CONSUMER=TIME,
+    *@STREAM=TIME or CONSUMER@STREAM=TIME, in which a star stands for any characters. The word `never` in place of the
+    time mutes it, and the first that matches counts. For a consumer that none matches, the node learns how long
+    messages usually wait for it, and allows three times that; while it has not learned it, 15 minutes."""
+
     export_folders: tuple[str, ...] = ()
     """The folders of exports whose runs and ranges the dashboard shows, each as `stream-node export run` got it. The
     node only reads their ledgers; the file of a ledger can be named, too."""

@@ -19,6 +19,7 @@ from stream_node.block_services import check_settings as check_block_settings
 from stream_node.channel_services import check_settings as check_channel_settings
 from stream_node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
 from stream_node.environment import unknown_variables
+from stream_node.patience import parse_stuck_after
 from stream_node.tls_settings import check_settings as check_tls_settings
 from stream_node.token_services import check_settings as check_token_settings
 from stream_node.units import UnitError, parse_duration, parse_size
@@ -59,7 +60,7 @@ def load_config(
             except ConfigError as error:
                 mistakes += error.mistakes
     config = Config(**values)
-    found = _address_mistakes(config) + _origin_mistakes(config)
+    found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
     if config.log_level not in LOG_LEVELS:
         found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
@@ -156,6 +157,16 @@ def _origin_mistakes(config: Config) -> list[str]:
             mistakes.append(f"http_origins: {origin!r} is not an origin, such as https://shop.example.org")
         elif sent != origin:
             mistakes.append(f"http_origins: {origin!r} is not an origin as browsers send it; write {sent}")
+    return mistakes
+
+
+def _stuck_mistakes(config: Config) -> list[str]:
+    mistakes = []
+    for text in config.consumer_stuck_after:
+        try:
+            parse_stuck_after(text)
+        except UnitError as error:
+            mistakes.append(f"consumer_stuck_after: {error}")
     return mistakes
 
 

@@ -31,7 +31,7 @@ WHILE_RUNNING = frozenset(
         *(SETTING_PREFIX + name for name in LIMIT_NAMES),
         *("retention_age_s", "retention_messages", "retention_bytes"),
         *("block_retention_blocks", "block_retention_bytes"),
-        *("metrics_names_max", "export_folders"),
+        *("metrics_names_max", "consumer_stuck_after", "export_folders"),
     )
 )
 """The settings that change while the node runs."""

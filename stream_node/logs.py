@@ -16,12 +16,17 @@ import structlog.tracebacks
 from stream_node import log_writer
 from stream_node.log_writer import LogWriter
 from stream_node.printable import printable
+from stream_node.repeated_events import RepeatedEvents
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 PLAIN = "\x1b[0m"
 TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
 """Turns an exception into its traceback, without the local variables: these could be keys, tokens or messages."""
+
+
+REPEATED = RepeatedEvents()
+"""What this process logs again and again. A node writes the counts each second."""
 
 
 class NodeLogger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]
@@ -36,10 +41,11 @@ def set_level(level: str) -> None:
             setattr(NodeLogger, name, method)
 
 
-def configure_logs(level: str) -> None:
+def configure_logs(level: str, *, counts_repeated: bool = False) -> None:
     """Sends all log lines of this process to stderr, including those of libraries.
 
     level: the lowest level that is logged, one of `LEVELS`.
+    counts_repeated: whether events that come again and again are counted (`REPEATED`), which the caller has to write.
     """
     level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
     written: tuple[structlog.typing.Processor, ...]
@@ -61,7 +67,12 @@ def configure_logs(level: str) -> None:
     # The node tells an upgrade in its own words.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *level_and_time, *written],
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            *((REPEATED,) if counts_repeated else ()),
+            *level_and_time,
+            *written,
+        ],
         wrapper_class=NodeLogger,
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, writer)),
         cache_logger_on_first_use=True,

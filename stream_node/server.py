@@ -17,7 +17,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 import trio
 
@@ -36,6 +35,7 @@ from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.cluster_services import NodeCluster
 from stream_node.config import Config
 from stream_node.databases import open_database
+from stream_node.day_log import DayLog
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings
 from stream_node.mirror_address import own_address
@@ -99,6 +99,7 @@ class Server:
         self._http: HttpListener | None = None
         self._tracing: Tracing | None = None
         self._cluster: NodeCluster | None = None
+        self._day_log: DayLog | None = None
 
     @property
     def refusing_pushes(self) -> bool:
@@ -193,7 +194,6 @@ class Server:
                     register_status(parts, wall_clock_us, program_version())
                     await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
-                    logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     self._watch(nursery, services, runner, tls, tcp)
                     if self._cluster is not None:
                         await self._cluster.start(runner, services.shards, self.addresses[0])
@@ -218,6 +218,8 @@ class Server:
         """Starts the tasks that look at the disk, at the writing thread, and at the files of certificates."""
         nursery.start_soon(self._watch_disk, services, runner)
         nursery.start_soon(self._notifier.report_progress, runner)
+        self._day_log = DayLog(tcp)
+        nursery.start_soon(self._day_log.run)
         if tls is not None:
             self._tls_watch = TlsWatch(tls, partial(self._end_refused, tcp), self._audit)
             nursery.start_soon(self._tls_watch.run)
@@ -265,6 +267,7 @@ class Server:
         dashboard = Dashboard(parts)
         parts.find_troubles = dashboard.find_troubles
         nursery.start_soon(dashboard.watch)
+        nursery.start_soon(dashboard.watch_troubles)
         self._http = HttpListener(parts, (*ENDPOINTS, *dashboard.endpoints), nursery)
         try:
             self.http = await self._http.listen()
@@ -340,11 +343,5 @@ class Server:
         await tcp.close_when_sent(deadline_s)
         if self._http is not None:
             await self._http.aclose(deadline_s)
-        statistics = self.statistics()
-        stored = {"commits": statistics.storage.commits, "stored": statistics.storage.rows}
-        connections = statistics.tcp.accepted
-        figures = msgspec.to_builtins(statistics)
-        if statistics.cluster is not None:
-            # Lists of hundreds of shards say nothing in a log line.
-            del figures["cluster"]["owners"], figures["cluster"]["hand_overs"]
-        logger.info("stopped", connections=connections, **stored, statistics=figures)
+        assert self._day_log is not None, "the node has started"
+        self._day_log.end(self.statistics())

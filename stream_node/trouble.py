@@ -39,7 +39,8 @@ class Trouble(NamedTuple):
     level: "bad" if the node loses or refuses work, "warning" if it may soon.
     title: what is wrong, in words. remedy: what to do.
     target: the address of the page to look at; empty without one. target_text: the text of the link to this page.
-    subject: the name and the stream of a stuck consumer, or the stream of a silent publisher; otherwise empty.
+    subject: the name and the stream of a consumer; the stream of a silent publisher or a mirror; the name of a
+    source or a member; otherwise empty. Troubles of one kind have different subjects.
     lasts_s: how long the consumer is stuck, the publisher is silent, or something else lasts, in seconds; 0 if nobody
     knows.
     """

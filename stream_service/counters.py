@@ -109,5 +109,5 @@ class StreamCounters:
         """
         self.refused += 1
         address = str(message.onward_route[0])
-        self._lines.log(logger.info, "request_refused", peer=message.origin.peer, address=address, reason=reason)
+        self._lines.log(logger.info, "request_refused", **message.origin.who, address=address, reason=reason)
         worker.reply(message, error_payload(reason) if answer is None else answer)

@@ -38,6 +38,7 @@ from stream_node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
 from stream_node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING  # noqa: E402
 from stream_node.units import SECONDS, parse_duration, parse_size  # noqa: E402
 from tools.reference_errors import errors_page  # noqa: E402
+from tools.reference_events import events_page  # noqa: E402
 from tools.reference_metrics import metrics_page  # noqa: E402
 from tools.reference_protocols import protocols_page  # noqa: E402
 from tools.reference_python import python_page  # noqa: E402
@@ -261,6 +262,7 @@ PAGES = {
     "docs/settings.md": settings_page,
     "docs/metrics.md": metrics_page,
     "docs/errors.md": errors_page,
+    "docs/log-events.md": events_page,
     "docs/protocols.md": protocols_page,
     "docs/python.md": python_page,
     # The last one, since it reads the others.

@@ -46,7 +46,7 @@ from block_node.publish.effects import Effect, EndSession, LogLine, Tell
 from block_node.publish.limits import PublishLimits
 from block_node.publish.plugin_watch_machine import PluginWatch
 from block_node.publish.refusals import Refusals, status_of
-from block_node.publish.session_machine import Action, Input, PublisherState, described
+from block_node.publish.session_machine import Action, Input, PublisherState, State, described
 from block_node.publish.statistics import PublishStatistics
 from block_node.publish.watermark_machine import Watermark
 
@@ -74,7 +74,7 @@ class PublishMachine:
         self._ticked_s = now_s
         self._plugins = PluginWatch(limits.processing_s_max, now_s)
         self._refusals = Refusals()
-        self._acknowledgements = self._resends = self._failures = 0
+        self._acknowledgements = self._resends = self._failures = self._lost = 0
         self.effects: deque[Effect] = deque()
         self.forward_due = self.admit_due = False
 
@@ -107,6 +107,7 @@ class PublishMachine:
     def statistics(self) -> PublishStatistics:
         return PublishStatistics(
             publishers=self.publishers,
+            publishers_lost=self._lost,
             last_block=self.last_block,
             next_block=self.blocks.next_block,
             target_block=self._catch_up.target,
@@ -407,10 +408,8 @@ class PublishMachine:
                 self._ask(publisher, self.blocks.next_to_verify, now_s)
 
     def _end_stalled(self, finished: int) -> None:
-        """Ends the streams of publishers whose incomplete blocks are far below the block `finished`, which is complete.
-
-        A publisher from which the node does not read cannot send, so it keeps its block.
-        """
+        """Ends the streams of publishers whose incomplete blocks are far below `finished`, which is complete. A
+        publisher from which the node does not read cannot send, so it keeps its block."""
         for block in self.blocks.stalled(finished - self._limits.stall_blocks_max):
             if block.publisher is not None and not block.publisher.is_held:
                 self._change(
@@ -472,11 +471,12 @@ class PublishMachine:
         self._close(publisher, StreamEnded(status, self.last_block, block_number, reason))
 
     def _close(self, publisher: PublisherState, ended: StreamEnded | None) -> None:
-        """Ends a publisher's session. ended: the last answer; None for no answer. A repeated call is harmless. The
-        caller must call `go_on` afterwards."""
+        """Ends a publisher's session. ended: the last answer, if any. Safe to repeat. The caller must call `go_on`."""
         if self._publishers.pop(publisher.publisher_id, None) is None:
             return
         self.effects.append(EndSession(publisher.publisher_id, ended))
+        is_success = ended is not None and ended.status is PublishStatus.SUCCESS
+        self._lost += publisher.session.state is not State.ENDED and not is_success
         publisher.session.take(Input.FAULT)
         # An incomplete block becomes missing. A complete block is processed without its publisher.
         for block in self.blocks.all():

@@ -173,7 +173,7 @@ class PublishWorker(Plugin):
             if len(request.token) > TOKEN_BYTES_MAX:
                 raise ProtocolError(f"a token of {len(request.token)} bytes; at most {TOKEN_BYTES_MAX}")
         except ProtocolError as error:
-            logger.info("block_publish_refused", peer=message.origin.peer, reason=str(error))
+            logger.info("block_publish_refused", **message.origin.who, reason=str(error))
             self.reply(message, error_payload(str(error)))
             return
         refusal = self._find_refusal()

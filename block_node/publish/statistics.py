@@ -59,6 +59,8 @@ class PublishStatistics(msgspec.Struct, frozen=True):
     """The state of publishing, and counters since the start of the node.
 
     - publishers: the number of connected publishers.
+    - publishers_lost: the number of publishers that disconnected without ending their stream, or whose stream the node
+      ended for a fault.
     - last_block: the highest acknowledged block. None if no block is.
     - next_block: the lowest block that no publisher sends and that the node does not have.
     - target_block: the highest offered block that the node has not reached. None if there is no such block.
@@ -68,6 +70,7 @@ class PublishStatistics(msgspec.Struct, frozen=True):
     """
 
     publishers: int
+    publishers_lost: int
     last_block: int | None
     next_block: int
     target_block: int | None

@@ -142,7 +142,7 @@ class SecureChannels:
             answer = machine.receive_1(message.payload, self._ephemeral())
         except IdentityFileError as error:
             self._refuse(message.origin, "no_identity")
-            self._lines.log(logger.error, "channel_identity_unusable", peer=message.origin.peer, reason=str(error))
+            self._lines.log(logger.error, "channel_identity_unusable", **message.origin.who, reason=str(error))
             return
         except HandshakeFailed as error:
             self._refuse(message.origin, error.reason)
@@ -298,7 +298,7 @@ class SecureChannels:
 
         identifier: the identifier that the other side has shown; empty if it has shown none.
         text: a longer explanation for the log."""
-        self._lines.log(logger.warning, "channel_refused", peer=origin.peer, reason=reason, text=text or reason)
+        self._lines.log(logger.warning, "channel_refused", **origin.who, reason=reason, text=text or reason)
         if self._audit is not None:
             # Everybody can make identifiers, so a refusal counts for the identity or the address of the connection.
             party = party_key(origin.identity, origin.peer)

@@ -65,11 +65,12 @@ def serve(
     import trio
 
     from stream_node.cli.serve_workers import supervise
-    from stream_node.config_sources import load_config
+    from stream_node.day_log import log_started
     from stream_node.logs import configure_logs
     from stream_node.notify import Notifier
     from stream_node.reloading import Reloading
     from stream_node.server import Server
+    from stream_node.setting_origins import load_effective
     from stream_node.worker_directory import check_workers
     from stream_node.worker_place import own_settings, take_place
 
@@ -87,8 +88,9 @@ def serve(
         "migrate": migrate,
     }
     place = take_place()
-    settings = own_settings(load_config(flags, file=config), place)
-    configure_logs(settings.log_level)
+    effective, origins = load_effective(flags, file=config)
+    settings = own_settings(effective, place)
+    configure_logs(settings.log_level, counts_repeated=True)
     if place is None:
         check_workers(settings)
     if place is None and settings.workers > 1:
@@ -102,6 +104,7 @@ def serve(
 
     def tell_ready() -> None:
         tell_listening(settings, server.addresses, server.http, as_json)
+        log_started(origins, server.addresses, server.http)
         notifier.ready()
 
     trio.run(_serve_until_stopped, server, reloading, tell_ready, None if place is None else place.supervisor)

@@ -28,6 +28,8 @@ from stream_node.http.problems import Problem, problem_of
 from stream_node.parts import NodeParts
 from stream_node.trouble import Trouble
 
+READING_PAUSES = 20.0
+"""The task that looks for troubles waits this many times as long as a look takes."""
 KEEP_S = 31_536_000
 """How long browsers keep static files, in seconds. The address of a file changes with its content."""
 
@@ -95,6 +97,26 @@ class Dashboard:
     async def find_troubles(self) -> list[Trouble]:
         """Returns what is wrong with the node now, the worst first. Raises StorageError."""
         return await self._overview.troubles()
+
+    async def watch_troubles(self) -> None:
+        """Runs without end: learns the habits of consumers, and logs when something begins to be wrong and ends."""
+        known: dict[tuple[str, ...], Trouble] = {}
+        while True:
+            began_s = trio.current_time()
+            try:
+                troubles = await self.find_troubles()
+            except StorageError as error:
+                logger.error("troubles_not_read", reason=str(error))
+            else:
+                before, known = known, {(each.kind, *each.subject): each for each in troubles}
+                for key in known.keys() - before.keys():
+                    each = known[key]
+                    logger.warning("trouble_began", kind=each.kind, reason=each.title, do=each.remedy)
+                for key in before.keys() - known.keys():
+                    each = before[key]
+                    logger.info("trouble_ended", kind=each.kind, was=each.title)
+            # Reading takes long with many consumers, and must not keep the node busy.
+            await trio.sleep(max(INTERVAL_S, READING_PAUSES * (trio.current_time() - began_s)))
 
     async def watch(self) -> None:
         """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent, and for

@@ -81,7 +81,8 @@ def _trouble(found: _Since, lasts_s: float) -> Trouble:
         remedy.format_map(values),
         link("/mirrors"),
         "The mirrors",
-        lasts_s=lasts_s,
+        (state.stream_name,),
+        lasts_s,
     )
 
 

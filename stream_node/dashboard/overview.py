@@ -23,6 +23,7 @@ from stream_node.dashboard.troubles import find_troubles
 from stream_node.http.app import json_response
 from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
+from stream_node.patience import Patience
 from stream_node.trouble import Trouble, TroubleKind
 
 READ_EVERY_S = 1.0
@@ -61,7 +62,8 @@ class Overview:
         self._block_silence = block_silence
         self._mirrors = mirrors
         self._started_s = started_s
-        self._positions = Positions([], [])
+        self._patience = Patience()
+        self._positions = Positions([], [], [])
         self._read_at_s = float("-inf")
         self._reading = trio.Lock()
 
@@ -87,13 +89,16 @@ class Overview:
         """Returns what is wrong now, the worst first. Raises StorageError."""
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
-                self._positions = await read_positions(self._parts.runner)
+                found = self._positions = await read_positions(self._parts.runner)
                 self._read_at_s = trio.current_time()
+                waiting = {(each.client_id, each.stream): each.since_us for each in found.waiting}
+                self._patience.look(found.saved, waiting)
         now_s = trio.current_time()
         return find_troubles(
             self._parts,
             self._history.latest(),
             self._positions,
+            self._patience,
             self._silence.find(now_s),
             self._block_silence.find(now_s),
             self._mirrors.find(now_s),

@@ -50,10 +50,14 @@ class Beyond(msgspec.Struct, frozen=True):
 
 
 class Positions(NamedTuple):
-    """All consumers for which messages wait, the longest wait first, and all positions that are beyond the end."""
+    """All consumers for which messages wait, the longest wait first, and all positions that are beyond the end.
+
+    saved: the name, the stream and the last progress of each consumer, in microseconds since 1970.
+    """
 
     waiting: list[Waiting]
     beyond: list[Beyond]
+    saved: list[tuple[str, str, int]]
 
 
 _ZERO, _ONE = literal_column("0", Integer), literal_column("1", Integer)
@@ -109,6 +113,13 @@ _BEYOND = compiled(
 )
 
 
+_SAVED = compiled(
+    select(saved_indexes.c.client_id, saved_indexes.c.stream_name, func.max(saved_indexes.c.saved_us)).group_by(
+        saved_indexes.c.client_id, saved_indexes.c.stream_name
+    )
+)
+
+
 class ReadPositions(Operation):
     """Reads `Positions`."""
 
@@ -116,11 +127,12 @@ class ReadPositions(Operation):
 
     def __init__(self, on_done: Callable[[ReadPositions], None]) -> None:
         super().__init__(on_done)
-        self.found = Positions([], [])
+        self.found = Positions([], [], [])
 
     def apply(self, session: Session) -> None:
         execute = session.execute
-        self.found = Positions([Waiting(*row) for row in execute(_WAITING)], [Beyond(*row) for row in execute(_BEYOND)])
+        waiting, beyond = [Waiting(*row) for row in execute(_WAITING)], [Beyond(*row) for row in execute(_BEYOND)]
+        self.found = Positions(waiting, beyond, [(row[0], row[1], row[2]) for row in execute(_SAVED)])
 
 
 async def read_positions(runner: ThreadRunner) -> Positions:
@@ -132,7 +144,7 @@ async def read_positions(runner: ThreadRunner) -> Positions:
         runner.submit_read(operation)
     except StorageClosed:
         # The node is stopping.
-        return Positions([], [])
+        return Positions([], [], [])
     await done.wait()
     if operation.error is not None:
         raise operation.error

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from stream_node.dashboard.history import Point
 from stream_node.dashboard.reading import Positions
 from stream_node.dashboard.rendering import duration, link, number, size
 from stream_node.dashboard.silence import Silent
 from stream_node.parts import NodeParts
+from stream_node.patience import Patience
 from stream_node.trouble import Trouble
 from stream_node.worker_place import shares_shards
 
-STUCK_S = 5.0
-"""A consumer is stuck if a message has waited for it this long, and it has made no progress in this time, in
-seconds."""
 SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long, in milliseconds. An ordinary commit takes less than ten."""
 RETENTION_LAG_S = 60.0
@@ -28,6 +27,7 @@ def find_troubles(
     parts: NodeParts,
     point: Point | None,
     positions: Positions,
+    patience: Patience,
     silent: list[Silent],
     silent_blocks: list[Silent],
     mirrors: list[Trouble],
@@ -35,7 +35,8 @@ def find_troubles(
 ) -> list[Trouble]:
     """Returns everything that is wrong, the worst first.
 
-    point: the latest rates. positions, silent: the consumers and the streams that may be in trouble. silent_blocks:
+    point: the latest rates. positions, silent: the consumers and the streams that may be in trouble. patience: how long
+    each consumer may make no progress. silent_blocks:
     has one entry if no blocks come any more. mirrors: what is wrong with the mirrors. now_us: the present time, in
     microseconds since 1970.
     """
@@ -44,7 +45,7 @@ def find_troubles(
         *_cluster(parts),
         *mirrors,
         *_blocks(parts, silent_blocks),
-        *_consumers(positions, now_us),
+        *_consumers(positions, partial(patience.limit_s, settings=parts.config.consumer_stuck_after), now_us),
         *_publishers(silent),
     ]
     return sorted(found, key=lambda trouble: trouble.level != "bad")
@@ -170,6 +171,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
                 "Look whether the source runs and can be reached from this node.",
                 link("/blocks"),
                 "Blocks",
+                (source.name,),
             )
 
 
@@ -212,7 +214,8 @@ def _cluster(parts: NodeParts) -> Iterator[Trouble]:
             f"Look whether it runs at {peer.address} and reaches the database, and start it again. If it shall not "
             "come back, start a node of this name once more and stop it: after that it is no member any more.",
             *page,
-            lasts_s=peer.silent_s,
+            (peer.name,),
+            peer.silent_s,
         )
 
 
@@ -220,22 +223,25 @@ def _some(count: int, one: str, many: str) -> str:
     return f"{number(count)} {one if count == 1 else many}"
 
 
-def _consumers(positions: Positions, now_us: int) -> Iterator[Trouble]:
-    for each in (each for each in positions.waiting if now_us - each.since_us > STUCK_S * 1e6):
+def _consumers(positions: Positions, limit_s: Callable[[str, str], float], now_us: int) -> Iterator[Trouble]:
+    for each in positions.waiting:
+        lasts_s = (now_us - each.since_us) / 1e6
+        if lasts_s <= limit_s(each.client_id, each.stream):
+            continue
         where = f"{each.stream}, partition {each.partition}" if each.partition else each.stream
         if each.partitions > 1:
             where = f"{number(each.partitions)} partitions of {each.stream}, longest in partition {each.partition}"
         yield Trouble(
             "consumer_stuck",
             "bad",
-            f"The consumer {each.client_id} is stuck: no progress for {duration((now_us - each.since_us) / 1e6)}, "
+            f"The consumer {each.client_id} is stuck: no progress for {duration(lasts_s)}, "
             f"{number(each.lag)} {'message waits' if each.lag == 1 else 'messages wait'} in {where}",
             f"Look whether it runs. If message {each.index:,} stops it, set its position behind that message; if "
             "nobody needs this consumer, forget its position.",
             link("/consumer", client=each.client_id, stream=each.stream),
             "This consumer",
             (each.client_id, each.stream),
-            (now_us - each.since_us) / 1e6,
+            lasts_s,
         )
     for beyond in positions.beyond:
         yield Trouble(

@@ -156,9 +156,13 @@ class HttpListener:
         if admission is Admission.REFUSED:
             self._closed["too_many_connections"] += 1
         if gone is not None or admission is not Admission.USUAL:
-            what = "http_connections_give_way" if admission is Admission.USUAL else "http_connections_refused"
-            most = {"most": connections_max, "most_of_one": share_of(connections_max)}
-            self._lines.log(logger.warning, what, peer=peer, **most)
+            self._lines.log(
+                logger.warning,
+                "http_connections_give_way" if admission is Admission.USUAL else "http_connections_refused",
+                peer=peer,
+                most=connections_max,
+                most_of_one=share_of(connections_max),
+            )
         return admission
 
     async def _run(

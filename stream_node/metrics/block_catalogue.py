@@ -55,6 +55,12 @@ BLOCK_METRICS = (
     _block(f"{PREFIX}s_failed_total", "counter", "Blocks that could not be stored.", lambda b: b.node.store.failed),
     _block(f"{PREFIX}_publishers", "gauge", "Connected publishers.", _publishing("publishers")),
     _block(
+        f"{PREFIX}_publishers_lost_total",
+        "counter",
+        "Publishers that disconnected without ending their stream, or whose stream the node ended for a fault.",
+        _publishing("publishers_lost"),
+    ),
+    _block(
         f"{PREFIX}_last_acknowledged", "gauge", "Number of the highest acknowledged block.", _publishing("last_block")
     ),
     _block(

@@ -265,7 +265,7 @@ class StreamAdmin:
                 return
             self.retention = retention
             kept = None if retention is None else msgspec.to_builtins(retention)
-            self._log.info("retention_set", peer=message.origin.peer, retention=kept)
+            self._log.info("retention_set", retention=kept, **message.origin.who)
             self._tell(message, RETENTION, request_id)
 
         stream_id = self._bounds.stream_id
@@ -284,7 +284,7 @@ class StreamAdmin:
         error: the error that ended the deletion early, or None.
         """
         end = first_index + deleted
-        known = {"peer": message.origin.peer, "deleted": deleted, "from_index": first_index, "before_index": end}
+        known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
         if error is None:
             self._log.info(event, **known)
         else:

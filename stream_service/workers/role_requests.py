@@ -81,7 +81,7 @@ class RoleRequests:
             response = role_response(request.request_id, operation, can_change)
             if wanted is not None:
                 name, partition = self._identity
-                to = {"role": response.role.name.lower(), "source": response.source, "peer": message.origin.peer}
+                to = {"role": response.role.name.lower(), "source": response.source, **message.origin.who}
                 logger.warning("role_changed", stream=name, partition=partition, at=response.next_index, **to)
                 log_given_up(self._identity, operation)
             self._worker.reply(message, ROLE.encode_response(response))

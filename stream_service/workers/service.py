@@ -204,6 +204,7 @@ class ServiceWorker(Worker):
         except AddressInUse as error:
             self._directory.counters.refuse(self, message, str(error))
             return
+        logger.info("stream_created", stream=operation.name, partitions=len(addresses), **message.origin.who)
         self.context.send_run(requests)
 
     def _list(self, message: Message) -> None:

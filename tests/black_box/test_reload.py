@@ -140,6 +140,7 @@ LIVE: dict[str, tuple[Any, Callable[[Server], Any], Any]] = {
     "http_body_bytes_max": (76, lambda server: _http(server).http_body_bytes_max, 76),
     "http_body_timeout_s": (80.0, lambda server: _http(server).http_body_timeout_s, 80.0),
     "metrics_names_max": (86, lambda server: _http(server).metrics_names_max, 86),
+    "consumer_stuck_after": (("x=never",), lambda server: _http(server).consumer_stuck_after, ("x=never",)),
     "export_folders": (("lake",), lambda server: _http(server).export_folders, ("lake",)),
     "log_level": ("error", lambda server: server.config.log_level, "error"),
     "streams_max": (72, lambda server: _directory(server).limits.streams_max, 72),

@@ -39,7 +39,9 @@ def test_it_prints_one_json_line_when_it_listens_and_nothing_else(command: Comma
     assert port > 0
     assert (process.returncode, out) == (0, b"")
     logged = [json.loads(each) for each in err.splitlines()]
-    assert [each["event"] for each in logged] == ["draining", "stopped"]
+    assert [each["event"] for each in logged] == [
+        *("started", "stream_created", "draining", "busiest_clients", "stopped"),
+    ]
     assert all(each["level"] == "info" and each["timestamp"] for each in logged)
 
 

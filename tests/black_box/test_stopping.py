@@ -113,7 +113,7 @@ async def test_a_drained_node_has_confirmed_exactly_what_it_has_stored(tmp_path:
     assert log_size(node) == 0
     for stream, confirmed in confirmed_by_stream(publishers).items():
         assert confirmed == list(enumerate(stored_messages(node.data_dir, stream)))
-    assert [line["event"] for line in log_lines(node)][-2:] == ["draining", "stopped"]
+    assert [line["event"] for line in log_lines(node)][-3:] == ["draining", "busiest_clients", "stopped"]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import trio
 from access import create_token, revoke_token
 from access.rights import Right
 from stream_client import connect, set_position
-from stream_node.dashboard import dashboard, sessions, silence, troubles
+from stream_node.dashboard import dashboard, sessions, silence
 from stream_node.dashboard.history import History, Sample, quantile_ms
 from stream_node.dashboard.rendering import STATIC
 from stream_node.dashboard.silence import Silence
@@ -116,11 +116,14 @@ def test_only_a_steady_publisher_can_be_silent() -> None:
     assert silence.find(200) == []
 
 
-async def test_a_stuck_consumer_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stuck_consumer_is_named_first(tmp_path: Path) -> None:
     """A consumer with unread messages and no progress is named, with what to do; one that has read everything is not.
     A name that is HTML stays text."""
-    monkeypatch.setattr(troubles, "STUCK_S", 0.2)
-    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
+    async with (
+        http_node(tmp_path, consumer_stuck_after=("*=0s",)) as node,
+        node.client() as client,
+        connect(node.running.address) as streams,
+    ):
         stream = await streams.create("orders")
         for _ in range(5):
             await stream.push(b"x")
@@ -145,11 +148,10 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
 ) -> None:
     """More consumers are stuck, positions are beyond the end, and publishers are silent, than a page lists and the
     metrics name. Each number is that of all; the alert's own metric has one series for those without a name."""
-    monkeypatch.setattr(troubles, "STUCK_S", 0.2)
     monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
     monkeypatch.setattr(silence, "SILENT_S_MIN", 0.5)
     async with (
-        http_node(tmp_path, metrics_names_max=4) as node,
+        http_node(tmp_path, metrics_names_max=4, consumer_stuck_after=("*=0s",)) as node,
         node.client() as client,
         connect(node.running.address) as streams,
     ):

@@ -18,14 +18,17 @@ from block_node.protocol import (
     Acknowledgement,
     BlockItems,
     EndOfBlock,
+    EndStream,
     OpenSession,
     Piece,
+    PublisherEndCode,
     PublishRequest,
     PublishResponse,
     ResendBlock,
     SessionOpened,
     SkipBlock,
 )
+from block_node.publish.statistics import PublishStatistics
 from ockam.address import Route, local
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -33,7 +36,7 @@ from ockam.wire_legacy import LEGACY
 from tests.block_node.publish.samples import chain_of
 from tests.support.blocks import real_blocks
 from tests.support.peer import Peer
-from tests.support.served import PATIENCE_S, Served, served
+from tests.support.served import PATIENCE_S, Served, served, wait_until
 
 SET_BYTES = 40_000
 """What a set of items has at most: it fits into a frame of either framing."""
@@ -79,6 +82,9 @@ class TcpPublisher:
             while await self.hear() != wanted:
                 pass
 
+    async def end(self) -> None:
+        await self._send(EndStream(self._next(), PublisherEndCode.RESET, None, None))
+
     def vanish(self) -> None:
         """The connection breaks."""
         self._peer.stream.socket.close()
@@ -116,6 +122,13 @@ async def test_two_publishers_of_whom_one_dies_in_a_block(tmp_path: Path, wire: 
     async with served(tmp_path) as running:
         dying, opened = await TcpPublisher.open(running, wire)
         assert (opened.last_block, opened.next_block) == (None, 0)
+
+        def figures() -> PublishStatistics:
+            blocks = running.server.statistics().services.blocks
+            assert blocks is not None
+            assert blocks.node.publish is not None
+            return blocks.node.publish
+
         staying, _ = await TcpPublisher.open(running, wire)
         await dying.block(0, blocks[0].items)
         await dying.items(blocks[1].items[:5])
@@ -127,6 +140,10 @@ async def test_two_publishers_of_whom_one_dies_in_a_block(tmp_path: Path, wire: 
         for block in blocks[1:3]:
             await staying.block(block.number, block.items)
         await staying.wait_for(Acknowledgement(2))
+        # An orderly end is no loss.
+        await staying.end()
+        await wait_until(lambda: figures().publishers == 0)
+        assert figures().publishers_lost == 1
     async with served(tmp_path) as running:
         again, opened = await TcpPublisher.open(running, wire)
         assert (opened.last_block, opened.next_block) == (2, 3)
