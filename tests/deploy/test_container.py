@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import platform
 import re
 import shutil
@@ -37,6 +38,7 @@ from tests.deploy.deployed import (
     read_yaml,
     settings_of,
 )
+from tests.style.test_packaging import read_lock
 from tests.style.tree import ROOT
 
 USER = "10001:10001"
@@ -96,7 +98,9 @@ def test_the_image_gets_every_package_and_leaves_the_building_tools() -> None:
     ignore = (DEPLOY / "container/Containerfile.dockerignore").read_text().splitlines()
     copied = {line[1:] for line in ignore if line.startswith("!")}
     assert ignore[1] == "*"
-    assert copied == packages | {"pyproject.toml", "requirements.lock", "tools/sbom.py", "README.md", "LICENSE"}
+    assert copied == packages | {
+        *("pyproject.toml", "requirements.lock", "requirements-extras.lock", "tools/sbom.py", "README.md", "LICENSE")
+    }
     # Of each locked package, those that ask for it.
     lock = (ROOT / "requirements.lock").read_text()
     asked = {}
@@ -128,6 +132,26 @@ def test_the_list_of_the_image_has_every_package(tmp_path: Path) -> None:
     folders = Path(sysconfig.get_path("purelib")).glob("*.dist-info")
     here = {re.sub(r"[-_.]+", "-", each.name.partition("-")[0]).lower() for each in folders}
     assert {name.removeprefix("pkg:pypi/").partition("@")[0] for name in names if "pypi" in name} == here
+
+
+@pytest.mark.parametrize(("names", "code"), [("psycopg psycopg-binary", 0), ("psycopg psycopg-misspelt", 1), ("", 0)])
+def test_further_packages_of_the_image_have_hashes(tmp_path: Path, names: str, code: int) -> None:
+    """Method: the build's own line, with a pip that only shows what it is given."""
+    line = next(text for name, text in instructions() if name == "RUN" and "$PACKAGES" in text)
+    shutil.copy(ROOT / "requirements-extras.lock", tmp_path)
+    (tmp_path / "pip").write_text('#!/bin/sh\nfor file; do :; done\necho "$*"\ncat "$file"\n')
+    (tmp_path / "pip").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PACKAGES": names}
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    if names and not code:
+        assert "install --no-deps --require-hashes -r more.lock\n" in done.stdout
+        found = read_lock(done.stdout.partition("\n")[2])
+        assert sorted(found) == names.split()
+        assert all(each.hashes > 1 for each in found.values())
+        assert read_yaml("compose.cluster.yaml")["x-node"]["build"]["args"] == {"PACKAGES": names}
 
 
 def test_compose_gives_the_node_settings_that_it_takes() -> None:
