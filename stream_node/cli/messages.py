@@ -245,6 +245,11 @@ def write_message(
         sys.stdout.buffer.write(b"\t".join(map(printable_bytes, cells) if print_format.escaped else cells) + b"\n")
 
 
+def ndjson_line(message: RichMessage, partition: int) -> bytes:
+    """Returns everything that is stored of a message as a line, as `--ndjson` prints it."""
+    return json.dumps(_row(message, partition, PrintFormat(True, True, True, True), 0)).encode() + b"\n"
+
+
 def flush() -> None:
     sys.stdout.buffer.flush()
 

@@ -4,7 +4,7 @@ streams share."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +24,7 @@ from stream_node.cli.options import (
 )
 from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
+from stream_node.match import LOOKED_MAX, Match
 
 if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient, StreamMessage
@@ -48,6 +49,15 @@ RawOption = Annotated[
     typer.Option("--raw", help="Do not escape control characters at a terminal. Elsewhere they are never escaped."),
 ]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
+GrepOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages that contain TEXT.")]
+GrepKeyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages whose key contains TEXT.")]
+GrepHeaderOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[=TEXT]", help="Print only messages with this header, whose value contains TEXT."),
+]
+ScanOption = Annotated[
+    int, typer.Option(min=1, help="With --grep…: the number of messages that are looked at, at most.")
+]
 PULL_LIMIT = 10
 
 
@@ -72,6 +82,10 @@ def pull(
     ndjson: NdjsonOption = False,
     raw: RawOption = False,
     fail_on_hole: FailOnHoleOption = False,
+    grep: GrepOption = None,
+    grep_key: GrepKeyOption = None,
+    grep_header: GrepHeaderOption = None,
+    scan: ScanOption = LOOKED_MAX,
     as_json: JsonOption = False,
 ) -> None:
     """Print stored messages, one per line. --keys, --headers and --times add columns before the message.
@@ -79,6 +93,8 @@ def pull(
     Example: stream-node pull logs --index 100 --limit 5 --json
 
     The messages of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
+
+    Those of one customer among the last 100,000: stream-node pull orders --last 100000 --scan 100000 --grep-key c-17
 
     At a terminal, control characters in messages are escaped, unless --raw is given.
 
@@ -92,8 +108,21 @@ def pull(
     begin = begin_at(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
     unsaid = limit is None and last is None
+    match = Match.of(grep_key, grep_header, grep)
 
     async def run(client: StreamClient) -> None:
+        if match is not None:
+            for source in (await open_source(client, stream, partition)).partitions:
+                await _pull_matching(
+                    source,
+                    begin,
+                    scan if limit is None else limit,
+                    scan,
+                    match,
+                    print_format,
+                    Holes(stream, fail_on_hole),
+                )
+            return
         read = _pull_rich if print_format.is_rich or not isinstance(begin, int) else _pull_plain
         for source in (await open_source(client, stream, partition)).partitions:
             resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
@@ -127,21 +156,43 @@ async def _pull_rich(
     return begin if left <= 0 and isinstance(begin, int) else None
 
 
+async def _pull_matching(
+    source: Stream, begin: StartLike, left: int, scan: int, match: Match, print_format: PrintFormat, holes: Holes
+) -> None:
+    """Prints up to `left` messages that match, of the next `scan` messages, and on stderr where the search ended."""
+    looked = found = 0
+    while looked < scan and found < left and (page := await source.pull_page(begin, scan - looked)).messages:
+        fitting = [each for each in page.messages if match.fits(each)][: left - found]
+        is_enough = found + len(fitting) == left
+        seen = [each for each in page.messages if not is_enough or each.index <= fitting[-1].index]
+        _write_page(seen, begin, source.partition, print_format, holes, match.fits)
+        begin, looked, found = seen[-1].index + 1, looked + len(seen), found + len(fitting)
+    place = f"{source.name}/{source.partition}"
+    on = "" if looked < scan and found < left else f"; go on with --index {begin}"
+    tell(f"{found:,} of {counted(looked, 'message')} in {place} match{on}")
+
+
 def _write_page(
     messages: Sequence[StreamMessage | RichMessage],
     begin: StartLike,
     partition: int,
     print_format: PrintFormat,
     holes: Holes,
+    is_wanted: Callable[[Any], bool] = lambda message: True,
 ) -> None:
-    """Prints the messages of a page. `begin` is where it was asked to begin; 0 means the earliest stored message."""
+    """Prints the messages of a page that are wanted.
+
+    begin: where the page was asked to begin; 0 means the earliest stored message.
+    """
     from stream_client.consume.page import find_holes
 
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
         holes.found(partition, *hole)
     try:
         for message in messages:
-            write_message(message, partition, print_format, holes.pass_over(message, partition))
+            missing = holes.pass_over(message, partition)
+            if is_wanted(message):
+                write_message(message, partition, print_format, missing)
     finally:
         flush()
 

@@ -62,6 +62,7 @@ class Dashboard:
             ("POST", "/push", streams.push),
             ("GET", "/messages", messages.show_messages),
             ("GET", "/messages/next", messages.show_next),
+            ("GET", "/messages/file", messages.save_messages),
             ("GET", "/message", messages.show_message),
             ("GET", "/message/raw", messages.send_raw),
             ("GET", "/forks", forks.show_forks),

@@ -6,19 +6,22 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import trio
 from starlette.responses import Response
 
 from access.rights import Right
-from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamNotFound
+from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamClient, StreamInfo, StreamNotFound
 from stream_client.arguments import StartLike
+from stream_node.cli.messages import ndjson_line
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.dashboard.decoding import VIEWS, Decoded, decode
 from stream_node.dashboard.page import Page
-from stream_node.http.paging import answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
+from stream_node.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
 from stream_node.http.problems import Problem
+from stream_node.match import LOOKED_MAX, Match
 from stream_service.cutting import CutMessage
 
 ROWS = 25
@@ -29,6 +32,14 @@ MESSAGE_BYTES_MAX = 256 * 1024
 """The number of bytes of a message that its own page shows. The whole message can always be downloaded."""
 FOLLOWED_MAX = 500
 """The number of new messages after which a page stops following, so that it does not grow without end."""
+LOOKED_MOST = 1_000_000
+"""The largest number of messages that one search looks at."""
+LOOKED_AT_ONCE = 500
+"""The number of messages that a search reads with one request."""
+LOOK_S = 3.0
+"""How long one search takes at most, in seconds. The page says how far it came, and goes on from there."""
+FILE_BYTES_MAX = 16 * 1024 * 1024
+"""The size of the data in the largest file that a page saves."""
 WAIT_S = 4.0
 """How long a following page waits for a message before it asks again, in seconds."""
 
@@ -43,28 +54,42 @@ class MessageRow(msgspec.Struct, frozen=True):
     key: str = ""
 
 
+class Read(NamedTuple):
+    """The rows of a page of messages. search: what was looked for; None without a search.
+
+    first: where the page begins. after: the index behind the messages that were looked at.
+    """
+
+    info: StreamInfo
+    partitions: list[int]
+    search: Match | None
+    rows: list[MessageRow]
+    first: int
+    after: int
+
+
 async def show_messages(page: Page) -> Response:
-    """A page of messages from an index or a time on, with links to the pages before and after it."""
+    """A page of messages from an index or a time on, with links to the pages before and after it; or of messages that
+    match, of a number of messages that is looked at."""
     name, number, view = _place(page)
-    start = _start(page.query.get("start", "").strip() or "first")
     async with page.client() as client:
-        stream = (await client.get_stream(name)).get_partition(number)
-        info = await stream.info()
-        first = await _resolve(stream, start, info.first_index, info.next_index)
-        rows = await read_rows(page, stream, first, min(ROWS, max(0, info.next_index - first)), view)
-        partitions = (await client.get_stream(name)).partitions
-    after = rows[-1].index + 1 if rows else first
+        found = await _read(page, client, name, number, view)
+    info, first = found.info, found.first
+    search = {each: page.query.get(each, "") for each in ("key", "header", "contains")}
     return page.show(
         "messages.html",
         active="streams",
         stream=name,
         partition=number,
-        partitions=[each.partition for each in partitions],
+        partitions=found.partitions,
         info=info,
-        rows=rows,
+        rows=found.rows,
         first=first,
         before=max(info.first_index, first - ROWS) if first > info.first_index else None,
-        after=after if after < info.next_index else None,
+        after=found.after if found.after < info.next_index else None,
+        looked=None if found.search is None else found.after - first,
+        search={each: text for each, text in search.items() if text},
+        most=page.count("most", LOOKED_MAX),
         last=max(info.first_index, info.next_index - ROWS),
         view=view,
         views=VIEWS,
@@ -72,6 +97,71 @@ async def show_messages(page: Page) -> Response:
         follows=bool(page.query.get("follow")),
         may_write=page.may(Right.WRITE, name),
     )
+
+
+async def save_messages(page: Page) -> Response:
+    """The messages of a page as a file, which `stream-node push --ndjson` reads."""
+    name, number, view = _place(page)
+    async with page.client() as client:
+        rows = [each for each in (await _read(page, client, name, number, view)).rows if each.message is not None]
+        size_bytes = sum(each.message.size_bytes for each in rows if each.message is not None)
+        if size_bytes > FILE_BYTES_MAX:
+            detail = (
+                f"these messages have {size_bytes:,} bytes, and a file of this page has at most {FILE_BYTES_MAX:,}; "
+                f"use stream-node pull {name} --partition {number} --index {rows[0].index} --ndjson"
+            )
+            raise Problem(413, "file-too-large", detail)
+        stream = (await client.get_stream(name)).get_partition(number)
+        async with page.call.memory.making(COPIES * size_bytes + cut_bytes(len(rows), 0)):
+            pages = [await stream.pull_page(FromIndex(each.index), 1) for each in rows]
+    lines = [ndjson_line(message, number) for each in pages for message in each.messages]
+    file = f"{_file_name(name)}-{number}-{rows[0].index if rows else 0}.ndjson"
+    headers = {"content-disposition": f'attachment; filename="{file}"'}
+    return answer_raw(b"".join(lines), headers, "application/x-ndjson")
+
+
+async def _read(page: Page, client: StreamClient, name: str, number: int, view: str) -> Read:
+    """Reads the messages that the query asks for. Raises Problem, ClientError."""
+    start = _start(page.query.get("start", "").strip() or "first")
+    match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "contains")))
+    whole = await client.get_stream(name)
+    stream = whole.get_partition(number)
+    info = await stream.info()
+    first = await _resolve(stream, start, info.first_index, info.next_index)
+    if match is None:
+        rows = await read_rows(page, stream, first, min(ROWS, max(0, info.next_index - first)), view)
+        after = rows[-1].index + 1 if rows else first
+    else:
+        end = min(info.next_index, first + page.count("most", LOOKED_MAX, LOOKED_MOST))
+        rows, after = await _search(page, stream, first, end, view, match)
+    return Read(info, [each.partition for each in whole.partitions], match, rows, first, after)
+
+
+async def _search(
+    page: Page, stream: Stream, first: int, end: int, view: str, match: Match
+) -> tuple[list[MessageRow], int]:
+    """Returns the messages from `first` up to `end` that match, a page at most, and the index behind the last message
+    that was looked at. Ends earlier after LOOK_S seconds."""
+    rows: list[MessageRow] = []
+    at, gives_up_s = first, trio.current_time() + LOOK_S
+    while at < end and trio.current_time() < gives_up_s:
+        try:
+            found = await pull_counted(page.call.memory, stream, FromIndex(at), min(LOOKED_AT_ONCE, end - at))
+        except (AccessDenied, StreamNotFound):
+            raise
+        except ClientError as error:
+            # A damaged message fails the page that it is on; nobody can say whether it matches.
+            rows.append(MessageRow(at, None, Decoded("error", f"a page from here on cannot be searched: {error}")))
+            return rows, at + 1
+        for each in found.messages:
+            if match.fits(each) and each.index < end:
+                beginning = each.data[:ROW_BYTES_MAX]
+                cut = CutMessage(each.index, each.time_us, each.key, list(each.headers), len(each.data), beginning)
+                rows.append(_row(cut, view))
+                if len(rows) == ROWS:
+                    return rows, each.index + 1
+        at = found.resume_index if found.messages else end
+    return rows, min(at, end)
 
 
 async def show_next(page: Page) -> Response:
@@ -134,9 +224,13 @@ async def send_raw(page: Page) -> Response:
         found = await pull_counted(page.call.memory, stream, FromIndex(index), 1)
     if not found.messages or found.messages[0].index != index:
         raise Problem(404, "no-such-message", f"{name}/{number} has no message {index}")
-    file = f"{re.sub('[^A-Za-z0-9._-]', '_', name)[:80]}-{number}-{index}.bin"
+    file = f"{_file_name(name)}-{number}-{index}.bin"
     headers = {"content-disposition": f'attachment; filename="{file}"'}
     return answer_raw(found.messages[0].data, headers, "application/octet-stream")
+
+
+def _file_name(stream: str) -> str:
+    return re.sub("[^A-Za-z0-9._-]", "_", stream)[:80]
 
 
 async def read_rows(
