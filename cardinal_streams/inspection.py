@@ -83,6 +83,8 @@ def summarise_deliveries(application: Application, deliveries: Iterable[Delivery
                 summary.problem(f"{where}: block {event.hash.hex()} was given up: {event.missing}")
     for hash_ in machine.incomplete():
         summary.problem(f"block {hash_.hex()} is incomplete: {machine.why_incomplete(hash_)}")
+    if machine.put_off.position:
+        summary.problem("more blocks are incomplete at once than fit into memory, and some of them are not looked at")
     statistics = machine.statistics()
     summary.messages = sum(topic.messages for topic in topics.values())
     summary.duplicates = statistics.duplicates + statistics.late

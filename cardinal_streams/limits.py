@@ -25,14 +25,14 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a `Reassembler`, which rebuilds blocks from their messages.
+    """Limits of a `Reassembler`, which rebuilds blocks from their messages. What a limit drops is read again.
 
     `incomplete_max`: the largest number of incomplete blocks.
     `incomplete_bytes_max`: the most memory for the keys and values of all incomplete blocks, in bytes.
-    `idle_messages_max`: an incomplete block is evicted when more than this number of messages have arrived since the
-    block's last message.
+    `idle_messages_max`: an incomplete block is given up when more than this number of messages have arrived since the
+    block's last message. The block is read again if another message of it comes.
     `finished_max`: the number of finished blocks whose hashes are remembered, so that late duplicates of their messages
-    are recognised.
+    are recognised; also of blocks that were given up. If this number was given up, further blocks stay in memory.
     """
 
     incomplete_max: int = 4_096
@@ -42,12 +42,12 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a `ChainOrder`, which puts blocks into the order of the chain.
+    """Limits of a `ChainOrder`, which puts blocks into the order of the chain. What a limit drops is read again.
 
     The chain itself is not limited here: it has at most `reorg_threshold` + 1 blocks.
 
     `waiting_max`: the largest number of waiting blocks, which are blocks of forks and blocks whose parent has not
-    arrived.
+    arrived. It must be larger than the number of blocks that forks have within `reorg_threshold` blocks of the head.
     `waiting_bytes_max`: the most memory for all waiting blocks, in bytes.
     `remembered_max`: the number of remembered hashes of blocks that are final or were rejected.
     """
@@ -60,7 +60,7 @@ class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a `ChainConsumer`, and of the parts that it consists of.
 
-    `held_max`: the largest number of complete blocks that are kept until a running reorg ends.
+    `held_max`: the largest number of complete blocks that are kept until a running reorg ends. Others are read again.
     `announced_max`: the largest number of reorgs that were announced and are not finished.
     `reorgs_max`: the number of finished reorgs that are remembered, so that repetitions are recognised.
     `unfinished_max`: the largest number of updates that the application has received but not finished. At this number

@@ -4,11 +4,13 @@
      "position": "topic:partition=offset;…", "history": "",
      "open_reorgs": [{"hash": "0x…", "number": 5, "offset": 0, "is_begun": true, "removed_weight": "0x…"}],
      "finished_reorgs": [{"ancestor": "0x…"}],
-     "read": "topic:partition=offset;…", "needed": ["0x…"], "created": "topic:partition=microseconds;…"}
+     "read": "topic:partition=offset;…", "needed": ["0x…"], "created": "topic:partition=microseconds;…",
+     "given_up": {"0x…": "topic:partition=offset;…"}}
 
 Older programs wrote a `first_block` with each finished reorg; nobody reads it any more.
 `position`, `history` and `read` are resumption tokens (see the module `resumption`). `created` has the same form, and
-is left out if the transport does not say when its topics were created. `Checkpoint` explains the fields.
+is left out if the transport does not say when its topics were created. `given_up` is left out if there are no such
+blocks. `Checkpoint` explains the fields.
 A `CheckpointStore` saves the text; this module does not.
 """
 
@@ -58,6 +60,7 @@ class CheckpointText(msgspec.Struct, forbid_unknown_fields=True):
     read: str = ""
     needed: list[str] = []
     created: str | msgspec.UnsetType = msgspec.UNSET
+    given_up: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 _READER = msgspec.json.Decoder(CheckpointText)
@@ -76,6 +79,7 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
             format_token(checkpoint.read),
             [_hex(hash_) for hash_ in checkpoint.needed],
             format_token(checkpoint.created) if checkpoint.created else msgspec.UNSET,
+            {_hex(hash_): format_token(each) for hash_, each in checkpoint.given_up.items()} or msgspec.UNSET,
         )
     )
 
@@ -86,6 +90,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         found = _READER.decode(text)
         position, history, read = map(parse_token, (found.position, found.history, found.read))
         created = parse_token(found.created or "")
+        given_up = {_hash(hash_): parse_token(token) for hash_, token in (found.given_up or {}).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, ResumptionError) as error:
         raise CheckpointError(f"the text is no checkpoint: {error}") from error
     if found.version != VERSION:
@@ -101,6 +106,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         read=read,
         needed=tuple(map(_hash, found.needed)),
         created=created,
+        given_up=given_up,
     )
 
 

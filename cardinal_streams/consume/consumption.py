@@ -49,6 +49,8 @@ class Machine(Protocol):
 
     def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
 
+    def at_end(self) -> list[Any]: ...
+
     def checkpoint(self) -> Checkpoint: ...
 
     def why_incomplete(self, hash_: bytes) -> Missing: ...
@@ -100,6 +102,8 @@ class Consumption(Generic[M, T]):
             if feed is not None:
                 self._hand_over(feed)
                 await anyio.lowlevel.checkpoint()
+            elif self._is_at_end() and (events := self.machine.at_end()):
+                self.handle(events)
             elif self._may_end():
                 await self.save()
                 raise StopAsyncIteration
@@ -161,8 +165,13 @@ class Consumption(Generic[M, T]):
             elif isinstance(event, CloseReorgChannel):
                 self._feeds.close(event.hash)
             elif isinstance(event, ReadAgain):
-                self._feeds.close(None)
-                self._feeds.open(None, self._topics, {})
+                self._feeds.close(event.ancestor)
+                if event.ancestor is None:
+                    self._read.update(event.position)
+                    self._feeds.open(None, self._topics, event.position)
+                else:
+                    self._channel_offsets.put(event.ancestor, min(event.position.values()))
+                    self.open_channel(event.ancestor)
             if self._on_event is not None:
                 self._on_event(event)
 
@@ -220,6 +229,11 @@ class Consumption(Generic[M, T]):
     def _is_allowed(self, feed: Feed) -> bool:
         feeds = self.machine.feeds
         return feeds.normal if feed.ancestor is None else feed.ancestor in feeds.channels
+
+    def _is_at_end(self) -> bool:
+        """Whether all feeds that may be read now were read to their present ends, as far as these are known."""
+        lags = self.lags().values()
+        return self._feeds.all_ended(self._is_allowed) or (bool(lags) and max(lags) <= 0)
 
     def _may_end(self) -> bool:
         """Whether the iteration may end: all feeds that may be read now were read to their end.

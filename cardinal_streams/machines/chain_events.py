@@ -66,7 +66,8 @@ class DropReason(enum.Enum):
     it belongs to a reorg that was given up.
     BANNED: the application wants another block with this number, or the block descends from a banned block.
     NUMBER: the block's number is not higher than its parent's number.
-    MEMORY: the limits for blocks in memory were exceeded.
+    MEMORY: the limits for blocks in memory were exceeded. The block must be given to the `ChainOrder` again when the
+    chain has grown. A `ChainConsumer` reads it again, and reports it only if nothing but a Reorg message leads to it.
     """
 
     OLD = "old"
@@ -76,12 +77,16 @@ class DropReason(enum.Enum):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A block was dropped. Blocks that are dropped for the reason OLD are only counted, and cause no event."""
+    """A block was dropped. Blocks that are dropped for the reason OLD are only counted, and cause no event.
+
+    `offsets`: where the messages of the block are (see `CompleteBatch`).
+    """
 
     hash: bytes
     number: int
     weight: int
     reason: DropReason
+    offsets: dict[str, int] = {}
 
 
 ChainEvent: TypeAlias = ChainUpdate | Revert | NeedsReorg | Dropped

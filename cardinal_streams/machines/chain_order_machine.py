@@ -28,9 +28,11 @@ each block must follow the one before. The removed blocks are kept like the bloc
 that arrive early are kept too.
 
 Memory. Besides the chain, the machine keeps at most `waiting_max` blocks with `waiting_bytes_max` bytes: blocks of
-forks, and blocks whose parent is missing. Beyond these limits it drops the block that it has kept longest, and returns
-an event. When a block becomes final, the kept blocks with its number or a lower number are dropped, unless they are
-heavier than the head. Heavier blocks are kept until a later check finds that the head is at least as heavy.
+forks, and blocks whose parent is missing. Beyond these limits it drops a block and returns an event, so that the caller
+can give the block again later: first the lightest end of a fork, then a block that only a Reorg message can put on the
+chain, else the block with the highest number, which the chain reaches last. When a block becomes final, the kept blocks
+with its number or a lower number are dropped, unless they are heavier than the head. Heavier blocks are kept until a
+later check finds that the head is at least as heavy.
 
 The module `fork_tree` explains why the tree of blocks is not the one of `block_manager`.
 """
@@ -213,6 +215,11 @@ class ChainOrder:
         """Returns the blocks that another `ChainOrder` needs in order to reach the same state."""
         return iter([node.batch for node in (*self._state.chain, *self._state.waiting) if node.batch is not None])
 
+    def blocks(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
+        """Returns the hashes of the blocks of the chain that are in memory, and of the waiting blocks."""
+        state = self._state
+        return frozenset(node.hash for node in state.chain), frozenset(node.hash for node in state.waiting)
+
     def statistics(self) -> ChainStatistics:
         state = self._state
         head = state.chain.head
@@ -250,7 +257,7 @@ class ChainOrder:
         if self._told is not None and batch.hash not in state.chain:
             return Place.FOLLOWS
         if node is not None:
-            return Place.KNOWN if node.batch is not None or state.chain.is_final else Place.FILLS
+            return Place.FILLS if node.batch is None else Place.KNOWN
         if own_fate is Fate.FINAL:
             return Place.KNOWN
         parent = state.tree.find(batch.parent)

@@ -190,7 +190,21 @@ class ChainState:
     def keep_limits(self, events: list[ChainEvent]) -> None:
         limits = self.limits
         while len(self.waiting) > limits.waiting_max or self.waiting.size_bytes > limits.waiting_bytes_max:
-            self.drop(self.waiting.oldest(), DropReason.MEMORY, events)
+            self.drop(self._needed_last(), DropReason.MEMORY, events)
+
+    def _needed_last(self) -> Node:
+        """Returns the waiting block that the chain needs last: the lightest end of a fork, which only a heavier child
+        can bring to the chain; else one that only a Reorg message can bring there; else the one with the highest
+        number. The choice depends on the blocks alone. So each time that the dropped blocks come again, other blocks
+        with lower numbers stay, until the chain has reached them all."""
+        tree, waiting = self.tree, self.waiting
+        forks = [child for node in self.chain for child in tree.children(node.hash) if child.hash in waiting]
+        ends = [node for fork in forks for node in tree.subtree(fork) if not tree.children(node.hash)]
+        if ends:
+            return min(ends, key=lambda node: (node.weight, node.hash))
+        final_number = self.chain.final_number
+        deep = [node for node in waiting if final_number is not None and (node.number or 0) <= final_number]
+        return max(deep, key=lambda node: (node.number or 0, node.hash), default=None) or waiting.highest()
 
     def drop(self, node: Node, reason: DropReason, events: list[ChainEvent]) -> None:
         """Drops one waiting block. Its children stay in the tree."""
@@ -203,7 +217,7 @@ class ChainState:
         """Counts a dropped block, and adds a `Dropped` event unless the reason is OLD."""
         self.dropped[reason] += 1
         if reason is not DropReason.OLD:
-            events.append(Dropped(batch.hash, batch.number, batch.weight, reason))
+            events.append(Dropped(batch.hash, batch.number, batch.weight, reason, batch.offsets))
 
     @property
     def weight_of_head(self) -> int:

@@ -36,11 +36,16 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """The I/O code must read the normal feed (the application's topics) again, from the earliest message that the
-    transport has.
+    """The I/O code must read the normal feed (the application's topics) again, or the reorg channel of `ancestor`.
 
-    A reorg ended lighter than the blocks that it had removed, and these blocks are not in memory any more.
+    `position`: by source, the offset at which reading begins. A source that is not in `position` is read from its
+    earliest message.
+    A bound of memory made the consumer drop blocks that are needed now; or a reorg ended lighter than the blocks that
+    it had removed, and these blocks are not in memory any more.
     """
+
+    position: dict[str, int]
+    ancestor: bytes | None = None
 
 
 class ReorgRefused(msgspec.Struct, frozen=True):
@@ -114,6 +119,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `finished_reorgs`: the common ancestors of the reorgs of which a section has ended, complete or not.
     `read`: the offset up to which a source was read before the restart. Messages before that offset arrive again, and
     count only if their block is in `needed` (see the module `reread`).
+    `given_up`: by hash, where the blocks begin that were given up after a long silence. If another message of such a
+    block comes, the block is read again.
     `created`: when each source was created, in microseconds since 1970; empty if the transport does not say it. A
     source that was created at another time is another stream, in which the offsets mean nothing.
     The dicts have one offset for each source ("topic:partition").
@@ -127,6 +134,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     read: dict[str, int] = {}
     needed: tuple[bytes, ...] = ()
     created: dict[str, int] = {}
+    given_up: dict[bytes, dict[str, int]] = {}
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ state repeats no finished update, skips no update, and has all blocks in memory 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -37,6 +38,7 @@ from cardinal_streams.machines.consumer_events import (
     ReadAgain,
 )
 from cardinal_streams.machines.missing import Missing
+from cardinal_streams.machines.reading_again import begin_again, needed_again
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Outdated, ReassemblyEvent
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.machines.reorg_machine import ReorgProtocol
@@ -74,12 +76,19 @@ class ChainConsumer:
         self._before = checkpoint
         self._start = checkpoint.start
         self._tracked = tracked
-        self._normal = Reassembler(tracked, limits.reassembly)
+        self._normal = Reassembler(tracked, limits.reassembly, keeps_oldest=checkpoint.start is not None)
+        self._normal.resume_given_up(checkpoint.given_up, checkpoint.read)
         self._reread = Reread(checkpoint.read, checkpoint.needed)
+        # The lowest number above the head of a complete block that was put off, infinite for forks alone; the head when
+        # reading again began; and the blocks that waited each time at the end of the log, with this chain.
+        self._put_off_from: float | None = None
+        self._head_before: Start | None = None
+        self._states_seen: tuple[frozenset[bytes], set[frozenset[bytes]]] = (frozenset(), set())
         # By source, the offset up to which it must be read again until the chain has all blocks that it had.
         self._to_reread = {
             source: end for source, end in checkpoint.read.items() if checkpoint.position.get(source, end) < end
         }
+        self._needed_before = checkpoint.needed
         self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
@@ -151,6 +160,19 @@ class ChainConsumer:
         if self._to_reread and offset + 1 >= self._to_reread.get(source, offset + 2):
             del self._to_reread[source]
             self._follow(self._reorgs.open_channels(self._can_revert), out)
+        if self._normal.put_off.position and self._may_read_again(at_end=False):
+            self._read_again(out)
+        return out
+
+    def at_end(self) -> list[ConsumerEvent]:
+        """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, and
+        there is room or need for them now, a `ReadAgain`."""
+        out: list[ConsumerEvent] = []
+        self._follow(self._reorgs.read_again(), out)
+        if self._reorgs.active is None and self._normal.put_off.position:
+            self._normal.keeps_oldest = True
+            if self._may_read_again(at_end=True):
+                self._read_again(out)
         return out
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
@@ -198,8 +220,7 @@ class ChainConsumer:
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint to save now. This visits all blocks in memory: do not call it for every message."""
-        needed = self._normal.low_water()
-        needed_blocks = set(self._normal.incomplete())
+        needed, needed_blocks, read = needed_again(self._normal, self._reread)
         for batch in self._needed_batches():
             needed_blocks.add(batch.hash)
             for source, offset in batch.offsets.items():
@@ -230,8 +251,9 @@ class ChainConsumer:
             history=history,
             open_reorgs=open_reorgs,
             finished_reorgs=self._reorgs.finished(),
-            read=self._reread.read(seen),
+            read=read,
             needed=self._reread.needed(needed_blocks, self._normal.has_finished),
+            given_up=self._normal.given_up(),
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
@@ -267,7 +289,8 @@ class ChainConsumer:
     def _can_revert(self, hash_: bytes, number: int) -> bool:
         """Whether the chain can go back to this block. After a restart, only the last block of the chain is known until
         the others are read again; until then a lower number does not prove that the block is on the chain."""
-        return self._chain.can_revert(hash_, number, is_whole=not self._to_reread)
+        is_whole = not self._to_reread and not self._normal.lacks(self._needed_before)
+        return self._chain.can_revert(hash_, number, is_whole=is_whole)
 
     def _bad_message(self, source: str, offset: int, error: MessageError) -> list[ConsumerEvent]:
         self._bad_messages += 1
@@ -282,11 +305,44 @@ class ChainConsumer:
                 for ancestor in self._reorgs.with_kept_blocks():
                     self._adopt_heavier(ancestor, out)
             return
-        self._held.append(batch)
-        if len(self._held) > self.limits.held_max:
-            lost = self._held.popleft()
-            self._normal.forget(lost.hash)
-            out.append(Dropped(lost.hash, lost.number, lost.weight, DropReason.MEMORY))
+        if len(self._held) >= self.limits.held_max:
+            self._put_off(Dropped(batch.hash, batch.number, batch.weight, DropReason.MEMORY, batch.offsets))
+        else:
+            self._held.append(batch)
+
+    def _put_off(self, block: Dropped) -> None:
+        """Notes that a complete block was dropped to save memory, and must be read again when the chain has grown."""
+        self._normal.forget(block.hash)
+        self._normal.put_off.add(block.hash, block.offsets)
+        head = self._chain.head
+        number = block.number if head is None or block.number > head.number else math.inf
+        self._put_off_from = number if self._put_off_from is None else min(self._put_off_from, number)
+
+    def _may_read_again(self, *, at_end: bool) -> bool:
+        if self._put_off_from is not None and self._reorgs.active is None:
+            head = self._chain.head
+            if at_end and self._is_new_state():
+                return True
+            if head is not None and head.number + 1 >= self._put_off_from and head != self._head_before:
+                return True
+        return self._normal.may_read_again(at_end=at_end)
+
+    def _is_new_state(self) -> bool:
+        """Whether the chain and the waiting blocks differ from those at earlier ends of the log. Otherwise another
+        reading would change nothing."""
+        chain, waiting = self._chain.blocks()
+        if chain != self._states_seen[0]:
+            self._states_seen = (chain, set())
+        is_new = waiting not in self._states_seen[1]
+        self._states_seen[1].add(waiting)
+        return is_new
+
+    def _read_again(self, out: list[ConsumerEvent]) -> None:
+        """Asks for the messages of the blocks that were put off."""
+        channels = self._channel_sources.keys()
+        event, self._before, self._reread, _ = begin_again(self._normal, self._reread, self._before, channels)
+        self._put_off_from, self._head_before = None, self._chain.head
+        out.append(event)
 
     def _follow(self, steps: Sequence[ReorgStep], out: list[ConsumerEvent]) -> None:
         """Applies the steps of the Reorg protocol to the chain, and collects the events for the I/O code."""
@@ -329,12 +385,14 @@ class ChainConsumer:
             self._settle(step.hash)
         if end.read_again:
             known = self._before.position.keys() | self._normal.high_water().keys()
-            self._before = Checkpoint(start=None, position=dict.fromkeys(known - self._channel_sources.keys(), 0))
-            self._normal = Reassembler(self._tracked, self.limits.reassembly)
+            position = dict.fromkeys(known - self._channel_sources.keys(), 0)
+            self._before = Checkpoint(start=None, position=position)
+            self._normal = Reassembler(self._tracked, self.limits.reassembly, keeps_oldest=True)
             self._reread = NOTHING_READ
             self._to_reread.clear()
+            self._put_off_from = None
             self._set_floor(out)
-            out.append(ReadAgain())
+            out.append(ReadAgain(position))
         self._publish(end.events, out)
         held = tuple(self._held)
         self._held.clear()
@@ -352,8 +410,15 @@ class ChainConsumer:
         are now too old, and opens the reorg channels whose common ancestor the chain has reached. A block that was
         dropped to save memory is accepted again if it is delivered again."""
         for event in events:
+            if isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
+                final_number = self._chain.final_number
+                if final_number is None or event.number > final_number:
+                    self._put_off(event)
+                    continue
+                self._normal.forget(event.hash)
             out.append(event)
             if isinstance(event, ChainUpdate | Revert):
+                self._normal.keeps_oldest = True
                 if self._next_settles:
                     self._reverts.setdefault(id(event), None)
                     self._next_settles = False
@@ -361,8 +426,6 @@ class ChainConsumer:
                 self._set_floor(out)
                 self._reorgs.release(self._chain.is_final)
                 self._follow(self._reorgs.open_channels(self._can_revert), out)
-            elif isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
-                self._normal.forget(event.hash)
 
     def _set_floor(self, out: list[ConsumerEvent]) -> None:
         final_number, head = self._chain.final_number, self._chain.head

@@ -16,7 +16,10 @@ right numbers. A key is dropped when the consumer does not want its longest anno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+
+import msgspec
 
 from cardinal_streams.machines.missing import MISSING_ITEMS_SHOWN, Missing, MissingState
 from cardinal_streams.machines.reassembly_events import DUPLICATE, TAKEN, UNANNOUNCED, Outcome
@@ -29,8 +32,27 @@ from cardinal_streams.prefixes import Tracked
 ENTRY_BYTES = 120
 
 
+class GivenUp(msgspec.Struct, frozen=True):
+    """A block that was given up because no message of it came for long.
+
+    `offsets`: by source, where its messages begin. `high_water`: by source, how far it was read at that time.
+    `lacks`: what was missing then. `is_open`: whether its Batch message had arrived.
+    """
+
+    offsets: dict[str, int]
+    high_water: dict[str, int]
+    lacks: Missing
+    is_open: bool
+
+    def missing(self) -> Missing:
+        return self.lacks
+
+
 class PendingBlock:
     """One block that is not complete yet.
+
+    `born` and `touched`: the numbers of the first and of the last message of the block, counted over all blocks.
+    `is_too_large`: whether its contents were dropped because they need too much memory.
 
     The `keep_…` methods take messages before the block's Batch message (the list of its contents) arrives. The `take_…`
     methods take messages after that.
@@ -44,10 +66,12 @@ class PendingBlock:
         "_unwanted",
         "_unwanted_ids",
         "batch",
+        "born",
         "deletes",
         "hash",
         "headers",
         "high_water",
+        "is_too_large",
         "items",
         "missing_count",
         "offsets",
@@ -58,8 +82,10 @@ class PendingBlock:
         "wanted_ids",
     )
 
-    def __init__(self, hash_: bytes) -> None:
+    def __init__(self, hash_: bytes, born: int = 0) -> None:
         self.hash = hash_
+        self.born = born
+        self.is_too_large = False
         self.batch: Batch | None = None
         self.values: dict[str, bytes] = {}
         self.deletes: set[str] = set()
@@ -75,6 +101,15 @@ class PendingBlock:
         self._unwanted: frozenset[str] = frozenset()
         self._unwanted_ids: frozenset[bytes] = frozenset()
         self._lengths: tuple[int, ...] = ()
+
+    def rank(self) -> tuple[float, int]:
+        """Returns a key for sorting: the block that is needed last has the highest one."""
+        return (math.inf if self.batch is None else self.batch.number, self.born)
+
+    def empty(self) -> None:
+        """Drops the contents."""
+        self.values, self.deletes, self.headers, self.items = {}, set(), {}, {}
+        self.size_bytes = 0
 
     def keep_value(self, key: str, value: bytes) -> Outcome:
         if key in self.values:

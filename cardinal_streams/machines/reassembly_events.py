@@ -72,8 +72,10 @@ class Outdated(msgspec.Struct, frozen=True):
 class EvictionReason(enum.Enum):
     """The reason why a `Reassembler` evicted an incomplete block.
 
-    MEMORY: a memory limit was exceeded, and no other incomplete block had waited longer for a message.
-    IDLE: more than `idle_messages_max` messages have arrived since the block's last message.
+    MEMORY: a memory limit was exceeded. The block is read again, and there is no event, unless it alone exceeds the
+    limit: then it can become complete only with a higher limit.
+    IDLE: more than `idle_messages_max` messages have arrived since the block's last message. If another message of the
+    block comes, the block is read again.
     CLOSED: the reorg channel of the block ended.
     """
 
@@ -83,7 +85,7 @@ class EvictionReason(enum.Enum):
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """An incomplete block was removed from memory. `missing` tells which messages were missing."""
+    """An incomplete block was given up. `missing` tells which messages were missing."""
 
     hash: bytes
     reason: EvictionReason

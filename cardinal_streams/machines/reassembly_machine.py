@@ -13,10 +13,16 @@ is complete or given up as too old. The machine checks after every message wheth
 Batch, header, item or key is used. Repetitions are dropped, even if their contents differ.
 
 Memory. The machine holds at most `incomplete_max` incomplete blocks with `incomplete_bytes_max` bytes. Beyond these
-limits it evicts the block that has waited longest for a message, and returns an event that names the missing messages.
-It also evicts a block when more than `idle_messages_max` messages have arrived since the block's last message: a late
-duplicate can begin a block that never becomes complete. If the messages of an evicted block are delivered again, the
-block is built again.
+limits it puts blocks off: it drops them, and notes from which offsets their messages must be read again (`put_off`). A
+machine that `keeps_oldest` puts off the newest blocks: first blocks without a Batch message, then those with the
+highest numbers. So the blocks that are needed first stay, and each reading of the log completes some. A machine that
+does not keep the oldest blocks puts off the one that has waited longest for a message, which is better while it is
+unknown which blocks can become complete at all: those whose other messages are deleted never can.
+
+The machine gives a block up when more than `idle_messages_max` messages have arrived since the block's last message: a
+late duplicate can begin a block that never becomes complete. If a new message of it comes nevertheless, the block is
+put off: its messages must be read again. One block that needs more than `incomplete_bytes_max` bytes alone is given up
+for good, but still counts as incomplete, so that a consumer with a higher limit reads it again.
 
 Blocks that are too old (`set_floor`) are dropped and counted. The machine remembers the hashes of the last
 `finished_max` finished blocks. An older finished block is returned a second time if it is delivered again.
@@ -25,13 +31,14 @@ Blocks that are too old (`set_floor`) are dropped and counted. The machine remem
 from __future__ import annotations
 
 import enum
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from cardinal_streams.limits import DEFAULT_REASSEMBLY_LIMITS, ReassemblyLimits
 from cardinal_streams.machines.missing import Missing, MissingState
-from cardinal_streams.machines.pending_block import PendingBlock
+from cardinal_streams.machines.pending_block import GivenUp, PendingBlock
 from cardinal_streams.machines.reassembly_events import (
     FIRST_REFUSAL,
     OLD,
@@ -44,6 +51,7 @@ from cardinal_streams.machines.reassembly_events import (
     ReassemblyStatistics,
     Refused,
 )
+from cardinal_streams.machines.reread import PutOff
 from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
@@ -61,6 +69,8 @@ from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.recent import RecentMap
 
 NOTHING: tuple[ReassemblyEvent, ...] = ()
+# The number of further messages that may add to a recall, so that many blocks are read again at once.
+RECALL_MESSAGES = 10_000
 
 
 class BlockState(enum.Enum):
@@ -76,9 +86,27 @@ class Reassembler:
     the sizes of the blocks in `_blocks`.
     """
 
-    def __init__(self, tracked: Tracked = TRACK_ALL, limits: ReassemblyLimits = DEFAULT_REASSEMBLY_LIMITS) -> None:
+    def __init__(
+        self,
+        tracked: Tracked = TRACK_ALL,
+        limits: ReassemblyLimits = DEFAULT_REASSEMBLY_LIMITS,
+        *,
+        keeps_oldest: bool = False,
+    ) -> None:
         self.tracked = tracked
         self.limits = limits
+        self.keeps_oldest = keeps_oldest
+        self.put_off = PutOff(limits.finished_max)
+        self._given_up: RecentMap[bytes, GivenUp] = RecentMap(limits.finished_max)
+        # At this number of blocks or of bytes there is room to read again what was put off; None if nothing was.
+        self._room_at: tuple[float, float] | None = None
+        # The blocks that were incomplete when the log was read to its end the last time.
+        self._incomplete_before: frozenset[bytes] = frozenset()
+        # When so many messages have arrived, blocks that were given up and got a message since are read again.
+        self._recall_at = math.inf
+        # The blocks that are read again. They are not given up, so that each reading of the log completes some.
+        self._read_again: RecentMap[bytes, None] = RecentMap(limits.finished_max)
+        self._gives_idle_up = True
         self._blocks_max, self._bytes_max = limits.incomplete_max, limits.incomplete_bytes_max
         self._blocks: OrderedDict[bytes, PendingBlock] = OrderedDict()
         self._finished: RecentMap[bytes, None] = RecentMap(limits.finished_max)
@@ -106,11 +134,11 @@ class Reassembler:
             return self._pass_on(message)
         of_block: Any = message
         block = self._blocks.get(of_block.hash)
-        if block is None:
-            block = PendingBlock(of_block.hash)
-            if block.hash in self._finished:
-                self._outcomes[_FINISHED[kind](self, block, of_block, [])] += 1
+        if block is None or block.is_too_large:
+            if block is not None or of_block.hash in self._finished:
+                self._outcomes[Outcome.LATE] += 1
                 return NOTHING
+            block = PendingBlock(of_block.hash, self._messages)
             self._blocks[block.hash] = block
         known = block.offsets.get(source)
         if known is None or offset < known:
@@ -121,6 +149,8 @@ class Reassembler:
         outcome = row[kind](self, block, of_block, events)
         self._outcomes[outcome] += 1
         self._bytes += block.size_bytes - before
+        if self._given_up:
+            self._recall(block, source, offset)
         self._settle(block, outcome, events)
         return events
 
@@ -133,10 +163,55 @@ class Reassembler:
 
     def why_incomplete(self, hash_: bytes) -> Missing:
         """Returns the messages that the block with this hash lacks."""
-        block = self._blocks.get(hash_)
+        block = self._blocks.get(hash_) or self._given_up.find(hash_)
         if block is not None:
             return block.missing()
         return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
+
+    def may_read_again(self, *, at_end: bool) -> bool:
+        """Whether to read again now what was put off or must be recalled. `at_end`: all that the log has was read, so
+        no incomplete block becomes complete by reading on."""
+        room = self._room_at
+        if self._recall_at < math.inf and (at_end or self._messages >= self._recall_at):
+            return True
+        if room is None:
+            return False
+        if len(self._blocks) < room[0] or self._bytes < room[1]:
+            return True
+        if not at_end:
+            return False
+        incomplete = frozenset(self._blocks)
+        if incomplete == self._incomplete_before:
+            # All that is in memory lacks a message that the log does not have. What has no Batch may not be a block.
+            return self._give_up_early()
+        self._incomplete_before = incomplete
+        return True
+
+    def lacks(self, hashes: Iterable[bytes]) -> bool:
+        """Whether one of these blocks was put off or given up."""
+        put_off = self.put_off.hashes
+        return put_off is None or any(hash_ in put_off or hash_ in self._given_up for hash_ in hashes)
+
+    def begin_again(self, sources: Iterable[str]) -> PutOff:
+        """Forgets how far these sources were read, because they are read again. Returns what was put off until now."""
+        for source in sources:
+            self._high_water.pop(source, None)
+        put_off, self.put_off = self.put_off, PutOff(self.limits.finished_max)
+        for hash_ in put_off.hashes or ():
+            self._read_again.put(hash_, None)
+        self._gives_idle_up = put_off.hashes is not None
+        self._room_at, self._recall_at = None, math.inf
+        return put_off
+
+    def given_up(self) -> dict[bytes, dict[str, int]]:
+        """Returns, by hash, the offsets of the blocks that were given up and can still become complete."""
+        return {hash_: block.offsets for hash_, block in self._given_up.items()}
+
+    def resume_given_up(self, given_up: Mapping[bytes, Mapping[str, int]], read: Mapping[str, int]) -> None:
+        """Continues with the blocks that were given up before a restart. `read`: by source, how far it was read."""
+        for hash_, offsets in given_up.items():
+            high_water = {source: end - 1 for source, end in read.items()}
+            self._given_up.put(hash_, GivenUp(dict(offsets), high_water, Missing(MissingState.UNKNOWN), True))
 
     def incomplete(self) -> Iterator[bytes]:
         """Returns the hashes of all incomplete blocks, first the block that has waited longest for a message."""
@@ -206,6 +281,7 @@ class Reassembler:
         assert len(self._blocks) <= self.limits.incomplete_max
         assert self._bytes <= self.limits.incomplete_bytes_max
         assert all(block.batch is None or block.missing_count > 0 for block in self._blocks.values())
+        assert len(self._given_up) <= self.limits.finished_max
 
     def _pass_on(self, message: Message) -> Sequence[ReassemblyEvent]:
         if isinstance(message, Reorg | ReorgComplete | ReorgAbandoned):
@@ -217,6 +293,7 @@ class Reassembler:
         """Ends the work on one message: returns the block if it is complete, and evicts blocks beyond the limits."""
         if block.batch is not None and block.missing_count == 0:
             self._drop(block)
+            self._forget_given_up(block.hash)
             self._finished.put(block.hash, None)
             self._completed += 1
             events.append(Completed(block.finish(self.tracked)))
@@ -226,16 +303,74 @@ class Reassembler:
             self._blocks.move_to_end(block.hash)
             block.touched = self._messages
             while self._bytes > self._bytes_max or len(self._blocks) > self._blocks_max:
-                events.append(self._evict(next(iter(self._blocks.values())), EvictionReason.MEMORY))
-            if self._messages >= self._idle_check_at:
+                self._make_room(block, events)
+            if self._messages >= self._idle_check_at and self._gives_idle_up:
                 self._evict_idle(events)
+
+    def _make_room(self, last: PendingBlock, events: list[ReassemblyEvent]) -> None:
+        """Puts one block off. `last`: the block of the last message."""
+        if last.size_bytes > self._bytes_max:
+            last.is_too_large = True
+            self._bytes -= last.size_bytes
+            self._evicted[EvictionReason.MEMORY] += 1
+            events.append(Evicted(last.hash, EvictionReason.MEMORY, last.missing()))
+            last.empty()
+            return
+        if not self.keeps_oldest:
+            victim = next(block for block in self._blocks.values() if not block.is_too_large)
+        elif last.batch is None and last.born == self._messages:
+            victim = last
+        else:
+            victim = max(self._blocks.values(), key=PendingBlock.rank)
+        self._drop(victim)
+        self._evicted[EvictionReason.MEMORY] += 1
+        self.put_off.add(victim.hash, victim.offsets)
+        given_up = self._given_up.find(victim.hash)
+        if given_up is not None:
+            self.put_off.add(victim.hash, given_up.offsets)
+            self._given_up.discard(victim.hash)
+        self._room_at = (len(self._blocks) / 2, self._bytes / 2)
+
+    def _recall(self, block: PendingBlock, source: str, offset: int) -> None:
+        """Puts a block off that was given up, if a message of it has come since: it must be read from its beginning."""
+        given_up = self._given_up.find(block.hash)
+        if given_up is None or offset <= given_up.high_water.get(source, -1):
+            return
+        if block.batch is not None or given_up.is_open:
+            self._given_up.discard(block.hash)
+            self.put_off.add(block.hash, given_up.offsets)
+            self._recall_at = min(self._recall_at, self._messages + RECALL_MESSAGES)
 
     def _evict_idle(self, events: list[ReassemblyEvent]) -> None:
         for block in tuple(self._blocks.values()):
             if block.touched + self.limits.idle_messages_max >= self._messages:
                 self._idle_check_at = block.touched + self.limits.idle_messages_max + 1
                 return
-            events.append(self._evict(block, EvictionReason.IDLE))
+            if not block.is_too_large and block.hash not in self._read_again:
+                if len(self._given_up) >= self.limits.finished_max:
+                    # One more block that must be remembered would be one too many: this one stays in memory.
+                    self._idle_check_at = self._messages + self.limits.idle_messages_max
+                    return
+                self._give_up(block)
+                events.append(self._evict(block, EvictionReason.IDLE))
+
+    def _give_up_early(self) -> bool:
+        """Gives up the blocks without a Batch message, as many as may be remembered. Whether there were any."""
+        room = self.limits.finished_max - len(self._given_up)
+        early = [block for block in self._blocks.values() if block.batch is None][: max(room, 0)]
+        for block in early:
+            self._give_up(block)
+            self._evict(block, EvictionReason.IDLE)
+        return bool(early)
+
+    def _give_up(self, block: PendingBlock) -> None:
+        offsets = dict(block.offsets)
+        before = self._given_up.find(block.hash)
+        if before is not None:
+            for source, offset in before.offsets.items():
+                offsets[source] = min(offset, offsets.get(source, offset))
+        known = GivenUp(offsets, dict(self._high_water), block.missing(), block.batch is not None)
+        self._given_up.put(block.hash, known)
 
     def _is_old(self, batch: Batch) -> bool:
         return batch.number < self._floor[0] and batch.weight <= self._floor[1]
@@ -247,6 +382,7 @@ class Reassembler:
 
     def _drop_old(self, block: PendingBlock) -> Outdated:
         self._drop(block)
+        self._forget_given_up(block.hash)
         self._finished.put(block.hash, None)
         self._old += 1
         return Outdated(block.hash)
@@ -254,6 +390,10 @@ class Reassembler:
     def _drop(self, block: PendingBlock) -> None:
         del self._blocks[block.hash]
         self._bytes -= block.size_bytes
+
+    def _forget_given_up(self, hash_: bytes) -> None:
+        if self._given_up:
+            self._given_up.discard(hash_)
 
     def _open(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Outcome:
         if self._is_old(message):

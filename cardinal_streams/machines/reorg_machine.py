@@ -35,7 +35,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.consumer_events import CloseReorgChannel, OpenReorg, OpenReorgChannel, ReorgRefused
+from cardinal_streams.machines.consumer_events import (
+    CloseReorgChannel,
+    OpenReorg,
+    OpenReorgChannel,
+    ReadAgain,
+    ReorgRefused,
+)
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.machines.reorg_steps import (
@@ -141,6 +147,18 @@ class ReorgProtocol:
                     steps.append(event)
         return steps
 
+    def read_again(self) -> list[ReorgStep]:
+        """Returns the steps after all readable channels were read to their ends: those with blocks that were put off to
+        save memory are read again."""
+        steps: list[ReorgStep] = []
+        for hash_ in self.readable():
+            channel = self._channels[hash_]
+            if channel.reassembler.put_off.position and channel.reassembler.may_read_again(at_end=True):
+                position = channel.reassembler.begin_again(()).position
+                channel.next_offset = min(channel.next_offset, *position.values())
+                steps.append(ReadAgain(position, hash_))
+        return steps
+
     def abandon(self, ancestor: bytes) -> list[ReorgStep]:
         """Gives up the reorg with this common ancestor. Returns no steps if the reorg is not active."""
         steps: list[ReorgStep] = []
@@ -221,7 +239,7 @@ class ReorgProtocol:
         assert all(len(channel.kept) <= self._limits.held_max for channel in channels)
 
     def _channel(self, reorg: OpenReorg) -> Channel:
-        return Channel(reorg, Reassembler(self._tracked, self._limits.reassembly))
+        return Channel(reorg, Reassembler(self._tracked, self._limits.reassembly, keeps_oldest=True))
 
     def _step(self, channel: Channel, given: ChannelInput, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         TRANSITIONS[channel.state, given](self, channel, batch, steps)

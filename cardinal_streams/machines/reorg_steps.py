@@ -10,7 +10,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from cardinal_streams.machines.consumer_events import CloseReorgChannel, OpenReorg, OpenReorgChannel, ReorgRefused
+from cardinal_streams.machines.consumer_events import (
+    CloseReorgChannel,
+    OpenReorg,
+    OpenReorgChannel,
+    ReadAgain,
+    ReorgRefused,
+)
 from cardinal_streams.machines.reassembly_events import Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.payload import CompleteBatch
@@ -58,7 +64,7 @@ class ReorgOver(msgspec.Struct, frozen=True):
 
 
 ChainStep: TypeAlias = RevertTo | ReorgBlock | WeighBlock | ReorgOver
-ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgRefused | Refused | Evicted
+ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReadAgain | ReorgRefused | Refused | Evicted
 
 
 class Channel:
@@ -100,7 +106,8 @@ class Channel:
         if self.state is ChannelState.ACTIVE:
             return self.offset
         needed = [offset for batch in self.kept.values() for offset in batch.offsets.values()]
-        return min([self.next_offset, *needed, *self.reassembler.low_water().values()])
+        needed += [*self.reassembler.low_water().values(), *self.reassembler.put_off.position.values()]
+        return min([self.next_offset, *needed])
 
     def forget(self) -> None:
         """Drops the kept blocks. They come again if their messages come again."""

@@ -1,4 +1,5 @@
-"""Recognises messages of finished blocks that arrive again after a restart. This module reads no messages itself.
+"""Notes what must be read again, and recognises messages of finished blocks that arrive again. This module reads no
+messages itself.
 
 After a restart, each source ("topic:partition") is read from the lowest offset that is still needed. From this offset
 on, some messages of finished blocks arrive again, but not always all messages of such a block. The consumer would then
@@ -8,6 +9,8 @@ ever, so the saved offsets would no longer grow.
 To prevent this, a checkpoint has two facts of the time of the save: the offset up to which each source was read
 (`read`), and the blocks that were still needed (`needed`). After a restart, a message before its source's `read` offset
 is used only if its block is in `needed`.
+
+The same happens when a consumer without enough memory has dropped blocks (`PutOff`) and reads the log again for them.
 """
 
 from __future__ import annotations
@@ -68,3 +71,26 @@ class Reread:
 
 
 NOTHING_READ = Reread({}, ())
+
+
+class PutOff:
+    """The blocks that were dropped to save memory, and that must be read again.
+
+    `position`: by source, the lowest offset of a message of these blocks.
+    `hashes`: the hashes of these blocks, or None if they were more than `hashes_max`.
+    """
+
+    __slots__ = ("_hashes_max", "hashes", "position")
+
+    def __init__(self, hashes_max: int) -> None:
+        self._hashes_max = hashes_max
+        self.position: dict[str, int] = {}
+        self.hashes: set[bytes] | None = set()
+
+    def add(self, hash_: bytes, offsets: Mapping[str, int]) -> None:
+        if self.hashes is not None:
+            self.hashes.add(hash_)
+            if len(self.hashes) > self._hashes_max:
+                self.hashes = None
+        for source, offset in offsets.items():
+            self.position[source] = min(offset, self.position.get(source, offset))

@@ -18,10 +18,12 @@ from cardinal_streams.machines.consumer_events import (
     Feeds,
     OpenReorg,
     OpenReorgChannel,
+    ReadAgain,
     UnorderedStatistics,
 )
 from cardinal_streams.machines.consumer_machine import NEW
 from cardinal_streams.machines.missing import Missing
+from cardinal_streams.machines.reading_again import begin_again, needed_again
 from cardinal_streams.machines.reassembly_events import Completed, Outdated
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.machines.reread import Reread
@@ -50,7 +52,11 @@ class UnorderedConsumer:
         self.limits = limits
         self._before = checkpoint
         self._machine = Reassembler(tracked, limits.reassembly)
+        self._machine.resume_given_up(checkpoint.given_up, checkpoint.read)
         self._reread = Reread(checkpoint.read, checkpoint.needed)
+        # The number of messages when the last reading for what was put off began, and how many it had.
+        self._began_again_at = self._completed_before = 0
+        self._again: int | None = 0
         self._unfinished: dict[bytes, Completed] = {}
         self._open = {reorg.hash: reorg.number for reorg in checkpoint.open_reorgs}
         self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
@@ -91,6 +97,33 @@ class UnorderedConsumer:
                 if isinstance(event, Completed):
                     self._unfinished[event.batch.hash] = event
                 out.append(event)
+        if self._machine.put_off.position and self._machine.may_read_again(at_end=False):
+            self._read_again(out)
+        return out
+
+    def at_end(self) -> list[ConsumerEvent | Completed]:
+        """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, a
+        `ReadAgain`.
+
+        Most of these blocks may lack messages that are deleted. So what is read again without completing a block is
+        read again only after as many messages came meanwhile.
+        """
+        out: list[ConsumerEvent | Completed] = []
+        machine, statistics = self._machine, self._machine.statistics()
+        if not machine.put_off.position:
+            machine.keeps_oldest = False
+            return out
+        since = statistics.messages - self._began_again_at
+        if self._again is None:
+            self._again = since
+        is_useful = statistics.completed > self._completed_before
+        if is_useful or since >= 2 * self._again or machine.may_read_again(at_end=True):
+            self._completed_before, self._began_again_at, self._again = statistics.completed, statistics.messages, None
+            machine.keeps_oldest = True
+            self._read_again(out)
+        else:
+            # Until then, the newest blocks come first.
+            machine.keeps_oldest = False
         return out
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
@@ -122,8 +155,8 @@ class UnorderedConsumer:
 
         A consumer that begins with it misses no block that is incomplete or unfinished now.
         """
-        needed = self._machine.low_water()
-        needed_blocks = {*self._machine.incomplete(), *self._unfinished}
+        needed, needed_blocks, read = needed_again(self._machine, self._reread)
+        needed_blocks |= self._unfinished.keys()
         for event in self._unfinished.values():
             for source, offset in event.batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
@@ -140,8 +173,9 @@ class UnorderedConsumer:
             position={source: position[source] for source in position.keys() - channels.keys()},
             history={source: position[source] for source in closed & (needed.keys() | unread)},
             open_reorgs=tuple(OpenReorg(hash_, n, offsets.get(hash_, 0)) for hash_, n in self._open.items()),
-            read=self._reread.read(seen),
+            read=read,
             needed=self._reread.needed(needed_blocks, self._machine.has_finished),
+            given_up=self._machine.given_up(),
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
@@ -161,6 +195,18 @@ class UnorderedConsumer:
         self._machine.check()
         assert all(hash_ == event.batch.hash for hash_, event in self._unfinished.items())
         assert len(self._open) <= self.limits.announced_max
+
+    def _read_again(self, out: list[ConsumerEvent | Completed]) -> None:
+        """Asks for the messages of the blocks that were put off."""
+        channels = dict(self._channel_sources.items())
+        event, self._before, self._reread, of_channels = begin_again(
+            self._machine, self._reread, self._before, channels.keys()
+        )
+        out.append(event)
+        for source, offset in of_channels.items():
+            ancestor = channels[source]
+            if ancestor in self._open:
+                out.append(ReadAgain({source: offset}, ancestor))
 
     def _announce(self, reorg: Reorg, out: list[ConsumerEvent | Completed]) -> None:
         if reorg.hash in self._open:

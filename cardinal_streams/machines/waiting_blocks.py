@@ -1,6 +1,6 @@
 """The waiting blocks: blocks of forks, and blocks whose parent is missing.
 
-This module finds the block that has waited longest, and all blocks up to a given number. It does not know which block
+This module finds the block with the highest number, and all blocks up to a given number. It does not know which block
 is the parent of another.
 """
 
@@ -16,7 +16,7 @@ STALE_ENTRIES_MAX = 256
 
 
 class WaitingBlocks:
-    """The waiting blocks (blocks that are not on the chain), in the order of their arrival.
+    """The waiting blocks (blocks that are not on the chain).
 
     Each node must have its block's contents (`batch`).
 
@@ -46,8 +46,9 @@ class WaitingBlocks:
         del self._nodes[node.hash]
         self.size_bytes -= node.batch.size_bytes
 
-    def oldest(self) -> Node:
-        return next(iter(self._nodes.values()))
+    def highest(self) -> Node:
+        """Returns the block with the highest number. Among equals, the choice depends on the hash alone."""
+        return max(self._nodes.values(), key=lambda node: (node.number or 0, node.hash))
 
     def up_to(self, number: int) -> list[Node]:
         """Returns the waiting blocks whose number is at most `number`.

@@ -119,6 +119,9 @@ class Shell:
         for _ in range(reads_max):
             found = self.readable()
             if not found:
+                self._handle(self.consumer.at_end())
+                found = self.readable()
+            if not found:
                 return
             self.read_one(found[self.reads % len(found)] if choose is None else choose(found))
 
@@ -129,7 +132,10 @@ class Shell:
 
     def _handle(self, events: list[ConsumerEvent]) -> None:
         self.events += events
-        if any(isinstance(event, ReadAgain) for event in events):
-            self.position.clear()
+        for event in events:
+            if isinstance(event, ReadAgain) and event.ancestor is None:
+                self.position = dict(event.position)
+            elif isinstance(event, ReadAgain) and event.ancestor is not None:
+                self.channel_position[event.ancestor] = min(event.position.values())
         for event in self.application.take(events):
             self.consumer.done(event)

@@ -156,11 +156,16 @@ def names_of(event: Dropped) -> str:
 
 
 class TestMemory:
-    def test_what_has_waited_longest_is_dropped(self) -> None:
+    def test_what_the_chain_reaches_last_is_dropped(self) -> None:
         machine = ChainOrder(start(), 8, limits=ChainLimits(waiting_max=2))
-        events = feed(machine, *(block(f"o{n}", f"before{n}", n, n) for n in range(1, 5)))
-        assert events == [Dropped(hash_of(f"o{n}"), n, n, DropReason.MEMORY) for n in (1, 2)]
+        events = feed(machine, *(block(f"o{n}", f"before{n}", n, n) for n in (2, 4, 3, 1)))
+        assert events == [Dropped(hash_of(f"o{n}"), n, n, DropReason.MEMORY) for n in (4, 3)]
         assert machine.statistics().waiting == 2
+
+    def test_the_lightest_end_of_a_fork_is_dropped_before_what_may_follow_the_chain(self) -> None:
+        machine = ChainOrder(start(), 8, limits=ChainLimits(waiting_max=2))
+        events = feed(machine, *main(3), block("f", "m1", 2, 5), block("o", "before", 9, 9), block("e", "m1", 2, 6))
+        assert events[3:] == [Dropped(hash_of("f"), 2, 5, DropReason.MEMORY)]
 
     def test_bytes_that_wait_are_bounded(self) -> None:
         machine = ChainOrder(start(), 8, limits=ChainLimits(waiting_bytes_max=1_000))
@@ -170,9 +175,9 @@ class TestMemory:
     def test_a_dropped_block_that_comes_again_joins_what_waited_for_it(self) -> None:
         machine = ChainOrder(start(), 8, limits=ChainLimits(waiting_max=2))
         b, c, d = block("b", "m0", 1, 10), block("c", "b", 2, 20), block("d", "c", 3, 30)
-        feed(machine, c, d, block("o", "before", 1, 1))
-        assert updates(feed(machine, b)) == [([], ["b"])]
-        assert updates(feed(machine, c)) == [([], ["c", "d"])]
+        feed(machine, d, block("o", "before", 1, 1), c)
+        assert updates(feed(machine, b)) == [([], ["b", "c"])]
+        assert updates(feed(machine, d)) == [([], ["d"])]
 
     def test_old_blocks_go_when_a_block_becomes_final_and_heavier_ones_stay(self) -> None:
         machine = ChainOrder(start(), 2)

@@ -299,22 +299,36 @@ class TestContents:
 
 
 class TestMemory:
-    def test_the_block_touched_least_recently_is_evicted(self) -> None:
+    def test_the_block_touched_least_recently_is_put_off(self) -> None:
         machine = Reassembler(limits=ReassemblyLimits(incomplete_max=2))
         feed(machine, batch_of("b", counts={"a/": 2}), batch_of("c", counts={"a/": 2}))
         feed(machine, BatchMsg(hash_of("b"), "a/1", b""))
-        (evicted,) = feed(machine, batch_of("d", counts={"a/": 2}))
-        assert isinstance(evicted, Evicted)
-        assert (evicted.hash, evicted.reason) == (hash_of("c"), EvictionReason.MEMORY)
-        assert evicted.missing.prefixes == {"a/": 2}
+        assert feed(machine, batch_of("d", counts={"a/": 2})) == []
+        assert machine.put_off.hashes == {hash_of("c")}
         assert list(machine.incomplete()) == [hash_of("b"), hash_of("d")]
+
+    def test_where_the_oldest_stay_the_newest_without_a_batch_then_the_highest_are_put_off(self) -> None:
+        machine = Reassembler(limits=ReassemblyLimits(incomplete_max=2), keeps_oldest=True)
+        feed(machine, batch_of("b", 5, counts={"a/": 2}), BatchMsg(hash_of("c"), "a/1", b""))
+        feed(machine, batch_of("d", 7, counts={"a/": 2}), batch_of("e", 3, counts={"a/": 2}))
+        assert machine.put_off.hashes == {hash_of("c"), hash_of("d")}
+        assert list(machine.incomplete()) == [hash_of("b"), hash_of("e")]
+
+    def test_a_block_that_is_larger_than_the_bound_is_told_and_still_incomplete(self) -> None:
+        machine = Reassembler(limits=ReassemblyLimits(incomplete_bytes_max=1_000))
+        (evicted,) = feed(machine, batch_of("b", counts={"a/": 2}), BatchMsg(hash_of("b"), "a/1", bytes(2_000)))
+        assert isinstance(evicted, Evicted)
+        assert (evicted.hash, evicted.reason) == (hash_of("b"), EvictionReason.MEMORY)
+        assert evicted.missing.prefixes == {"a/": 1}
+        assert feed(machine, BatchMsg(hash_of("b"), "a/2", b"")) == []
+        assert list(machine.incomplete()) == [hash_of("b")]
+        assert machine.statistics().incomplete_bytes == 0
 
     def test_bytes_are_bounded_also_before_the_batch(self) -> None:
         machine = Reassembler(limits=ReassemblyLimits(incomplete_bytes_max=1_000))
-        events = []
         for number in range(100):
-            events += feed(machine, BatchMsg(hash_of(number), "a/1", bytes(90)))
-        assert len(events) == 100 - machine.statistics().incomplete
+            assert feed(machine, BatchMsg(hash_of(number), "a/1", bytes(90))) == []
+        assert len(machine.put_off.hashes or ()) == 100 - machine.statistics().incomplete
         assert machine.statistics().incomplete_bytes <= 1_000
 
     def test_an_evicted_block_that_is_delivered_again_is_emitted(self) -> None:

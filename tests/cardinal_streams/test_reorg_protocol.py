@@ -8,7 +8,7 @@ import pytest
 
 from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
 from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
+from cardinal_streams.machines.chain_events import ChainUpdate, NeedsReorg, Revert
 from cardinal_streams.machines.consumer_events import (
     CloseReorgChannel,
     Feeds,
@@ -231,8 +231,9 @@ class TestReorg:
         for number in range(1, 4):
             (record,) = records_of(producer_of().add_block(payload(f"h{number}", f"h{number - 1}", number)))
             events += consumer.receive(*record, "default:0", number)
-        assert events == [Dropped(hash_of("h1"), 1, 1, DropReason.MEMORY)]
+        assert events == []
         assert consumer.statistics().held == 2
+        assert hash_of("h3") in consumer.checkpoint().needed, "it is read again"
         consumer.check()
 
 

@@ -38,6 +38,7 @@ LARGE: dict[str, str] = {
     "stream_node/cli/export_options.py::settings_of": "half of it is the signature, which is the list of the options",
     "stream_node/cli/consume.py::consume": "half of it is the signature, which is the list of the command's options",
     "cardinal_streams/machines/chain_order_machine.py": "one table of places, and what each does to the chain",
+    "cardinal_streams/machines/reassembly_machine.py": "one machine: its table, and what it drops and reads again",
     "cardinal_streams/machines/consumer_machine.py": "one machine: each message, each step of a reorg, the checkpoint",
     "tests/cardinal_streams/test_reassembly.py": "one machine: the real consumer's scenarios, and a test for each rule",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
