@@ -14,6 +14,8 @@ TroubleKind = Literal[
     "retention_behind",
     "stopping",
     "audit_log_failed",
+    "certificate_ends",
+    "token_ends",
     "blocks_stalled",
     "backfill_failing",
     "block_source_failing",

@@ -20,12 +20,15 @@ from stream_node.dashboard.reading import Positions, read_positions
 from stream_node.dashboard.rendering import link, number
 from stream_node.dashboard.silence import Silence
 from stream_node.dashboard.troubles import find_troubles
+from stream_node.endings import Ending, read_endings
 from stream_node.http.app import json_response
 from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
 from stream_node.patience import Patience
 from stream_node.trouble import Trouble, TroubleKind
 
+ENDINGS_EVERY_S = 5.0
+"""The shortest time between two readings of the files of certificates and tokens, in seconds."""
 READ_EVERY_S = 1.0
 """The shortest time between two readings of the waiting consumers, in seconds, for all browsers together."""
 LISTED_MAX = 20
@@ -65,6 +68,8 @@ class Overview:
         self._patience = Patience()
         self._positions = Positions([], [], [])
         self._read_at_s = float("-inf")
+        self._endings: list[Ending] = []
+        self._endings_at_s = float("-inf")
         self._reading = trio.Lock()
 
     async def page(self, page: Page) -> Response:
@@ -93,6 +98,9 @@ class Overview:
                 self._read_at_s = trio.current_time()
                 waiting = {(each.client_id, each.stream): each.since_us for each in found.waiting}
                 self._patience.look(found.saved, waiting)
+            if trio.current_time() >= self._endings_at_s + ENDINGS_EVERY_S:
+                self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
+                self._endings_at_s = trio.current_time()
         now_s = trio.current_time()
         return find_troubles(
             self._parts,
@@ -102,6 +110,7 @@ class Overview:
             self._silence.find(now_s),
             self._block_silence.find(now_s),
             self._mirrors.find(now_s),
+            self._endings,
             round(time.time() * 1e6),
         )
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Literal
 
 from stream_node.dashboard.history import Point
 from stream_node.dashboard.reading import Positions
 from stream_node.dashboard.rendering import duration, link, number, size
 from stream_node.dashboard.silence import Silent
+from stream_node.endings import Ending
 from stream_node.parts import NodeParts
 from stream_node.patience import Patience
 from stream_node.trouble import Trouble
 from stream_node.worker_place import shares_shards
 
+ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
+"""The time before the end of a certificate or a token from which on it is named, and is bad, in seconds. A fifth, and a
+twentieth, of its whole time count if they are shorter."""
 SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long, in milliseconds. An ordinary commit takes less than ten."""
 RETENTION_LAG_S = 60.0
@@ -31,19 +36,20 @@ def find_troubles(
     silent: list[Silent],
     silent_blocks: list[Silent],
     mirrors: list[Trouble],
+    endings: list[Ending],
     now_us: int,
 ) -> list[Trouble]:
     """Returns everything that is wrong, the worst first.
 
     point: the latest rates. positions, silent: the consumers and the streams that may be in trouble. patience: how long
-    each consumer may make no progress. silent_blocks:
-    has one entry if no blocks come any more. mirrors: what is wrong with the mirrors. now_us: the present time, in
-    microseconds since 1970.
+    each consumer may make no progress. silent_blocks: has one entry if no blocks come any more. mirrors: what is wrong
+    with the mirrors. endings: when certificates and tokens end. now_us: the present time, in microseconds since 1970.
     """
     found = [
         *_storage(parts, point),
         *_cluster(parts),
         *mirrors,
+        *_endings(endings, now_us / 1e6),
         *_blocks(parts, silent_blocks),
         *_consumers(positions, partial(patience.limit_s, settings=parts.config.consumer_stuck_after), now_us),
         *_publishers(silent),
@@ -120,6 +126,24 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             f"{number(parts.authorizer.audit.failed)} lines of the audit log could not be written",
             "Look at the disk with the audit log, and restart the node to begin to count anew.",
         )
+
+
+def _endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
+    for each in endings:
+        # What lasts an hour ends soon only near its end. Somebody who needed an old token has missed it long ago.
+        left_s, lasts_s = each.ends_s - now_s, each.ends_s - each.began_s
+        if left_s > min(ENDS_S, lasts_s / 5) or (each.kind == "token" and left_s < -ENDS_BAD_S):
+            continue
+        when = f"ends in {duration(left_s)}" if left_s > 0 else f"ended {duration(-left_s)} ago"
+        level: Literal["bad", "warning"] = "bad" if left_s <= min(ENDS_BAD_S, lasts_s / 20) else "warning"
+        if each.kind == "certificate":
+            title, remedy = f"A certificate in the file of {each.name} {when}", "Put a new certificate into the file."
+            yield Trouble(
+                "certificate_ends", level, title, f"{remedy} The node takes it at once.", subject=(each.name,)
+            )
+        else:
+            remedy = "Make a new one (stream-node token create --replace), and give it to its client."
+            yield Trouble("token_ends", level, f"The token {each.name} {when}", remedy, subject=(each.name,))
 
 
 def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:

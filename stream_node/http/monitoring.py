@@ -8,7 +8,7 @@ from starlette.responses import Response
 from access.rights import EVERY_NAME, Demand, Right
 from stream_node import __version__
 from stream_node.http.app import Call, Endpoint
-from stream_node.metrics import CONTENT_TYPE, render, take_snapshot
+from stream_node.metrics import render, take_snapshot
 
 _one_at_a_time = trio.Lock()
 """Several scrapes at one moment wait for each other, so they keep one reading thread busy at most."""
@@ -18,8 +18,9 @@ async def metrics(call: Call) -> Response:
     """Returns all metrics. The text is made in a thread, because that takes milliseconds."""
     async with _one_at_a_time:
         snapshot = await take_snapshot(call.parts, __version__)
-        text = await trio.to_thread.run_sync(render, snapshot)
-    return Response(text, headers={"content-type": CONTENT_TYPE})
+        accept, coding = (call.request.headers.get(name, "") for name in ("accept", "accept-encoding"))
+        text, headers = await trio.to_thread.run_sync(render, snapshot, accept, coding)
+    return Response(text, headers=headers)
 
 
 ENDPOINTS = (Endpoint("GET", "/metrics", metrics, Demand(Right.OPERATE, EVERY_NAME)),)

@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from stream_node.metrics.catalogue import METRICS
     from stream_node.metrics.family import Metric
     from stream_node.metrics.snapshot import Snapshot, take_snapshot
-    from stream_node.metrics.text import CONTENT_TYPE, render
+    from stream_node.metrics.text import render
 
-__all__ = ["CONTENT_TYPE", "METRICS", "Metric", "Snapshot", "render", "take_snapshot"]
+__all__ = ["METRICS", "Metric", "Snapshot", "render", "take_snapshot"]
 
 _MODULES = {
-    "CONTENT_TYPE": "text",
     "METRICS": "catalogue",
     "Metric": "family",
     "Snapshot": "snapshot",

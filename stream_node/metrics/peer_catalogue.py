@@ -22,6 +22,16 @@ def _traffic(name: str) -> Callable[[Snapshot], Values]:
     return values
 
 
+def _endings(kind: str) -> Callable[[Snapshot], Values]:
+    """Returns a function that reads when the certificates, or the first tokens, end."""
+
+    def values(snapshot: Snapshot) -> dict[str, float]:
+        found = [each for each in snapshot.endings if each.kind == kind]
+        return {each.name: each.ends_s for each in found[: snapshot.names_max]}
+
+    return values
+
+
 def _spans(statistics: TracingStatistics) -> Values:
     return {"exported": statistics.exported, "failed": statistics.failed, "dropped": statistics.dropped}
 
@@ -32,6 +42,20 @@ _http = figures_of(lambda snapshot: snapshot.statistics.http)
 _traces = figures_of(lambda snapshot: snapshot.statistics.traces)
 
 PEERS = (
+    node_metric(
+        "certificate_end_timestamp_seconds",
+        "gauge",
+        "When the first certificate in a file ends, by the setting that names the file.",
+        _endings("certificate"),
+        "setting",
+    ),
+    node_metric(
+        "token_end_timestamp_seconds",
+        "gauge",
+        "When a token ends. Tokens without an end, and those beyond metrics_names_max that end later, are left out.",
+        _endings("token"),
+        "token",
+    ),
     node_metric(
         "connections",
         "gauge",

@@ -18,6 +18,7 @@ from ockam.mailbox import MailboxStatistics
 from storage.errors import StorageClosed, StorageError
 from storage.sqlite.database import FILE_NAME
 from storage.thread_runner import StorageHistograms
+from stream_node.endings import Ending, read_endings
 from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures
 from stream_node.parts import NodeCondition, NodeParts
 from stream_node.statistics import ServerStatistics
@@ -45,6 +46,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     histograms, counters, condition: the objects of the running node, which go on counting.
     streams, consumers: see `ReadFigures`; empty if the database could not be read.
     troubles: what is wrong now; None if it is unknown. names_max: how many of one kind have metrics of their own.
+    endings: when certificates and tokens end, the next one first.
     files: the sizes of the database and of its write-ahead log, in bytes, by `database` and `log`.
     now_s: the time of the snapshot, in seconds since 1970.
     """
@@ -59,6 +61,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     consumers: list[ConsumerFigures]
     troubles: list[Trouble] | None
     names_max: int
+    endings: list[Ending]
     files: dict[str, float]
     now_s: float
     version: str
@@ -78,6 +81,7 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         consumers=figures.consumers,
         troubles=await _find_troubles(parts),
         names_max=parts.config.metrics_names_max,
+        endings=await trio.to_thread.run_sync(read_endings, parts.config),
         files=await trio.to_thread.run_sync(_file_sizes, Path(parts.config.data_dir)),
         now_s=time.time(),
         version=version,

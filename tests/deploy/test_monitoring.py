@@ -96,7 +96,9 @@ def test_panels_use_metrics_and_labels_that_exist() -> None:
     found = []
     for title, expression, legend in dashboard_expressions():
         found += problems(title, expression, frozenset(re.findall(r"\{\{(\w+)\}\}", legend)))
-    for variable in DASHBOARD["templating"]["list"]:
+    source, *others = DASHBOARD["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    for variable in others:
         metric, label = re.findall(r"label_values\((\w+), (\w+)\)", variable["definition"])[0]
         found += problems(variable["name"], metric, frozenset({label}))
     assert found == []
@@ -150,6 +152,8 @@ ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
     "disk_slow": "StreamNodeSlowSync",
     "retention_behind": "StreamNodeRetentionBehind",
     "audit_log_failed": "StreamNodeAuditLogFails",
+    "certificate_ends": "StreamNodeCertificateEnds",
+    "token_ends": "StreamNodeTokenEnds",
     "blocks_stalled": "StreamNodeBlocksStalled",
     "backfill_failing": "StreamNodeBackfillFails",
     "block_source_failing": "StreamNodeBackfillSourceFails",
@@ -186,7 +190,6 @@ def test_the_dashboard_has_no_panel_over_another() -> None:
     taken: dict[tuple[int, int], str] = {}
     identifiers = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(identifiers)) == len(identifiers)
-    sources = {each["uid"] for each in read_yaml("grafana/provisioning/datasources/prometheus.yml")["datasources"]}
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
@@ -194,7 +197,11 @@ def test_the_dashboard_has_no_panel_over_another() -> None:
             for y in range(place["y"], place["y"] + place["h"]):
                 assert (x, y) not in taken, f"{panel['title']} lies over {taken[x, y]}"
                 taken[x, y] = panel["title"]
-        assert {each["datasource"]["uid"] for each in panel.get("targets", ())} <= sources
+    # Whoever imports the dashboard chooses the source.
+    sources = re.findall(r'"datasource": {"type": "prometheus", "uid": "([^"]+)"}', json.dumps(DASHBOARD))
+    assert set(sources) == {"${datasource}"}
+    assert len(sources) == json.dumps(DASHBOARD).count('"datasource": {')
+    assert any("stream_node_troubles" in expression for _, expression, _ in dashboard_expressions())
     # Grafana finds the dashboards where compose puts them.
     (provider,) = read_yaml("grafana/provisioning/dashboards/stream-node.yml")["providers"]
     volumes = read_yaml("compose.yaml")["services"]["grafana"]["volumes"]
@@ -233,6 +240,8 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeManyRefusals": {'stream_node_access_refused_total{right="read"}': "0+100x200"},
     "StreamNodeRulesNotTaken": {"stream_node_access_reloads_failed_total": GROWS},
     "StreamNodeAuditLogFails": {"stream_node_audit_failures_total": GROWS},
+    "StreamNodeCertificateEnds": {'stream_node_troubles{kind="certificate_ends"}': "1x200"},
+    "StreamNodeTokenEnds": {'stream_node_troubles{kind="token_ends"}': "2x200"},
     "StreamNodeBlockPublisherGone": {"stream_node_block_publishers_lost_total": "0x115 1x85"},
     "StreamNodeBlockPublishersSilent": {'stream_node_troubles{kind="block_publishers_silent"}': "1x200"},
     "StreamNodeBlocksFail": {"stream_node_blocks_failed_total": GROWS},
@@ -266,6 +275,8 @@ HEALTHY = {
     'stream_node_troubles{kind="disk_nearly_full"}': "0x200",
     'stream_node_troubles{kind="disk_unknown"}': "0x200",
     'stream_node_troubles{kind="block_publishers_silent"}': "0x200",
+    'stream_node_troubles{kind="certificate_ends"}': "0x200",
+    'stream_node_troubles{kind="token_ends"}': "0x200",
     'stream_node_troubles{kind="shards_unowned"}': "0x200",
     'stream_node_troubles{kind="shard_messages_waiting"}': "0x200",
     'stream_node_troubles{kind="member_silent"}': "0x200",

@@ -6,15 +6,24 @@ the text.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import httpx
+from cryptography import x509
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
+from access import create_token
 from access.rights import Right
 from stream_client import SavedIndexes, connect
+from stream_node.config import Config
+from stream_node.endings import read_endings
 from stream_node.metrics.catalogue import METRICS
 from tests.access.guarded_node import may, write_rules
+from tests.dashboard.dashboard_page import get
 from tests.http.http_node import HttpNode, http_node
+from tests.support.certificates import Authority
 from tests.support.served import wait_until
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -33,6 +42,56 @@ async def scrape(node: HttpNode) -> Samples:
             assert key not in found, f"{key} is there twice"
             found[key] = sample.value
     return found
+
+
+async def test_openmetrics_and_gzip_are_spoken(tmp_path: Path) -> None:
+    """Another parser, of OpenMetrics, finds the same names; each coding holds the same text; nonsense in a header is
+    answered with the plain text."""
+    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
+        await (await streams.create("orders")).push(b"one")
+
+        async def ask(accept: str, coding: str) -> httpx.Response:
+            return await client.get("/metrics", headers={"accept": accept, "accept-encoding": coding})
+
+        plain = await ask("*/*", "identity")
+        assert (plain.headers["content-type"][:25], plain.headers.get("content-encoding")) == (
+            "text/plain; version=0.0.4",
+            None,
+        )
+        modern = await ask("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.3", "gzip")
+        assert modern.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert modern.headers["content-encoding"] == "gzip"
+        assert modern.text.endswith("# EOF\n")
+        assert int(modern.headers["content-length"]) < len(modern.content) / 4
+        names = {each.name for each in openmetrics_families(modern.text)}  # type: ignore[no-untyped-call]
+        assert names == {each.name for each in text_string_to_metric_families(plain.text)}
+        wrong = await ask("application/openmetrics-text;version=x", "deflate")
+        assert (wrong.status_code, wrong.headers["content-type"]) == (200, plain.headers["content-type"])
+
+
+def end_of(file: Path) -> float:
+    return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
+
+
+async def test_the_ends_of_certificates_and_tokens_are_told_before(tmp_path: Path) -> None:
+    """A token near its end is in trouble; a fresh one that lasts an hour, and one without an end, are not."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("node", hosts=("127.0.0.1",))
+    now_s = int(time.time())
+    tokens = tmp_path / "data" / "tokens.json"
+    for name, began_s, lasts_s in (("soon", now_s - 86_400, 86_500), ("fresh", now_s, 3_600), ("endless", now_s, None)):
+        create_token(tokens, name, began_s, None if lasts_s is None else began_s + lasts_s)
+    config = Config(data_dir=str(tmp_path / "data"), tls_certificate=str(certificate), tls_certificate_key=str(key))
+    found = {(each.kind, each.name): each.ends_s for each in read_endings(config)}
+    assert found[("certificate", "tls_certificate")] == end_of(Path(certificate))
+    assert {name for kind, name in found if kind == "token"} == {"soon", "fresh"}
+    async with http_node(tmp_path) as node:
+        samples = await scrape(node)
+        assert value(samples, "token_end_timestamp_seconds", token="fresh") == now_s + 3_600
+        assert value(samples, "troubles", kind="token_ends") == 1
+        assert value(samples, "troubles", kind="certificate_ends") == 0
+        async with node.client() as client:
+            assert "The token soon ends in" in (await get(client, "")).text
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
