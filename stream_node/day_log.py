@@ -10,10 +10,10 @@ from collections.abc import Iterable
 import structlog
 import trio
 
+from companion import VERSION
 from ockam.tcp import TcpTransport
 from ockam.tcp_statistics import Traffic
 from ockam.token import hide_tokens
-from stream_node import __version__
 from stream_node.logs import REPEATED
 from stream_node.setting_origins import Setting
 from stream_node.statistics import ServerStatistics
@@ -32,7 +32,7 @@ def log_started(settings: Iterable[Setting], addresses: list[str], http: list[st
     given = [
         f"{each.name}={hide_tokens(str(each.value))} ({each.where})" for each in settings if each.where is not None
     ]
-    logger.info("started", version=__version__, addresses=addresses, http=http, settings=given)
+    logger.info("started", version=VERSION, addresses=addresses, http=http, settings=given)
 
 
 class DayLog:
