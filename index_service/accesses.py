@@ -55,6 +55,7 @@ class IndexRequests(Operation):
     """
 
     __slots__ = ("fenced", "generations", "indexes", "now_us", "requests", "reset")
+    needs_little = True
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ class LoadPositions(Operation):
     """
 
     __slots__ = ("client_id", "creates", "found", "now_us", "partitions", "stream_name")
+    needs_little = True
 
     def __init__(
         self,

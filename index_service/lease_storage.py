@@ -156,6 +156,7 @@ class WriteLeases(Operation):
     """
 
     __slots__ = ("changes", "client_id", "stream_name", "ttl_ms")
+    needs_little = True
 
     def __init__(
         self,

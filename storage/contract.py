@@ -16,7 +16,7 @@ another process can cause, the methods raise a StorageError and no other excepti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -60,6 +60,8 @@ class Operation:
     """
 
     __slots__ = ("error", "on_done")
+    needs_little: ClassVar[bool] = False
+    """Whether the operation frees room, or saves what a consumer needs to go on: on a full disk it gets the ballast."""
 
     def __init__(self, on_done: Callable[[Any], None]) -> None:
         self.error: StorageError | None = None

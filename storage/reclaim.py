@@ -15,6 +15,7 @@ class Reclaim(Operation):
     """
 
     __slots__ = ("keep", "pages", "pages_left")
+    needs_little = True
 
     def __init__(self, pages: int, keep: int, *, on_done: Callable[[Reclaim], None]) -> None:
         super().__init__(on_done)

@@ -28,6 +28,7 @@ class WritingThread(threading.Thread):
     post: a function that this thread calls with each finished batch, in the order of submission.
     failure: the reason why the thread does not write any more, or None if it writes.
     passes: how often the thread has emptied its queue.
+    gave_up_ballast: whether it has given up the ballast since the runner looked.
 
     Invariant: each submitted operation is passed to `post` or returned by `commit_here`, exactly once. Who holds
     `_at_work` uses the session and takes from the queue, so transactions have the order of submission.
@@ -63,6 +64,7 @@ class WritingThread(threading.Thread):
         self._signalled = False
         self._stopping = False
         self._tight = False
+        self.gave_up_ballast = False
 
     @property
     def waiting(self) -> int:
@@ -171,6 +173,10 @@ class WritingThread(threading.Thread):
             self.failure = commit_batch(self._session, batch)
             if self.failure is None and all(isinstance(operation.error, DiskFull) for operation in batch):
                 self._write_again(batch)
+            needed = [each for each in batch if each.needs_little and isinstance(each.error, DiskFull)]
+            if self.failure is None and needed and self.upkeep.give_up_ballast():
+                self.gave_up_ballast = True
+                self._write_again(needed)
         except BaseException as error:
             # The code of storage has a mistake. The exception may have come after the commit, so nobody knows which
             # operations are stored.
@@ -197,8 +203,8 @@ class WritingThread(threading.Thread):
                 _note_times(done, began_ns, time.time_ns(), rows)
 
     def _write_again(self, batch: list[Operation]) -> None:
-        """Commit a batch a second time, because the first commit found no room for a larger write-ahead log. Before
-        that, copy the log into the database file, so that the commit can overwrite the log from its beginning."""
+        """Commit operations once more, because the last commit found no room for a larger write-ahead log. Before that,
+        copy the log into the database file, so that the commit can overwrite the log from its beginning."""
         self.failure = self.upkeep.make_room()
         if self.failure is None:
             for operation in batch:

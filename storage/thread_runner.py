@@ -66,6 +66,8 @@ class ThreadRunner:
     the database stays open. If the trio run ends before the runner is closed, the threads still do all submitted
     operations before they end.
 
+    tell_no_room: called when the ballast was given up, so that no push uses its room.
+
     Invariant: while `_wake_planned` is true, the open batch calls `_wake_writer` at its end. `_writes` is the number of
     writes that are submitted and not completed. The trio thread commits only if it is 1, so operations are completed in
     the order of submission.
@@ -92,6 +94,7 @@ class ThreadRunner:
         self._completions = Completions(self._batches)
         self._wake_planned = False
         self._completes_one = False
+        self.tell_no_room: Callable[[], None] = lambda: None
         self._writes = 0
         self._short = ShortCommits()
         self._short_wanted = False
@@ -273,6 +276,9 @@ class ThreadRunner:
 
     def _complete_written(self, operations: list[Operation]) -> None:
         self._short.note(self._writer.commit_s_last)
+        if self._writer.gave_up_ballast:
+            self._writer.gave_up_ballast = False
+            self.tell_no_room()
         self._writes -= len(operations)
         self._complete(operations)
 

@@ -48,6 +48,11 @@ class Upkeep(Protocol):
         """Called when a commit found no room: free what can be freed, so that the commit can be tried again."""
         ...
 
+    def give_up_ballast(self) -> bool:
+        """Called when an operation that frees room, or saves a position, found no room. Returns whether there is room
+        now that was kept for it, see `storage.sqlite.ballast`."""
+        ...
+
     def close(self) -> None:
         """Do the last work before a clean stop."""
         ...
@@ -71,6 +76,9 @@ class NoUpkeep:
 
     def make_room(self) -> StorageError | None:
         return None
+
+    def give_up_ballast(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass

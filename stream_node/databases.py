@@ -9,6 +9,8 @@ import structlog
 
 from cluster.tables import TABLES
 from storage.engine import Engine
+from storage.errors import DiskFull, NoRoomToUpgrade
+from storage.sqlite.ballast import Ballast
 from storage.sqlite.database import Database
 from stream_node.config import Config, ConfigError
 from stream_node.stored_place import StoredPlace, ensure_stored
@@ -25,7 +27,15 @@ def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
 
     Raises ConfigError, StorageError."""
     if config.database is None:
-        opened = Database.open(folder, migrate=config.migrate)
+        try:
+            opened = Database.open(folder, migrate=config.migrate)
+        except NoRoomToUpgrade:
+            raise
+        except DiskFull:
+            # A node that starts lets its operator delete something.
+            if not Ballast(folder).give_up():
+                raise
+            opened = Database.open(folder, migrate=config.migrate)
         try:
             ensure_stored(opened, place)
         except BaseException:

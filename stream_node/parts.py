@@ -23,11 +23,14 @@ class NodeCondition:
 
     refusing_pushes: whether pushes are refused because the disk is nearly full.
     free_disk_bytes: the free space of the disk with the data; None if it could not be measured.
+    needed_disk_bytes: the free space below which pushes are refused: `free_disk_bytes_min`, and the ballast while it is
+    given up (`storage.sqlite.ballast`).
     is_draining: whether the node is stopping.
     """
 
     refusing_pushes: bool = False
     free_disk_bytes: int | None = None
+    needed_disk_bytes: int = 0
     is_draining: bool = False
 
 

@@ -38,6 +38,7 @@ from storage.sqlite.backup import (
     read_manifest,
     verify_file,
 )
+from storage.sqlite.ballast import FILE_NAME as BALLAST_NAME
 from storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
 from storage.sqlite.database_file import opened_file
 from storage.sqlite.errors import storage_error
@@ -280,7 +281,7 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     # The same is true of the backups that an upgrade has left, if they are all that is there: one of them is restored.
     kept = {name for name in names if name.startswith(UPGRADE_PREFIX)}
-    if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished - kept:
+    if not set(names) - {LOCK_NAME, CLOCK_NAME, BALLAST_NAME} - unfinished - kept:
         return Present(found=False)
     if not over:
         raise BackupError(

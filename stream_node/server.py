@@ -11,8 +11,6 @@ A kill skips all these steps and loses no confirmed message, because a confirmed
 
 from __future__ import annotations
 
-import math
-import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +25,7 @@ from ockam.node import Node
 from ockam.tcp import TcpTransport
 from ockam.tls import ServerTls
 from secure_channel.workers.channels import SecureChannels
+from storage.sqlite.ballast import Ballast
 from storage.thread_runner import ThreadRunner
 from stream_node.access import NodeAccess, open_access
 from stream_node.block_services import program_version
@@ -36,6 +35,7 @@ from stream_node.cluster_services import NodeCluster
 from stream_node.config import Config
 from stream_node.databases import open_database
 from stream_node.day_log import DayLog
+from stream_node.disk_watch import watch_disk
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings
 from stream_node.mirror_address import own_address
@@ -56,13 +56,6 @@ from stream_service.stored import StoredStream
 if TYPE_CHECKING:
     from stream_node.http.listener import HttpListener
     from tracing.spans import Tracing
-
-DISK_INTERVAL_S = 1.0
-"""The interval between two measurements of the free disk space, in seconds."""
-
-TIGHT_BYTES = 64 * 1024 * 1024
-"""The node keeps the write-ahead log short if the free space is less than `free_disk_bytes_min` plus this number of
-bytes. With more free space, the log may take up to about this number of bytes."""
 
 logger = structlog.get_logger(__name__)
 
@@ -194,7 +187,7 @@ class Server:
                     register_status(parts, wall_clock_us, program_version())
                     await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
-                    self._watch(nursery, services, runner, tls, tcp)
+                    self._watch(nursery, services, runner, tls, tcp, Ballast(folder))
                     if self._cluster is not None:
                         await self._cluster.start(runner, services.shards, self.addresses[0])
                     self._listening.set()
@@ -213,10 +206,16 @@ class Server:
             await end_traces(self._tracing)
 
     def _watch(
-        self, nursery: trio.Nursery, services: Services, runner: ThreadRunner, tls: ServerTls | None, tcp: TcpTransport
+        self,
+        nursery: trio.Nursery,
+        services: Services,
+        runner: ThreadRunner,
+        tls: ServerTls | None,
+        tcp: TcpTransport,
+        ballast: Ballast,
     ) -> None:
         """Starts the tasks that look at the disk, at the writing thread, and at the files of certificates."""
-        nursery.start_soon(self._watch_disk, services, runner)
+        nursery.start_soon(watch_disk, lambda: self.config, self.condition, services, runner, ballast)
         nursery.start_soon(self._notifier.report_progress, runner)
         self._day_log = DayLog(tcp)
         nursery.start_soon(self._day_log.run)
@@ -286,27 +285,6 @@ class Server:
         tcp.end_refused()
         if self._http is not None:
             self._http.end_refused()
-
-    async def _watch_disk(self, services: Services, runner: ThreadRunner) -> None:
-        """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
-        deleting and stopping. The disk of a database server is not watched: only that server sees it."""
-        while self.config.database is None:
-            least_bytes = self.config.free_disk_bytes_min
-            try:
-                free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
-            except OSError as error:
-                # The free space is unknown, so the limits stay as they are.
-                self.condition.free_disk_bytes = None
-                logger.error("disk_not_seen", data_dir=self.config.data_dir, reason=str(error))
-                await trio.sleep(DISK_INTERVAL_S)
-                continue
-            self.condition.free_disk_bytes = free_bytes
-            services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
-            runner.save_room(free_bytes - least_bytes < TIGHT_BYTES)
-            if (free_bytes < least_bytes) != self.refusing_pushes:
-                self.condition.refusing_pushes = free_bytes < least_bytes
-                logger.warning("disk_floor", refusing_pushes=self.refusing_pushes, free_bytes=free_bytes)
-            await trio.sleep(DISK_INTERVAL_S)
 
     async def _drain(
         self,

@@ -301,6 +301,7 @@ class TruncateStep(Operation):
     """
 
     __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id", "times")
+    needs_little = True
 
     def __init__(
         self,
@@ -391,6 +392,7 @@ class ChangeStream(Operation):
     """Calls a function that changes a stream, inside one transaction."""
 
     __slots__ = ("change",)
+    needs_little = True
 
     def __init__(self, change: Callable[[Session], None], on_done: Callable[[Any], None]) -> None:
         super().__init__(on_done)

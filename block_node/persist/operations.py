@@ -134,6 +134,7 @@ class Unstage(Operation):
     """The operation that deletes the parts of an unverified block from disk (`ChainLog.unstage`)."""
 
     __slots__ = ("attempt", "log")
+    needs_little = True
 
     def __init__(self, log: ChainLog, attempt: int, on_done: Callable[[Any], None]) -> None:
         super().__init__(on_done)
@@ -149,6 +150,7 @@ class EvictBlocks(Operation):
     blocks; `stream`, the chain's stream after the operation, with its new first index."""
 
     __slots__ = ("blocks", "evicted", "log", "stream")
+    needs_little = True
 
     def __init__(self, log: ChainLog, blocks: int, on_done: Callable[[EvictBlocks], None]) -> None:
         super().__init__(on_done)

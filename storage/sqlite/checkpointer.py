@@ -13,6 +13,7 @@ import structlog
 from storage.errors import StorageError
 from storage.failpoint import failpoint
 from storage.histogram import Histogram
+from storage.sqlite.ballast import Ballast
 from storage.sqlite.session import SqliteSession
 from storage.upkeep import UpkeepStatistics
 
@@ -66,13 +67,14 @@ class Checkpointer:
     `after_commit` last started a checkpoint.
     """
 
-    def __init__(self, session: SqliteSession) -> None:
+    def __init__(self, session: SqliteSession, ballast: Ballast | None = None) -> None:
         self.checkpoints = 0
         self.checkpoint_failures = 0
         self.checkpoint_s_last = 0.0
         self.wal_pages = 0
         self.settled = False
         self._session = session
+        self._ballast = ballast
         self._copied_bytes = 0
         self._copied_commits = 0
         self._extends = True
@@ -148,6 +150,9 @@ class Checkpointer:
 
     def make_room(self) -> StorageError | None:
         return self.copy()
+
+    def give_up_ballast(self) -> bool:
+        return self._ballast is not None and self._ballast.give_up()
 
     def statistics(self) -> UpkeepStatistics:
         return UpkeepStatistics(self.checkpoints, self.checkpoint_failures, self.checkpoint_s_last, self.wal_pages)

@@ -17,6 +17,7 @@ from storage.contract import Session
 from storage.directory_lock import DirectoryLock
 from storage.durable_files import create_private, make_folder, make_private, sync
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
+from storage.sqlite.ballast import Ballast
 from storage.sqlite.checkpointer import Checkpointer
 from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import FILE_SUFFIXES, check_not_replaced, remove_parts, remove_scratch
@@ -76,6 +77,7 @@ class Database:
     ) -> None:
         self.directory = directory
         self.path = directory / FILE_NAME
+        self.ballast = Ballast(directory)
         self._lock = lock
         self._migrate = migrate
         self._migrations = migrations
@@ -154,7 +156,7 @@ class Database:
     def upkeep(self, session: Session) -> Checkpointer:
         """Returns what keeps the write-ahead log of the writing session short."""
         assert isinstance(session, SqliteSession), "the session is one of this database"
-        self._upkeep = Checkpointer(session)
+        self._upkeep = Checkpointer(session, self.ballast)
         return self._upkeep
 
     def distrust(self) -> None:

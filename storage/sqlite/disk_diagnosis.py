@@ -138,7 +138,7 @@ def find_no_room(database: Path, size_bytes: int) -> OSError | None:
             # Ask for room after the end of the largest database file: that file would be the first to reach a limit
             # on file sizes.
             start = max(_size_bytes(database.with_name(database.name + suffix)) for suffix in SUFFIXES)
-            _take_room(opened, start, size_bytes)
+            take_room(opened, start, size_bytes)
         finally:
             os.close(opened)
     except OSError as error:
@@ -146,7 +146,8 @@ def find_no_room(database: Path, size_bytes: int) -> OSError | None:
     return None
 
 
-def _take_room(opened: int, start: int, size_bytes: int) -> None:
+def take_room(opened: int, start: int, size_bytes: int) -> None:
+    """Takes room on the disk for a part of an open file. Raises OSError."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(opened, start, size_bytes)

@@ -78,11 +78,12 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             "Look at the disk with stream-node doctor. This line goes away with the next push that is stored.",
         )
     if condition.refusing_pushes and free is not None:
+        ballast = " and the ballast, given up for deletes and saves" if condition.needed_disk_bytes > least else ""
         yield Trouble(
             "disk_full",
             "bad",
-            f"The disk is full: {size(free)} are free, and pushes need {size(least)} (free_disk_bytes_min), so the "
-            "node refuses them",
+            f"The disk is full: {size(free)} are free, and pushes need {size(condition.needed_disk_bytes)} "
+            f"(free_disk_bytes_min{ballast}), so the node refuses them",
             "Make room on the disk, delete old messages, or set a retention. Pushes go on by themselves then.",
             link("/streams", order="size"),
             "The largest streams",

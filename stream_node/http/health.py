@@ -40,8 +40,11 @@ async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
     if not parts.runner.is_writing:
         reasons.append(NOT_WRITING)
     if parts.condition.refusing_pushes:
-        least, free = parts.config.free_disk_bytes_min, parts.condition.free_disk_bytes
-        reasons.append(f"the disk has {free} free bytes, and pushes need {least} (free_disk_bytes_min); make room")
+        least, free = parts.condition.needed_disk_bytes, parts.condition.free_disk_bytes
+        kept = "free_disk_bytes_min"
+        if least > parts.config.free_disk_bytes_min:
+            kept += " and the ballast, which was given up for deletes and saves"
+        reasons.append(f"the disk has {free} free bytes, and pushes need {least} ({kept}); make room")
     # A write is tried, since perhaps nobody has pushed of late. The database of a server that is down takes its time.
     if not reasons:
         trials, ended = parts.services.trials, trio.Event()

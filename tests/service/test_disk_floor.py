@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from stream_node import server as server_module
+from stream_node import disk_watch
 from stream_service.protocol import PushConfirm, Status
 from tests.support.data_dir import stored_messages
 from tests.support.served import served, wait_until
@@ -23,7 +23,7 @@ async def test_pushes_are_refused_before_the_disk_is_full_and_all_else_goes_on(
 ) -> None:
     """So that there is room left to delete and to stop."""
     free_bytes = 10_000_000
-    monkeypatch.setattr(server_module, "DISK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(disk_watch, "DISK_INTERVAL_S", 0.01)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free_bytes))
     with capture_logs() as logs:
@@ -59,7 +59,7 @@ async def test_what_is_pushed_between_two_looks_at_the_disk_leaves_it_its_floor(
         looks.append(path)
         return usage._replace(free=11_000_000)
 
-    monkeypatch.setattr(server_module, "DISK_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(disk_watch, "DISK_INTERVAL_S", 3_600.0)
     monkeypatch.setattr(shutil, "disk_usage", look)
     async with served(tmp_path, error_delay_s=0.05, free_disk_bytes_min=5_000_000) as server:
         peer = await server.peer()
