@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from starlette.responses import Response
 
 from access.rights import STREAM_RIGHTS, Right
-from stream_client import ClientError, Stream, StreamClient, set_position
-from stream_client.arguments import StartLike
+from stream_client import ClientError, StreamClient, StreamInfo, set_position
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.dashboard.finding import Asked, FindConsumers, find
 from stream_node.dashboard.listing import (
@@ -66,28 +66,61 @@ async def show_consumer(page: Page) -> Response:
     )
 
 
+class ChangeRow(NamedTuple):
+    """What a change of a position does in one partition. before: the position; None without one. then: the new one.
+
+    again, skipped: the number of stored messages that are read again, or not at all. unread: the lag after the change.
+    holder: the member that has the lease, so that the node refuses the change.
+    """
+
+    partition: int
+    before: int | None
+    then: int
+    again: int
+    skipped: int
+    unread: int
+    holder: str | None
+
+
+async def preview_position(page: Page) -> Response:
+    """Shows what a change of a position would do, and changes nothing. Its form sets exactly these positions."""
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    async with page.client() as client:
+        saved = {each.partition: each for each in await list_saved(client, stream_name=stream, client_id=client_id)}
+        places = await _places(client, stream, fields)
+    rows = []
+    for info, index in places:
+        position = saved.get(info.partition)
+        # Without a position, or with one of a former stream, a consumer begins with the first message.
+        is_of_this = position is not None and getattr(position, "created_us", 0) in (0, info.created_us)
+        before = position.index if position is not None and is_of_this else None
+        now, then = (max(each or 0, info.first_index) for each in (before, index))
+        holder = None if position is None else position.holder
+        change = (max(0, now - then), max(0, min(then, info.next_index) - now), max(0, info.next_index - then))
+        rows.append(ChangeRow(info.partition, before, index, *change, holder))
+    return page.show(
+        "position.html",
+        active="consumers",
+        client_id=client_id,
+        stream=stream,
+        rows=rows,
+        indexes=",".join(f"{row.partition}={row.then}" for row in rows),
+    )
+
+
 async def change_position(page: Page) -> Response:
     """Sets the position of a consumer in one partition or in all. The node refuses it while a member has the lease."""
     fields = await page.form()
-    client_id, stream, to = fields.get("client", ""), fields.get("stream", ""), fields.get("to", "").strip()
-    only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
-    try:
-        start = parse_start(to.replace(",", ""), datetime.now(UTC))
-    except UsageError as error:
-        raise Problem(400, "invalid-request", str(error)) from error
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
     async with page.client() as client:
-        partitions = [
-            each for each in (await client.get_stream(stream)).partitions if only is None or each.partition == only
-        ]
-        if not partitions:
-            raise Problem(404, "no-such-partition", f"{stream} has no partition {only}")
         # Every partition is checked before the first position is set.
-        indexes = {each.partition: await _index_in(each, start) for each in partitions}
+        places = await _places(client, stream, fields)
         told: list[str] = []
         try:
-            for number, index in indexes.items():
-                before = await set_position(client, client_id, stream, number, index)
-                told.append(f"partition {number} from {'none' if before is None else before} to {index}")
+            for info, index in places:
+                before = await set_position(client, client_id, stream, info.partition, index)
+                told.append(f"partition {info.partition} from {'none' if before is None else before} to {index}")
         except ClientError as error:
             if told:
                 raise Problem(
@@ -101,14 +134,37 @@ async def change_position(page: Page) -> Response:
     return page.go("/consumer", client=client_id, stream=stream, done=done)
 
 
-async def _index_in(partition: Stream, start: StartLike) -> int:
-    """Returns the index that a start means in a partition. Raises Problem if it is beyond the end."""
-    index = start if isinstance(start, int) else await partition.find_index(start)
-    end = (await partition.info()).next_index
-    if index > end:
-        detail = f"partition {partition.partition} ends at {end}; choose an index up to there, or last; nothing is set"
-        raise Problem(400, "invalid-request", detail)
-    return index
+async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
+    """Returns the partitions whose position a form sets, each with its new index. Raises Problem if one is beyond the
+    end.
+
+    The field `indexes` has the indexes that a preview has shown. Without it, `to` says where to go on.
+    """
+    fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
+    only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
+    try:
+        start = 0 if fixed else parse_start(fields.get("to", "").strip().replace(",", ""), datetime.now(UTC))
+    except UsageError as error:
+        raise Problem(400, "invalid-request", str(error)) from error
+    places: list[tuple[StreamInfo, int]] = []
+    for each in (await client.get_stream(stream)).partitions:
+        if each.partition not in fixed if fixed else only not in (None, each.partition):
+            continue
+        begin = fixed.get(each.partition, start)
+        index = begin if isinstance(begin, int) else await each.find_index(begin)
+        info = await each.info()
+        if index > info.next_index:
+            detail = f"partition {each.partition} ends at {info.next_index}; choose an index up to there, or last"
+            raise Problem(400, "invalid-request", f"{detail}; nothing is set")
+        places.append((info, index))
+    if not places:
+        raise Problem(404, "no-such-partition", f"{stream} has no partition {only}")
+    return places
+
+
+def _fixed(text: str) -> dict[int, int]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    return {number_of({"indexes": a}, "indexes"): number_of({"indexes": b}, "indexes") for a, _, b in pairs}
 
 
 async def forget_consumer(page: Page) -> Response:

@@ -68,6 +68,7 @@ class Dashboard:
             ("GET", "/forks", forks.show_forks),
             ("GET", "/consumers", consumers.show_consumers),
             ("GET", "/consumer", consumers.show_consumer),
+            ("POST", "/consumer/preview", consumers.preview_position),
             ("POST", "/consumer/position", consumers.change_position),
             ("POST", "/consumer/forget", consumers.forget_consumer),
             ("GET", "/blocks", blocks.show_blocks),

@@ -198,10 +198,27 @@ async def test_positions_are_edited(tmp_path: Path) -> None:
         moved = await send(client, page, "/dashboard/consumer/position", partition="1", to="8")
         assert "partition 1 from 3 to 8" in (await done(client, moved)).text
         assert await positions() == [3, 8]
+
+        async def preview(to: str) -> HtmlPage:
+            given = page.form("/dashboard/consumer/position") | {"partition": "all", "to": to}
+            address, origin = "/dashboard/consumer/preview", str(client.base_url).rstrip("/")
+            return HtmlPage((await client.post(address, data=given, headers={"origin": origin})).text)
+
+        # A preview says what is read again and what is skipped, and changes nothing.
+        shown = await preview("5")
+        assert [row[:6] for row in shown.rows] == [["0", "3", "5", "0", "2", "5"], ["1", "8", "5", "3", "0", "5"]]
+        assert [shown.tiles[each] for each in ("Read again", "Skipped", "Lag then")] == ["3", "2", "10"]
+        assert "ends at 10" in (await preview("11")).text
+        # Its form sets what it has shown, although new means another index meanwhile.
+        shown = await preview("new")
+        assert await positions() == [3, 8]
+        await stream.partitions[0].push(b"x")
+        await send(client, shown, "/dashboard/consumer/position")
+        assert await positions() == [10, 10]
         await send(client, page, "/dashboard/consumer/position", partition="all", to="1h")
         assert await positions() == [0, 0]
-        beyond = await send(client, page, "/dashboard/consumer/position", partition="0", to="11")
-        assert (beyond.status_code, "ends at 10" in beyond.text) == (400, True)
+        beyond = await send(client, page, "/dashboard/consumer/position", partition="0", to="12")
+        assert (beyond.status_code, "ends at 11" in beyond.text) == (400, True)
         assert (await send(client, page, "/dashboard/consumer/forget", typed="bill")).status_code == 400
         assert await positions() == [0, 0]
         gone = await send(client, page, "/dashboard/consumer/forget", typed="billing")
