@@ -267,6 +267,7 @@ class Server:
         parts.find_troubles = dashboard.find_troubles
         nursery.start_soon(dashboard.watch)
         nursery.start_soon(dashboard.watch_troubles)
+        nursery.start_soon(dashboard.watch_trends)
         self._http = HttpListener(parts, (*ENDPOINTS, *dashboard.endpoints), nursery)
         try:
             self.http = await self._http.listen()

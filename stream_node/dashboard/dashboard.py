@@ -23,6 +23,7 @@ from stream_node.dashboard.sessions import PATH, Sessions, set_cookie
 from stream_node.dashboard.silence import Silence
 from stream_node.dashboard.stream_rates import StreamRates
 from stream_node.dashboard.streams import Streams
+from stream_node.dashboard.trends import Trends
 from stream_node.http.app import Call, Endpoint
 from stream_node.http.problems import Problem, problem_of
 from stream_node.parts import NodeParts
@@ -48,11 +49,14 @@ class Dashboard:
         self._block_silence = Silence()
         self._mirrors = MirrorWatch()
         self._rates = StreamRates()
+        self._trends = Trends()
         streams = Streams(self._rates.known)
         self._overview = Overview(parts, self._history, self._silence, self._block_silence, self._mirrors, time.time())
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
             ("GET", "/rates", self._overview.rates),
+            ("GET", "/stream/rates", self._trends.send_stream),
+            ("GET", "/consumer/rates", self._trends.send_consumer),
             ("GET", "/streams", streams.show_all),
             ("POST", "/streams", streams.create),
             ("GET", "/stream", streams.show),
@@ -133,6 +137,10 @@ class Dashboard:
             self._silence.look(growth, closed, trio.current_time())
             self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
+
+    async def watch_trends(self) -> None:
+        """Runs without end: looks at the lags of consumers and the rates of streams, see `Trends`."""
+        await self._trends.watch(self._parts.runner)
 
     def _answering(self, function: PageFunction) -> Callable[[Call], Awaitable[Response]]:
         """Returns the function that answers requests to one page."""

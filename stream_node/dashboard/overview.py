@@ -22,7 +22,6 @@ from stream_node.dashboard.silence import Silence
 from stream_node.dashboard.troubles import find_troubles
 from stream_node.endings import Ending, read_endings
 from stream_node.http.app import json_response
-from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
 from stream_node.patience import Patience
 from stream_node.trouble import Trouble, TroubleKind
@@ -81,11 +80,7 @@ class Overview:
     async def rates(self, page: Page) -> Response:
         """Returns the points of the charts as JSON, a list for each figure. With `after`, only the later points."""
         page.need(OPERATOR, EVERY_NAME)
-        try:
-            after_s = float(page.query.get("after", "0"))
-        except ValueError:
-            raise Problem(400, "invalid-request", "after must be a time in seconds since 1970") from None
-        points = self._history.points(after_s)
+        points = self._history.points(page.number("after"))
         rounded = ([None if each is None else round(each, 3) for each in point] for point in points)
         columns = list(zip(*rounded, strict=True)) or [()] * 8
         return json_response({"columns": columns})

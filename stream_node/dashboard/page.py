@@ -65,6 +65,13 @@ class Page:
         """Returns a whole number from the query. Raises Problem if the parameter is not a whole number."""
         return min(number_of(self.query, name), most) if self.query.get(name, "").strip() else default
 
+    def number(self, name: str, default: float = 0.0) -> float:
+        """Returns a number from the query. Raises Problem if the parameter is no number."""
+        try:
+            return float(self.query.get(name, default))
+        except ValueError:
+            raise Problem(400, "invalid-request", f"{name} must be a number") from None
+
     # Rights.
 
     def may(self, rights: Right, name: str | None = None) -> bool:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import trio
 from sqlalchemy import Integer, Select, bindparam, func, literal_column, select
 
 from storage.contract import Operation, Session
+from storage.errors import StorageClosed
 from storage.schema import messages, streams
 from storage.statement import compiled, greatest
+from storage.thread_runner import ThreadRunner
 from stream_node.unread_rows import to_read
 
 OTHERS = "_others"
@@ -131,3 +134,15 @@ class ReadFigures(Operation):
         if len(self.consumers) == self.most:
             left = (lag or 0) - sum(each.lag for each in self.consumers)
             self.consumers.append(ConsumerFigures(OTHERS, OTHERS, left, None))
+
+
+async def read_figures(runner: ThreadRunner, most: int) -> ReadFigures:
+    """Returns the operation when it is done, or has failed. While the node stops, it has no figures."""
+    done = trio.Event()
+    operation = ReadFigures(most, lambda operation: done.set())
+    try:
+        runner.submit_read(operation)
+    except StorageClosed:
+        return operation
+    await done.wait()
+    return operation

@@ -15,11 +15,11 @@ import structlog
 import trio
 
 from ockam.mailbox import MailboxStatistics
-from storage.errors import StorageClosed, StorageError
+from storage.errors import StorageError
 from storage.sqlite.database import FILE_NAME
 from storage.thread_runner import StorageHistograms
 from stream_node.endings import Ending, read_endings
-from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures
+from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures, read_figures
 from stream_node.parts import NodeCondition, NodeParts
 from stream_node.statistics import ServerStatistics
 from stream_node.trouble import Trouble
@@ -89,14 +89,7 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
 
 
 async def _read(parts: NodeParts) -> ReadFigures:
-    done = trio.Event()
-    operation = ReadFigures(parts.config.metrics_names_max, lambda operation: done.set())
-    try:
-        parts.runner.submit_read(operation)
-    except StorageClosed:
-        # The node is stopping. All other metrics are still there.
-        return operation
-    await done.wait()
+    operation = await read_figures(parts.runner, parts.config.metrics_names_max)
     if isinstance(operation.error, StorageError):
         logger.error("figures_not_read", reason=str(operation.error))
         operation.streams, operation.consumers = [], []

@@ -1,4 +1,4 @@
-// The charts of the overview: asks the node for new points every two seconds and draws them with uPlot.
+// The charts of a page: asks the node for new points every two seconds and draws them with uPlot.
 "use strict";
 (() => {
   const folder = document.getElementById("charts");
@@ -39,7 +39,7 @@
   async function load() {
     const after = columns[0]?.at(-1) ?? 0;
     try {
-      const answer = await fetch(`${folder.dataset.source}?after=${after}`, { headers: { "hx-request": "true" } });
+      const answer = await fetch(`${folder.dataset.source}${folder.dataset.source.includes("?") ? "&" : "?"}after=${after}`, { headers: { "hx-request": "true" } });
       if (!answer.ok) return;
       const found = (await answer.json()).columns;
       // After a restart of the node, its points begin anew.
