@@ -168,6 +168,12 @@ class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):
     block_number: int
 
 
+class BlockDamaged(msgspec.Struct, frozen=True):
+    """BlockDamaged: the event that the bytes of a stored block were found damaged or gone. The block is missing now."""
+
+    block_number: int
+
+
 class CatchUpStalled(msgspec.Struct, frozen=True):
     """CatchUpStalled: the event that the node makes no progress towards the block that publishers offer.
 
@@ -227,6 +233,7 @@ Notification: TypeAlias = (
     | PersistedNotification
     | BackfilledBlockNotification
     | NewestBlockKnownToNetwork
+    | BlockDamaged
     | CatchUpStalled
     | PublisherStatus
     | NodeFailed

@@ -20,10 +20,10 @@ from block_node.blocks.hash_scheme import SHA384, RootCandidate
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.tss import TssVerifier
 from block_node.blocks.verifier import Verifier
-from block_node.events import NodeStopping
+from block_node.events import BlockDamaged, NodeStopping
 from block_node.facility import Facility, FacilityStatistics
 from block_node.persist.newest_roots import find_roots
-from block_node.persist.operations import ReadRoots
+from block_node.persist.operations import FindBlock, ReadRoots
 from block_node.persist.plugin import Persistence
 from block_node.persist.retention import BlockRetention
 from block_node.persist.store import BlockStore, BlockStoreStatistics
@@ -36,6 +36,7 @@ from ockam.message import Message
 from ockam.node import Node
 from ockam.worker import Worker
 from storage.contract import StreamRecord
+from storage.errors import StorageClosed
 from storage.runner import Runner
 
 PERSISTENCE_ADDRESS = local("block_persistence")
@@ -145,6 +146,7 @@ class BlockNode:
             retention=settings.retention,
             on_stream_changed=on_stream_changed,
         )
+        self.store.on_damaged = lambda number: self.facility.publish(BlockDamaged(number))
         self.verifier = Verifier(settings.verifier, address_books=address_books, tss=tss)
         self.publishing: PublishService | None = None
         self._early = EarlyPublishers(settings.chain)
@@ -218,7 +220,10 @@ class BlockNode:
         """
         if self.store.is_closed:
             return
-        newest, available = self.store.newest, self.store.available
+        newest, indexed = self.store.newest, self.store.available.copy()
+        # The roots of damaged blocks are still known.
+        for damaged in self.store.damaged:
+            indexed.add(*damaged)
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
         if newest is None or not goes_on:
             self._serve()
@@ -226,7 +231,7 @@ class BlockNode:
         chain = self.durable_chain()
         is_hashed = bool(self.verifier.settings.levels & Level.MERKLE)
         scheme_unknown = is_hashed and not chain.scheme and not chain.open
-        if available.first == 0 and len(available) == 1 and (chain.peaks is None or scheme_unknown):
+        if indexed.first == 0 and len(indexed) == 1 and (chain.peaks is None or scheme_unknown):
             self.store.read_roots(newest.number, self._roots_read)
         elif chain.peaks is None and scheme_unknown:
             self._reopen(chain)
@@ -258,6 +263,26 @@ class BlockNode:
 
         find_roots(self.store, newest.number, self.verifier.settings, found)
 
+    def _find_stored_roots(self, number: int, on_found: Callable[[tuple[bytes, ...]], None]) -> None:
+        """Passes on the root hashes of which the stored block `number` has one; the newest block can have several."""
+        chain = self.verifier.chain
+        opened = tuple(each.root for each in chain.open) if chain.next_number == number + 1 else ()
+
+        def found(operation: FindBlock) -> None:
+            place = operation.place
+            on_found(opened or (() if place is None or not place.root else (place.root,)))
+
+        try:
+            self.store.find(number, found)
+        except StorageClosed:
+            # The node is stopping, and ends the streams of all publishers.
+            return
+
+    def _last_block(self) -> int | None:
+        """Returns the highest block that was stored, also if its bytes are damaged now: the chain goes on behind it."""
+        last, newest = self.store.ever_stored.last, self.store.newest
+        return last if newest is None else max(newest.number, -1 if last is None else last)
+
     def _serve(self) -> None:
         # The blocks were still being read when another node began to serve the chain.
         if self.store.is_closed:
@@ -268,7 +293,7 @@ class BlockNode:
         self.publishing = PublishService(
             self._node,
             self.facility,
-            last_block=self.store.ever_stored.last,
+            last_block=self._last_block(),
             is_stored=lambda block_number: block_number in self.store.ever_stored,
             chain=self._settings.chain,
             first_block=self._settings.first_block,
@@ -276,6 +301,8 @@ class BlockNode:
             new_id=self._new_id,
             now_s=self._now_s,
             store_refusal=lambda: self.store.refusal,
+            is_lost=lambda block_number: block_number in self.store.damaged,
+            find_roots=self._find_stored_roots,
         )
         self._node.unregister(local(SERVICE_ADDRESS))
         self.publishing.register()

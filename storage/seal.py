@@ -49,6 +49,7 @@ SEALED: Final = (
     "block_chains",
     "block_index",
     "block_evicted",
+    "block_damaged",
     "backfill_targets",
     "stream_histories",
     "stream_mirrors",

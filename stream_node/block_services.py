@@ -26,10 +26,11 @@ from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.chain_log import STREAM_PREFIX
 from block_node.persist.retention import BlockRetention
+from block_node.persist.scan import BlockScan
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscription_plan import SubscribeLimits
-from ockam.address import Address
+from ockam.address import Address, local
 from ockam.identity import Identity
 from ockam.message import Message
 from ockam.node import Node
@@ -49,6 +50,7 @@ KEEPERS = (
     ),
 )
 """The built-in rules. They forbid everybody except the block node to change the streams of the block node."""
+SCAN_ADDRESS = local("block_scan")
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 
@@ -151,9 +153,12 @@ class BlockServices:
             now_s=now_s,
         )
         self._backfill = BackfillService(node, self._blocks, backfill)
+        self._node = node
+        self._scan_bytes_per_s = config.block_scan_bytes
 
     def start(self) -> None:
         self._blocks.start()
+        self._node.register([SCAN_ADDRESS], lambda: BlockScan(self._blocks.store, self._scan_bytes_per_s))
         self._read.start()
         self._backfill.start()
 
@@ -166,6 +171,7 @@ class BlockServices:
         was submitted to the storage is still stored. Returns the messages that were not served, in order for each
         service."""
         self._blocks.stop(MOVED)
+        self._node.unregister(SCAN_ADDRESS)
         return [*self._backfill.close(), *self._read.close(), *self._blocks.close()]
 
     def statistics(self) -> BlockServicesStatistics:

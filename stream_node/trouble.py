@@ -17,6 +17,7 @@ TroubleKind = Literal[
     "certificate_ends",
     "token_ends",
     "blocks_stalled",
+    "blocks_damaged",
     "backfill_failing",
     "block_source_failing",
     "block_publishers_silent",

@@ -19,6 +19,7 @@ from block_node.backfill.state import BackfillState
 from block_node.backfill.targets import LoadTarget
 from block_node.events import (
     BlockBegun,
+    BlockDamaged,
     BlockDropped,
     CatchUpStalled,
     ItemEvent,
@@ -141,6 +142,8 @@ class Backfill(Plugin):
             self._state.note_newest(notification.block_number)
             if notification.block_number not in self._state.store.ever_stored:
                 self._scan_soon()
+        elif isinstance(notification, BlockDamaged):
+            self._scan_soon()
         elif isinstance(notification, CatchUpStalled):
             # The node comes no closer to what publishers offer: the sources are asked at once, also those in a pause.
             self._asked_for = True

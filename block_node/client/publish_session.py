@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from block_node.blocks.errors import BlockError
 from block_node.client.comparison import Comparison
-from block_node.client.errors import BlockRefused
+from block_node.client.errors import BlockNotCompared, BlockRefused
 from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publisher_machine import PublisherMachine
 from block_node.item_splitting import ItemBatch
@@ -243,9 +243,9 @@ class ClientPublishSession:
         if self._chunks is not None:
             self._send_chunk(self._chunks)
             return True
-        if machine.to_compare:
+        if machine.next_to_compare is not None:
             # The session compares one block at a time, and reads the node's messages between two comparisons.
-            self._compare(min(machine.to_compare))
+            self._compare(machine.next_to_compare)
             return False
         if machine.needed is not None:
             kept = machine.kept
@@ -316,6 +316,11 @@ class ClientPublishSession:
 
         def compared(error: SessionError | None) -> None:
             self._comparison = None
+            if isinstance(error, BlockNotCompared) and self._machine.offer_again(number):
+                # The node may have lost the bytes of the block. If it has deleted the block, it declines it again.
+                self.state = ClientSessionState.OPEN
+                self._hear()
+                return
             if error is not None:
                 self._end(error)
                 return

@@ -39,6 +39,8 @@ class PublisherMachine:
       else None.
     - ended: the node's last message in this session. None before the node has ended the session.
 
+    `_lost` is a block that the node has acknowledged and cannot show. `_offered` has those that were sent again so.
+
     Invariant: `_numbers` has the blocks that the present node does not have, in ascending order. All are above
     `_watermark`, the last acknowledged number. The blocks in `to_compare` are not above `_watermark`. An added block is
     in `_numbers` or in `to_compare` until it is settled; `take_settled` returns the settled blocks.
@@ -50,6 +52,8 @@ class PublisherMachine:
         self._resend: int | None = None
         self._opened = False
         self._watermark: int | None = None
+        self._offered: set[int] = set()
+        self._lost: int | None = None
         self._settled: list[int] = []
         self._waiting: list[int] = []
         self.acknowledged: int | None = None
@@ -59,13 +63,18 @@ class PublisherMachine:
         self.ended: StreamEnded | None = None
 
     @property
+    def next_to_compare(self) -> int | None:
+        """The block to compare next. None while a block is sent again because the node could not show it."""
+        return min(self.to_compare, default=None) if self._lost is None else None
+
+    @property
     def kept(self) -> list[int]:
         """The numbers of the blocks that the node has not acknowledged, in ascending order."""
         return self._numbers
 
     def add(self, number: int) -> bool:
         """Add a block to publish. Returns False if a block with this number is already kept."""
-        if number in self.to_compare or self._has(number):
+        if number in self.to_compare or number == self._lost or self._has(number):
             return False
         if self._is_acknowledged(number):
             self.to_compare[number] = b""
@@ -79,6 +88,10 @@ class PublisherMachine:
         self.sending = self._resend = self._watermark = None
         for number in self.to_compare:
             insort(self._numbers, number)
+        if self._lost is not None:
+            insort(self._numbers, self._lost)
+        self._lost = None
+        self._offered.clear()
         self.to_compare.clear()
         self._opened = False
         self.needed = None
@@ -86,16 +99,20 @@ class PublisherMachine:
 
     def next_block(self) -> int | None:
         """Return the number of the block to send next. None if there is nothing to send."""
+        if self._lost is not None and self._lost not in self._offered:
+            return self._lost
         at = bisect_left(self._numbers, self._cursor)
         return self._numbers[at] if at < len(self._numbers) else None
 
     def begin(self, number: int) -> None:
         """Note that the session begins to send this block."""
         self.sending = number
+        if number == self._lost:
+            self._offered.add(number)
 
     def finish(self, number: int) -> None:
         """Note that this block was sent completely."""
-        self._stop(number + 1)
+        self._stop(self._cursor if number == self._lost else number + 1)
 
     def take(self, response: PublishResponse) -> None:
         """Apply a message of the node. If `sending` is None afterwards, the session must stop sending its
@@ -116,7 +133,12 @@ class PublisherMachine:
                 self._stop(response.block_number + 1)
         elif isinstance(response, DuplicateBlock):
             self._acknowledge(response.last_block)
-            if self.sending == response.block_number:
+            if response.block_number == self._lost:
+                # The node has stored the block again, or does not want it. The next comparison shows which.
+                self.to_compare[self._lost], self._lost = b"", None
+                if self.sending == response.block_number:
+                    self._stop(self._cursor)
+            elif self.sending == response.block_number:
                 self._stop(response.last_block + 1)
         elif isinstance(response, Behind):
             self._acknowledge(response.last_block)
@@ -128,6 +150,14 @@ class PublisherMachine:
             self._acknowledge(response.last_block)
             self.sending = None
             self.ended = response
+
+    def offer_again(self, number: int) -> bool:
+        """Send a block again that the node has acknowledged and cannot show. Returns False if that was done before."""
+        if number in self._offered or self._lost is not None:
+            return False
+        del self.to_compare[number]
+        self._lost = number
+        return True
 
     def compared(self, number: int) -> None:
         """Note that the node's block with this number is the same as the added block."""
@@ -175,14 +205,15 @@ class PublisherMachine:
         self._cursor = max(self._cursor, number + 1)
         if self._resend is not None and self._resend <= number:
             self._resend = None
-        if self.sending is not None and self.sending <= number:
+        if self.sending is not None and self.sending <= number and self.sending != self._lost:
             self._stop(number + 1)
 
     def _settle(self, number: int) -> None:
         self._settled.append(number)
         # `acknowledged` rises to a number only if no lower block must still be compared.
         insort(self._waiting, number)
-        lowest = min(self.to_compare, default=self._waiting[-1] + 1)
+        unsettled = self.to_compare if self._lost is None else [*self.to_compare, self._lost]
+        lowest = min(unsettled, default=self._waiting[-1] + 1)
         end = bisect_left(self._waiting, lowest)
         if end:
             highest = self._waiting[end - 1]

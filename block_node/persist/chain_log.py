@@ -24,6 +24,7 @@ from block_node.persist.mark import (
     headers_of,
     key_of,
 )
+from block_node.persist.mend import fits, write_again
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import BlockPlace
 from storage.contract import Append, Session, StreamRecord
@@ -46,15 +47,17 @@ class StoredChain(msgspec.Struct, frozen=True):
     """The stored state of a chain.
 
     - available: the blocks that can be read.
-    - stored: the available blocks and the blocks that retention has deleted. This set never shrinks.
-    - blocks, size_bytes: the number of available blocks, and their total size.
-    - newest: the location of the highest available block. None if no block is available.
+    - stored: the available blocks and the blocks that retention has deleted.
+    - damaged: the blocks whose bytes are damaged or gone.
+    - blocks, size_bytes: the number of available and damaged blocks, and their total size.
+    - newest: the location of the highest available or damaged block. None if there is none.
     - verifier_state: the state of the verifier that was stored last. Empty if no state was stored since the table
       `block_index` was built.
     """
 
     available: BlockRanges
     stored: BlockRanges
+    damaged: BlockRanges
     blocks: int
     size_bytes: int
     newest: BlockPlace | None
@@ -67,11 +70,13 @@ class StoredBlock(NamedTuple):
     place: the location of the block.
     is_new: False if the same block was already stored.
     stream_id: the id of the chain's stream.
+    mended_bytes: the size of the damaged block in whose stead the block is stored; None if no block was damaged.
     """
 
     place: BlockPlace
     is_new: bool
     stream_id: int
+    mended_bytes: int | None = None
 
 
 class NewBlock(msgspec.Struct, frozen=True):
@@ -126,7 +131,7 @@ class ChainLog:
         """
         stream = session.log.find_stream(stream_name(self.chain), 0)
         if stream is None:
-            return None, StoredChain(BlockRanges(), BlockRanges(), 0, 0, None, b"")
+            return None, StoredChain(BlockRanges(), BlockRanges(), BlockRanges(), 0, 0, None, b"")
         session.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
         known = sql.find_sound_chain(session, self.chain)
         if known is None or known[:2] != (stream.stream_id, stream.next_index):
@@ -139,20 +144,26 @@ class ChainLog:
         first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
         without_hole = count and last - first + 1 == count
         available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
+        damaged = BlockRanges((row[0], row[0]) for row in execute(sql.DAMAGED, (self.chain,)) if row[0] in available)
+        for each in damaged:
+            available.discard(*each)
         stored = available.copy()
         for first, last in execute(sql.EVICTED, (self.chain,)):
             stored.add(first, last)
         newest = execute(sql.NEWEST_PLACES, (self.chain, 1)).fetchone()
         place = None if newest is None else BlockPlace(*newest)
-        return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
+        return StoredChain(available, stored, damaged, blocks, size_bytes, place, verifier_state)
 
     def stream(self, session: Session) -> StreamRecord:
         """Returns the stream that contains the blocks. The chain must have a row in `block_chains`."""
         return session.log.get_stream(self._stream_id(session))
 
-    def store(self, session: Session, block: NewBlock, time_us: int, behind: int | None = None) -> StoredBlock:
+    def store(
+        self, session: Session, block: NewBlock, time_us: int, behind: int | None = None, *, mends: bool = False
+    ) -> StoredBlock:
         """Stores a block, unless the same block is already stored. Must run in a writing transaction.
 
+        mends: whether the stored bytes of the block are damaged or gone, so that it is stored again.
         time_us: the time of the messages of the block, in microseconds since 1970.
         behind: the number of a block that must already be stored, usually the previous block; None if no other block is
         required.
@@ -162,6 +173,15 @@ class ChainLog:
         verification) is missing.
         """
         known = self.find(session, block.number)
+        mended_bytes = None
+        if mends and known is not None:
+            mended_bytes = known.size_bytes
+            session.execute(sql.CLEAR_DAMAGED, (self.chain, block.number))
+            if self._write_again(session, block, time_us):
+                return StoredBlock(known, True, self._stream_id(session), mended_bytes)
+            # The block does not fit into its place, so it is stored like a new one.
+            self._forget(session, known)
+            known = None
         if known is not None:
             # The root hash of the stored block may have been corrected after the block was stored.
             if known.root != block.root and known.root not in block.other_roots:
@@ -188,7 +208,29 @@ class ChainLog:
         if block.corrected_root:
             sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
         self._drop_staged(session, block.attempt)
-        return StoredBlock(place, True, stream.stream_id)
+        return StoredBlock(place, True, stream.stream_id, mended_bytes)
+
+    def mark_damaged(self, session: Session, number: int) -> None:
+        """Notes that the bytes of a stored block are damaged or gone. Must run in a writing transaction."""
+        sql.mark_damaged(session, self.chain, number)
+
+    def _write_again(self, session: Session, block: NewBlock, time_us: int) -> bool:
+        """Writes a damaged block into its place, and returns whether it fits there."""
+        place = sql.find_sound_place(session, self.chain, block.number)
+        roots = (block.root, *block.other_roots)
+        if place is None or place.root not in roots or not fits(place, block.parts, block.items):
+            return False
+        other_roots = [root for root in roots if root != place.root]
+        before = self.find(session, block.number - 1)
+        root_before = b"" if before is None else before.root
+        write_again(session, self._stream_id(session), place, block.parts, other_roots, root_before, time_us)
+        return True
+
+    def _forget(self, session: Session, place: BlockPlace) -> None:
+        """Removes a block from the index. Its messages stay in the stream."""
+        row = sql.get_chain(session, self.chain)
+        session.execute(sql.DELETE_PLACE, (self.chain, place.number))
+        sql.grow_chain(session, self.chain, row, row[1], -1, -place.size_bytes)
 
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
         """Writes parts of an unverified block to disk; the first of them has the part number `part`. Must run in a
@@ -248,7 +290,8 @@ class ChainLog:
         if not gone:
             return []
         execute_many = session.execute_many
-        execute_many(sql.DELETE_PLACE, [(self.chain, place.number) for place in gone])
+        for statement in (sql.DELETE_PLACE, sql.CLEAR_DAMAGED):
+            execute_many(statement, [(self.chain, place.number) for place in gone])
         evicted = BlockRanges(execute(sql.EVICTED, (self.chain,)))
         for place in gone:
             evicted.add(place.number)

@@ -80,28 +80,53 @@ class RecountChain(ReadChain):
 
 class StoreBlock(Operation):
     """The operation that stores a block (`ChainLog.store`). Results: `place`, the location of the block; `is_new`,
-    False if the same block was already stored; `stream`, the chain's stream after the operation."""
+    False if the same block was already stored; `mended_bytes`, the size of the damaged block that it replaces, or None;
+    `stream`, the chain's stream after the operation."""
 
-    __slots__ = ("behind", "block", "is_new", "log", "place", "stream", "time_us")
+    __slots__ = ("behind", "block", "is_new", "log", "mended_bytes", "mends", "place", "stream", "time_us")
 
     def __init__(
-        self, log: ChainLog, block: NewBlock, time_us: int, behind: int | None, on_done: Callable[[StoreBlock], None]
+        self,
+        log: ChainLog,
+        block: NewBlock,
+        time_us: int,
+        behind: int | None,
+        on_done: Callable[[StoreBlock], None],
+        *,
+        mends: bool = False,
     ) -> None:
         super().__init__(on_done)
         self.log = log
         self.block = block
         self.time_us = time_us
         self.behind = behind
+        self.mends = mends
         self.place: BlockPlace | None = None
         self.is_new = False
+        self.mended_bytes: int | None = None
         self.stream: StreamRecord | None = None
 
     def apply(self, session: Session) -> None:
-        self.place, self.is_new, stream_id = self.log.store(session, self.block, self.time_us, self.behind)
+        stored = self.log.store(session, self.block, self.time_us, self.behind, mends=self.mends)
+        self.place, self.is_new, stream_id, self.mended_bytes = stored
         self.stream = session.log.get_stream(stream_id)
 
     def row_count(self) -> int:
         return self.block.staged + len(self.block.parts)
+
+
+class MarkDamaged(Operation):
+    """The operation that notes that the bytes of a stored block are damaged or gone (`ChainLog.mark_damaged`)."""
+
+    __slots__ = ("log", "number")
+
+    def __init__(self, log: ChainLog, number: int, on_done: Callable[[MarkDamaged], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.number = number
+
+    def apply(self, session: Session) -> None:
+        self.log.mark_damaged(session, self.number)
 
 
 class StageParts(Operation):

@@ -1,8 +1,9 @@
 """The tables for the blocks of a chain, and their SQL statements as text. `block_node.persist.mark` defines the
 messages of the chain's stream.
 
-The table `block_index` finds a block by its number. It can be rebuilt from the stream alone. Only the table
-`block_evicted` cannot be rebuilt. It lists the blocks that retention has deleted, so that they are not fetched again.
+The table `block_index` finds a block by its number. It can be rebuilt from the stream alone. The tables `block_evicted`
+and `block_damaged` cannot be rebuilt. The first lists the blocks that retention has deleted, so that they are not
+fetched again; the second those whose bytes are damaged or gone.
 """
 
 from __future__ import annotations
@@ -80,6 +81,15 @@ block_evicted = Table(
     Column("last", BigInteger, nullable=False),
     seal_column(),
 )
+block_damaged = Table(
+    "block_damaged",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    seal_column(),
+)
+"""The table of stored blocks whose bytes a reader found damaged or gone. They count as missing until they are stored
+again, also after a restart."""
 block_staged = Table(
     "block_staged",
     metadata,
@@ -223,6 +233,19 @@ def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
         session.execute(_SET_ROOT, (root, seal, chain, number))
 
 
+def mark_damaged(session: Session, chain: str, number: int) -> None:
+    row = (chain, number)
+    session.execute(_ADD_DAMAGED, (*row, seal_of(block_damaged.name, row)))
+
+
+def find_sound_place(session: Session, chain: str, number: int) -> BlockPlace | None:
+    """Returns the location of a block. None if the block is not stored, or if its row is damaged."""
+    row = session.execute(_FIND_SEALED_PLACE, (chain, number)).fetchone()
+    if row is None or row[-1] != seal_of(block_index.name, (chain, *row[:-1])):
+        return None
+    return BlockPlace(*row[:-1])
+
+
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
     """Replaces the stored list of the blocks that retention has deleted.
 
@@ -237,6 +260,7 @@ _ADD_PLACE: Final = compiled(
     insert_into(block_index), *("chain", "number", "first_index", "parts", "items", "size_bytes", "root", "seal")
 )
 FIND_PLACE: Final = compiled(select(*_place).where(_numbered), *("chain", "number"))
+_FIND_SEALED_PLACE: Final = compiled(select(*_place, _places.seal).where(_numbered), *("chain", "number"))
 PLACES_FROM: Final = compiled(
     select(*_place)
     .where(_of_chain, _places.number >= bindparam("number"))
@@ -284,6 +308,16 @@ EVICTED: Final = compiled(
 )
 _CLEAR_EVICTED: Final = compiled(delete_from(block_evicted).where(_evicted.chain == bindparam("chain")), "chain")
 _ADD_EVICTED: Final = compiled(insert_into(block_evicted), *("chain", "first", "last", "seal"))
+
+_damaged = block_damaged.c
+DAMAGED: Final = compiled(
+    select(_damaged.number).where(_damaged.chain == bindparam("chain")).order_by(_damaged.number), "chain"
+)
+_ADD_DAMAGED: Final = compiled(upsert(block_damaged).on_conflict_do_nothing(), *("chain", "number", "seal"))
+CLEAR_DAMAGED: Final = compiled(
+    delete_from(block_damaged).where(_damaged.chain == bindparam("chain"), _damaged.number == bindparam("number")),
+    *("chain", "number"),
+)
 
 ADD_STAGED: Final = compiled(insert_into(block_staged), *("chain", "attempt", "part", "data"))
 GET_STAGED: Final = compiled(

@@ -19,6 +19,7 @@ from block_node.persist.errors import BlockConflict, PredecessorMissing
 from block_node.persist.operations import (
     EvictBlocks,
     FindBlock,
+    MarkDamaged,
     OpenChain,
     ReadBlocks,
     ReadChain,
@@ -32,7 +33,7 @@ from block_node.persist.ranges import BlockRanges
 from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
 from storage.contract import StreamRecord, ignore_done
-from storage.errors import CommitUnsettled, DiskFull, StorageClosed, StorageError
+from storage.errors import CommitUnsettled, DatabaseCorrupt, DiskFull, StorageClosed, StorageError
 from storage.runner import Runner
 
 EVICT_BLOCKS = 16
@@ -47,16 +48,19 @@ class BlockStoreStatistics(msgspec.Struct, frozen=True):
 
     - blocks, size_bytes: the number and the total size of the blocks that can be read.
     - first_block, last_block: the lowest and the highest of these blocks. None if there is no block.
-    - stored, evicted, failed: how many blocks were stored, deleted by retention, or could not be stored, since the
-      start of the node.
+    - damaged: the number of stored blocks whose bytes are damaged or gone.
+    - stored, evicted, mended, failed: how many blocks were stored, deleted by retention, stored again in the stead of a
+      damaged one, or could not be stored, since the start of the node.
     """
 
     blocks: int
     size_bytes: int
     first_block: int | None
     last_block: int | None
+    damaged: int
     stored: int
     evicted: int
+    mended: int
     failed: int
 
 
@@ -65,7 +69,9 @@ class BlockStore:
 
     - available: the blocks that can be read.
     - ever_stored: the available blocks and the blocks that retention has deleted.
-    - newest: the location of the highest available block. None if no block is available.
+    - damaged: the stored blocks whose bytes a reader found damaged or gone. They are missing until they come again.
+    - newest: the location of the highest available or damaged block. None if there is none.
+    - on_damaged: called with the number of each block that is found damaged or gone.
     - verifier_state: the verifier state that was stored last. Empty if there is none.
     - on_stream_changed: called with the chain's stream when the chain is opened and after each change.
     - is_open: whether it is known which blocks are stored. is_closed: whether another node writes the chain now.
@@ -94,13 +100,15 @@ class BlockStore:
         self._when_open: list[Callable[[], None]] = []
         self._evicting = False
         self._blocks = self._size_bytes = 0
-        self._stored = self._evicted = self._failed = 0
+        self._stored = self._evicted = self._mended = self._failed = 0
+        self.on_damaged: Callable[[int], None] = lambda number: None
         self._under_way: Counter[int] = Counter()
         self._refused_from: int | None = None
         self.refusal: str | None = None
         self.is_open = self.is_closed = False
         self.available = BlockRanges()
         self.ever_stored = BlockRanges()
+        self.damaged = BlockRanges()
         self.newest: BlockPlace | None = None
         self.verifier_state = b""
 
@@ -199,6 +207,8 @@ class BlockStore:
             if operation.error is not None:
                 self._note_failed(block, operation.error)
                 self._read_if_unsettled(operation.error, self.apply_retention)
+            elif operation.place is not None and operation.mended_bytes is not None:
+                self._note_mended(operation.place, operation.mended_bytes)
             elif operation.place is not None and operation.is_new:
                 self._note_stored(operation.place)
                 self._note_stream(operation.stream)
@@ -212,8 +222,9 @@ class BlockStore:
         # If the previous block is being stored, it must be stored first. Several operations may store the same block at
         # a time.
         required = behind if behind in self._under_way else None
+        mends = number in self.damaged
         try:
-            self._storage.submit_write(StoreBlock(self._log, block, self._now_us(), required, stored))
+            self._storage.submit_write(StoreBlock(self._log, block, self._now_us(), required, stored, mends=mends))
         except StorageClosed as error:
             self._no_longer_under_way(number)
             on_done(error)
@@ -250,8 +261,14 @@ class BlockStore:
         blocks: int = 1,
     ) -> None:
         """Reads consecutive blocks, at most `blocks`, starting with part number `part` of block `number`.
-        See `ReadBlocks`."""
-        self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, blocks=blocks))
+        See `ReadBlocks`. A block whose bytes are damaged or gone is missing from then on."""
+
+        def read(operation: ReadBlocks) -> None:
+            if isinstance(operation.error, DatabaseCorrupt):
+                self._note_damaged(number, str(operation.error))
+            on_done(operation)
+
+        self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, read, blocks=blocks))
 
     def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
         """Looks up the location of block `number`. Passes the finished operation, which has the location,
@@ -265,17 +282,19 @@ class BlockStore:
 
     def statistics(self) -> BlockStoreStatistics:
         return BlockStoreStatistics(
-            self._blocks,
+            self._blocks - self.damaged.count(),
             self._size_bytes,
             self.available.first,
             self.available.last,
+            self.damaged.count(),
             self._stored,
             self._evicted,
+            self._mended,
             self._failed,
         )
 
     def _learn(self, state: StoredChain) -> None:
-        self.available, self.ever_stored = state.available, state.stored
+        self.available, self.ever_stored, self.damaged = state.available, state.stored, state.damaged
         self._blocks, self._size_bytes = state.blocks, state.size_bytes
         self.newest = state.newest
         self.verifier_state = state.verifier_state
@@ -290,12 +309,36 @@ class BlockStore:
         if self.newest is None or place.number > self.newest.number:
             self.newest = place
 
+    def _note_damaged(self, number: int, reason: str) -> None:
+        """Makes a stored block a missing one, because its bytes are damaged or gone."""
+        if number not in self.available or self.is_closed:
+            return
+        logger.error("block_damaged", block=number, reason=reason)
+        self.available.discard(number)
+        self.ever_stored.discard(number)
+        self.damaged.add(number)
+        try:
+            self._storage.submit_write(MarkDamaged(self._log, number, _report_unmarked))
+        except StorageClosed:
+            # A reader or the scan finds the damage again after the next start.
+            return
+        self.on_damaged(number)
+
+    def _note_mended(self, place: BlockPlace, damaged_bytes: int) -> None:
+        self._mended += 1
+        self._size_bytes += place.size_bytes - damaged_bytes
+        self.damaged.discard(place.number)
+        self.available.add(place.number)
+        self.ever_stored.add(place.number)
+        if self.newest is not None and place.number == self.newest.number:
+            self.newest = place
+        logger.info("block_mended", block=place.number)
+
     def _note_failed(self, block: NewBlock, error: StorageError) -> None:
         self._failed += 1
         logger.error("block_not_stored", block=block.number, reason=str(error))
         self._discard(block)
-        last = self.available.last
-        if (last is None or block.number > last) and not isinstance(error, BlockConflict):
+        if (self.newest is None or block.number > self.newest.number) and not isinstance(error, BlockConflict):
             refused = self._refused_from
             self._refused_from = block.number if refused is None else min(refused, block.number)
 
@@ -340,6 +383,8 @@ class BlockStore:
                 self._blocks -= 1
                 self._size_bytes -= place.size_bytes
                 self.available.discard(place.number)
+                self.damaged.discard(place.number)
+                self.ever_stored.add(place.number)
             if operation.evicted:
                 numbers = [place.number for place in operation.evicted]
                 logger.info(
@@ -364,3 +409,9 @@ class BlockStore:
     def _note_stream(self, stream: StreamRecord | None) -> None:
         if stream is not None and not self.is_closed:
             self._on_stream_changed(stream)
+
+
+def _report_unmarked(operation: MarkDamaged) -> None:
+    """Logs that a damaged block counts as available again after the next start, until the damage is found again."""
+    if operation.error is not None:
+        logger.error("block_damage_not_noted", block=operation.number, reason=str(operation.error))

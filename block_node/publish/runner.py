@@ -16,6 +16,7 @@ from block_node.facility import Facility
 from block_node.protocol import PublishResponse, StreamEnded
 from block_node.publish.effects import Effect, EndSession, LogLine, Tell
 from block_node.publish.limits import PublishLimits
+from block_node.publish.mending import Mending
 from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.session_machine import PublisherState
 
@@ -49,9 +50,15 @@ class PublishRunner:
     """
 
     def __init__(
-        self, machine: PublishMachine, facility: Facility, limits: PublishLimits, now_s: Callable[[], float]
+        self,
+        machine: PublishMachine,
+        facility: Facility,
+        limits: PublishLimits,
+        now_s: Callable[[], float],
+        mending: Mending,
     ) -> None:
         self.machine = machine
+        self.mending = mending
         self.limits = limits
         self.now_s = now_s
         self.call_later: Callable[[float, Callable[[], None]], None] = lambda delay_s, function: None

@@ -25,6 +25,7 @@ from block_node.events import (
 from block_node.facility import Facility, Plugin
 from block_node.protocol import PUBLISH, OpenRootSession, OpenSession, PublishStatus, StreamEnded
 from block_node.publish.limits import PublishLimits
+from block_node.publish.mending import FindRoots, Mending
 from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.runner import PublishRunner
 from block_node.publish.session import PublishSession, session_address
@@ -58,6 +59,7 @@ class PublishService:
     - new_id: returns a random name for a session.
     - chain: the name of the chain, on which publishers need the right to publish.
     - first_block: the configured first block of an empty node.
+    - is_lost, find_roots: see `block_node.publish.mending.Mending`.
     - now_s: a clock that never goes back, in seconds.
     - store_refusal: returns the reason why no block can be stored now. None if blocks can be stored.
 
@@ -77,6 +79,8 @@ class PublishService:
         limits: PublishLimits | None = None,
         now_s: Callable[[], float] = trio.current_time,
         store_refusal: Callable[[], str | None] = lambda: None,
+        is_lost: Callable[[int], bool] = lambda number: False,
+        find_roots: FindRoots = lambda number, found: found(()),
     ) -> None:
         self.node = node
         self.chain = chain
@@ -85,7 +89,8 @@ class PublishService:
         self.now_s = now_s
         self.store_refusal = store_refusal
         self.machine = PublishMachine(self.limits, last_block=last_block, first_block=first_block, now_s=now_s())
-        self.runner = PublishRunner(self.machine, facility, self.limits, now_s)
+        self.mending = Mending(facility, self.limits, now_s, is_lost, find_roots)
+        self.runner = PublishRunner(self.machine, facility, self.limits, now_s, self.mending)
         self._is_stored = is_stored
         self._new_id = new_id
         self._addresses: dict[OpeningMessage, Address] = {}
@@ -139,6 +144,7 @@ class PublishService:
         for session in self.runner.sessions():
             if not session.reachable:
                 session.leave()
+        self.mending.tick()
         self.machine.tick(self.now_s(), is_full=self.facility.full)
         self.runner.perform()
         for opening, address in list(self._addresses.items()):
@@ -203,6 +209,7 @@ class PublishWorker(Plugin):
             machine.node_failed(notification, now_s)
         elif isinstance(notification, NodeStopping):
             machine.node_stops(notification.reason, now_s)
+        self._service.mending.handle_notification(notification)
         self._service.runner.perform()
 
     def _find_refusal(self) -> StreamEnded | None:

@@ -18,6 +18,7 @@ from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import (
     PUBLISH,
     BlockItems,
+    DuplicateBlock,
     EndOfBlock,
     EndStream,
     OpenRootSession,
@@ -149,11 +150,22 @@ class PublishSession(Worker):
         if not self._is_over:
             self._usage.give_back("block_publish_sessions_max")
         self._is_over = True
+        self._runner.mending.leave(self)
         if ended is not None:
             status, number = ended.status.name, ended.block_number
             logger.info("block_stream_ended", peer=self.peer, status=status, block=number, reason=ended.reason)
             self.tell(ended)
         self._node.unregister(self.context.address)
+
+    def mended(self, block_number: int) -> None:
+        """Answers a duplicate whose block was taken, because its stored bytes were damaged or gone."""
+        last_block = self._machine.last_block
+        if last_block is not None:
+            self.tell(DuplicateBlock(block_number, last_block))
+
+    def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None:
+        """Ends the stream, because the block that was taken again is not the stored one, or cannot be stored."""
+        self._end(status, block_number, reason)
 
     def leave(self) -> None:
         """Ends the session of a publisher that has disconnected. No answer is sent."""
@@ -194,9 +206,19 @@ class PublishSession(Worker):
             raise RequestRefused("a message with a piece of an item has that piece alone")
         # A middle or last piece may begin like a header by chance.
         if (piece is Piece.WHOLE or piece is Piece.FIRST) and items[0].startswith(HEADER_TAG):
-            self._machine.header(self.publisher, _header_number(items[0], piece), items, self.publisher.used_s)
+            number, mending, last_block = (
+                _header_number(items[0], piece),
+                self._runner.mending,
+                self._machine.last_block,
+            )
+            mending.leave(self)
+            is_awaited = last_block is not None and number <= last_block and mending.wants(number)
+            self._machine.header(self.publisher, number, items, self.publisher.used_s, is_awaited=is_awaited)
+            if is_awaited:
+                mending.begin(self, number, items)
         else:
             self._machine.items(self.publisher, items, piece, self.publisher.used_s)
+            self._runner.mending.add(self, items, piece)
 
     def _take_block_end(self, block_number: int) -> None:
         """Handles the end of a block. Raises RequestRefused if the last piece of an item has not arrived."""
@@ -204,6 +226,7 @@ class PublishSession(Worker):
         action = self._machine.block_end(self.publisher, block_number, self._now_s())
         if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
             logger.info("block_end_out_of_place", peer=self.peer, block=block_number, receiving=current)
+        self._runner.mending.finish(self)
 
     def _take_stream_end(self, end: EndStream) -> None:
         current = self.publisher.session.block_number

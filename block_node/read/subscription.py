@@ -38,6 +38,7 @@ from ockam.address import Address
 from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
+from storage.errors import DatabaseCorrupt
 
 CHUNK_BYTES = 1024 * 1024
 """The maximum number of bytes of items in one message, 1 MiB, as the reference block node's `maxChunkSizeBytes`."""
@@ -262,7 +263,8 @@ class SubscribeSession(Worker):
         """Waits for the next block, which is not stored. Ends the subscription instead if that block will
         never arrive."""
         first = self._store.available.first
-        if self.next_block is not None and first is not None and self.next_block < first:
+        number = self.next_block
+        if number is not None and first is not None and number < first and number not in self._store.damaged:
             reason = f"block {self.next_block} is not kept any more; the first one is {first}"
             self.end(SubscribeStatus.NOT_AVAILABLE, reason)
         elif self._source_ended:
@@ -283,7 +285,10 @@ class SubscribeSession(Worker):
         self._reading = False
         if self.stage is Stage.ENDED:
             return
-        if isinstance(operation.error, BlockNumberUnknown):
+        if isinstance(operation.error, BlockNumberUnknown) or (
+            isinstance(operation.error, DatabaseCorrupt) and not self._in_block
+        ):
+            # A damaged block is missing until it comes again. If a part of it was sent, the subscription must end.
             self.stage = Stage.WAITING
             self._wait()
             return

@@ -172,6 +172,16 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             link("/blocks"),
             "Blocks",
         )
+    if found.node.store.damaged:
+        yield Trouble(
+            "blocks_damaged",
+            "bad",
+            f"{_some(found.node.store.damaged, 'stored block is', 'stored blocks are')} damaged or gone on the disk",
+            "Look at the disk. Publish them again, or name a source of backfill that has them; until then no reader "
+            "gets them.",
+            link("/blocks"),
+            "Blocks",
+        )
     backfill = found.backfill
     if backfill.problem:
         what = "Nobody knows which blocks are missing"

@@ -52,6 +52,18 @@ BLOCK_METRICS = (
     _block(f"{PREFIX}_last", "gauge", "Number of the highest block.", lambda b: b.node.store.last_block),
     _block(f"{PREFIX}s_stored_total", "counter", "Blocks stored.", lambda b: b.node.store.stored),
     _block(f"{PREFIX}s_evicted_total", "counter", "Blocks deleted by retention.", lambda b: b.node.store.evicted),
+    _block(
+        f"{PREFIX}s_damaged",
+        "gauge",
+        "Stored blocks whose bytes were found damaged or gone, and that did not come again.",
+        lambda b: b.node.store.damaged,
+    ),
+    _block(
+        f"{PREFIX}s_mended_total",
+        "counter",
+        "Blocks stored again in the stead of damaged ones.",
+        lambda b: b.node.store.mended,
+    ),
     _block(f"{PREFIX}s_failed_total", "counter", "Blocks that could not be stored.", lambda b: b.node.store.failed),
     _block(f"{PREFIX}_publishers", "gauge", "Connected publishers.", _publishing("publishers")),
     _block(

@@ -140,7 +140,7 @@ class Comparison:
         elif answer.status is GetStatus.INVALID_REQUEST and offset:
             # The stored block is shorter than `offset`, so the next request names its beginning.
             self._ask(0)
-        elif answer.status is GetStatus.NOT_AVAILABLE:
+        elif answer.status in (GetStatus.NOT_AVAILABLE, GetStatus.NOT_FOUND):
             self._finish(BlockNotCompared(self._block.number, given.roots, node))
         elif answer.status is not GetStatus.SUCCESS:
             self._finish(UnexpectedAnswer(f"{node} cannot read block {self._block.number} ({answer.status.name})"))

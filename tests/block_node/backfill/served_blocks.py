@@ -76,6 +76,28 @@ async def wait_ranges(running: Served, *wanted: tuple[int, int]) -> None:
     assert await ranges(running.address) == list(wanted)
 
 
+def damage_blocks(directory: Path, *numbers: int, change: str = "DELETE FROM messages") -> None:
+    """Take the bytes of blocks from a node's storage while it runs, by another connection; the index keeps its rows."""
+    connection = sqlite3.connect(directory / "streams.sqlite", timeout=30)
+    try:
+        with connection:
+            for number in numbers:
+                place = "SELECT first_index FROM block_index WHERE number = ?"
+                connection.execute(f"{change} WHERE idx = ({place})", (number,))
+    finally:
+        connection.close()
+
+
+def stored_rows(directory: Path) -> list[tuple[Any, ...]]:
+    """Every message of a node, but for its time and headers, and where the index says that each block is."""
+    connection = sqlite3.connect(directory / "streams.sqlite")
+    try:
+        rows = connection.execute("SELECT idx, key, data FROM messages ORDER BY idx").fetchall()
+        return rows + connection.execute("SELECT * FROM block_index ORDER BY number").fetchall()
+    finally:
+        connection.close()
+
+
 def remove_blocks(directory: Path, first: int, last: int) -> int:
     """Delete blocks from a node's storage while it runs, by another connection, with every byte of them; how many
     messages that were."""

@@ -72,7 +72,7 @@ class Statement(Operation):
 class FullLog(ChainLog):
     """A chain on a disk without room."""
 
-    def store(self, *arguments: object) -> NoReturn:
+    def store(self, *arguments: object, **options: object) -> NoReturn:
         raise DiskFull("no room to write: said the test")
 
     def stage(self, *arguments: object) -> NoReturn:

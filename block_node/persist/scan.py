@@ -1,0 +1,50 @@
+"""The scan: reads all stored blocks again and again, slowly, so that bytes that are damaged or gone are found before a
+reader needs them. The store makes such a block a missing one."""
+
+from __future__ import annotations
+
+from block_node.persist.operations import PLACES_PER_READ, ReadBlocks
+from block_node.persist.store import BlockStore
+from ockam.worker import Worker
+from storage.errors import StorageClosed
+
+READ_BYTES = 256 * 1024
+"""The maximum number of bytes in one read of the scan, 256 KiB. It is small, so that readers wait for it briefly."""
+ROUND_PAUSE_S = 5.0
+"""The pause in seconds between two rounds through all blocks, which matters for short chains only."""
+
+
+class BlockScan(Worker):
+    """The worker that scans the blocks of a store. It reads at most `bytes_per_s` bytes in a second."""
+
+    def __init__(self, store: BlockStore, bytes_per_s: int) -> None:
+        self._store = store
+        self._bytes_per_s = bytes_per_s
+        self._number = self._part = 0
+
+    def started(self) -> None:
+        self._store.when_open(self.context.guard(self._read))
+
+    def _read(self) -> None:
+        number = self._store.available.next_from(self._number)
+        if number is None:
+            self._number = self._part = 0
+            self.context.call_later(ROUND_PAUSE_S, self._read)
+            return
+        if number != self._number:
+            self._number, self._part = number, 0
+        try:
+            self._store.read(number, self._part, READ_BYTES, self.context.guard(self._has_read), blocks=PLACES_PER_READ)
+        except StorageClosed:
+            # The node is stopping.
+            return
+
+    def _has_read(self, operation: ReadBlocks) -> None:
+        """Goes on behind what was read. A block that cannot be read is left out until the next round."""
+        size_bytes = sum(len(part) for found in operation.found for part in found.parts)
+        last = operation.found[-1] if operation.error is None else None
+        self._number, self._part = operation.number + 1, 0
+        if last is not None:
+            is_whole = last.is_last or not last.parts
+            self._number, self._part = (last.place.number + 1, 0) if is_whole else (last.place.number, last.next_part)
+        self.context.call_later(max(size_bytes, 1) / self._bytes_per_s, self._read)

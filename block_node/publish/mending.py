@@ -1,0 +1,143 @@
+"""Takes blocks from publishers whose stored bytes are damaged or gone, and has them verified and stored again.
+
+The node has acknowledged such a block, so its publisher offers a duplicate. The answer to a duplicate is DuplicateBlock
+with the last known block (specs/block_publish.md, "Base Protocol"). Here it comes when the block is stored again, and
+not at once, so that the publisher sends the block. A block is kept in memory as a whole, as in a backfill, and only one
+at a time; the others are duplicates like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from block_node.events import (
+    BackfilledBlockNotification,
+    NodeFailed,
+    Notification,
+    PersistedNotification,
+    Source,
+    VerificationNotification,
+)
+from block_node.facility import Facility
+from block_node.protocol import Piece, PublishStatus
+from block_node.publish.limits import PublishLimits
+from block_node.publish.refusals import status_of
+
+BYTES_MAX = 128 * 1024 * 1024
+"""The maximum size of a block that is taken, 128 MiB: the largest message of the reference block node. Backfill has a
+bound of its own."""
+
+FindRoots = Callable[[int, Callable[[tuple[bytes, ...]], None]], None]
+"""Finds the root hashes of which a stored block must have one, and passes them on. They are empty if any may come."""
+
+
+class MendingSession(Protocol):
+    """MendingSession: a session that sends a block to be stored again."""
+
+    def mended(self, block_number: int) -> None:
+        """Called when the block is stored, or cannot be taken."""
+        ...
+
+    def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None: ...
+
+
+class Mending:
+    """Mending: the one block that is being taken again.
+
+    is_lost: returns whether the stored bytes of a block are damaged or gone.
+    now_s: a clock that never goes back, in seconds.
+
+    Invariant: `_session` is set exactly while a block is being received, verified or stored.
+    """
+
+    def __init__(
+        self,
+        facility: Facility,
+        limits: PublishLimits,
+        now_s: Callable[[], float],
+        is_lost: Callable[[int], bool],
+        find_roots: FindRoots,
+    ) -> None:
+        self._facility = facility
+        self._limits = limits
+        self._now_s = now_s
+        self._is_lost = is_lost
+        self._find_roots = find_roots
+        self._session: MendingSession | None = None
+        self._number = -1
+        self._items: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+        self._began_s = 0.0
+
+    def wants(self, number: int) -> bool:
+        """Returns whether a block that is offered should be sent."""
+        return self._session is None and self._is_lost(number)
+
+    def begin(self, session: MendingSession, number: int, items: list[bytes]) -> None:
+        self._session, self._number = session, number
+        self._items, self._pieces, self._size_bytes, self._began_s = [], [], 0, self._now_s()
+        self.add(session, items, Piece.WHOLE)
+
+    def add(self, session: MendingSession, items: list[bytes], piece: Piece) -> None:
+        """Adds items that a session has sent. Ignores those of a session that sends no block to be stored again."""
+        if session is not self._session:
+            return
+        self._size_bytes += sum(map(len, items))
+        if self._size_bytes > BYTES_MAX:
+            self._end().mended(self._number)
+        elif piece is Piece.WHOLE:
+            self._items += items
+        else:
+            self._pieces += items
+            if piece is Piece.LAST:
+                self._items.append(b"".join(self._pieces))
+                self._pieces = []
+
+    def finish(self, session: MendingSession) -> None:
+        """Has the block verified when the session has sent all of it."""
+        if session is not self._session:
+            return
+        number, items, size_bytes = self._number, self._items, self._size_bytes
+        self._items = []
+
+        def verify(roots: tuple[bytes, ...]) -> None:
+            if self._session is session and self._number == number:
+                block = BackfilledBlockNotification(number, items, size_bytes, Source.PUBLISHER, roots)
+                self._facility.publish(block)
+
+        self._find_roots(number, verify)
+
+    def leave(self, session: MendingSession) -> None:
+        """Forgets the block of a session that ends or sends another block. What is being stored is still stored."""
+        if session is self._session:
+            self._end()
+
+    def tick(self) -> None:
+        """Ends the stream of a publisher that takes too long, as for a new block (`PublishLimits.block_s_max`)."""
+        limits = self._limits
+        allowed_s = limits.block_s_max + self._size_bytes / limits.earned_bytes_per_s
+        if self._session is not None and self._now_s() - self._began_s > allowed_s:
+            reason = f"the block was not stored again after {allowed_s:g} s"
+            self._end().not_mended(PublishStatus.TIMEOUT, self._number, reason)
+
+    def handle_notification(self, notification: Notification) -> None:
+        if self._session is None:
+            return
+        if isinstance(notification, NodeFailed):
+            self._end()
+        elif isinstance(notification, VerificationNotification):
+            is_own = notification.block_number == self._number and notification.attempt == 0
+            if is_own and not notification.success and notification.source is Source.PUBLISHER:
+                self._end().not_mended(status_of(notification.failure), self._number, notification.reason)
+        elif isinstance(notification, PersistedNotification) and notification.block_number == self._number:
+            if notification.succeeded:
+                self._end().mended(self._number)
+            elif notification.source is Source.PUBLISHER:
+                self._end().not_mended(PublishStatus.PERSISTENCE_FAILED, self._number, notification.reason)
+
+    def _end(self) -> MendingSession:
+        session, self._session, self._items, self._pieces = self._session, None, [], []
+        assert session is not None, "a block is being taken"
+        return session
