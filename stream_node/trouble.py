@@ -18,6 +18,7 @@ TroubleKind = Literal[
     "token_ends",
     "blocks_stalled",
     "blocks_damaged",
+    "block_sources_disagree",
     "backfill_failing",
     "block_source_failing",
     "block_publishers_silent",

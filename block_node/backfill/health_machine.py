@@ -37,6 +37,7 @@ class SourceStatistics(msgspec.Struct, frozen=True):
     blocks, size_bytes: the number and size of the blocks fetched from the source node.
     errors: the number of all failures since the node started.
     last_error: the reason of the last failure. Empty if there was none.
+    other_chain: how it shows that the source node has another chain. Empty if nothing shows it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class SourceStatistics(msgspec.Struct, frozen=True):
     size_bytes: int
     errors: int
     last_error: str
+    other_chain: str
 
 
 class SourceHealth:
@@ -63,6 +65,8 @@ class SourceHealth:
     latency_ms: the average time of an answer, in milliseconds. None before the first answer.
     blocks, size_bytes: the number and size of the blocks fetched from the source node.
     errors: the number of all failures.
+    other_chain: how it shows that the source node has another chain; empty if nothing shows it.
+    is_excluded: whether its blocks are not fetched, because it has another chain.
     """
 
     def __init__(self, setting: SourceSetting) -> None:
@@ -73,10 +77,11 @@ class SourceHealth:
         self.backoff_until_s = 0.0
         self.latency_ms: float | None = None
         self.blocks = self.size_bytes = self.errors = 0
-        self.last_error = ""
+        self.last_error = self.other_chain = ""
+        self.is_excluded = False
 
     def has(self, number: int) -> bool:
-        return self.claims is not None and number in self.claims
+        return self.claims is not None and number in self.claims and not self.is_excluded
 
     @property
     def score(self) -> float:
@@ -126,9 +131,12 @@ class Health:
 
     def find_silence(self) -> str:
         """Returns why no source node says which blocks exist, with the last error of each. Empty if one says it."""
-        if any(each.is_heard for each in self.sources.values()):
+        if any(each.is_heard and not each.is_excluded for each in self.sources.values()):
             return ""
-        return "; ".join(f"{name}: {each.last_error or 'not asked yet'}" for name, each in self.sources.items())
+        return "; ".join(
+            f"{name}: {(each.other_chain if each.is_excluded else each.last_error) or 'not asked yet'}"
+            for name, each in self.sources.items()
+        )
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
         """Returns the source node to ask for block `number` now. None if no source node has the block and can be asked.
@@ -157,7 +165,7 @@ class Health:
         now_s: if given, only source nodes that can be asked now count.
         """
         counted = self.sources.values() if now_s is None else self.ready(now_s)
-        lasts = (each.claims.last for each in counted if each.claims is not None)
+        lasts = (each.claims.last for each in counted if each.claims is not None and not each.is_excluded)
         return max((last for last in lasts if last is not None), default=None)
 
     def fetched(self, name: str, size_bytes: int) -> None:
@@ -214,6 +222,7 @@ class Health:
                 size_bytes=each.size_bytes,
                 errors=each.errors,
                 last_error=each.last_error,
+                other_chain=each.other_chain,
             )
             for name, each in self.sources.items()
         ]

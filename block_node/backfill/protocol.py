@@ -101,16 +101,19 @@ class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[BackfillSource]
 
 
-# type BackfillReport struct { answer: the fields of BackfillAnswer  is_unknown: bool  problem: str }
+# type BackfillReport struct { answer: the fields of BackfillAnswer  is_unknown: bool  problem: str
+#   disagreements: list<str> }
 class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
     """BackfillReport: the answer of version 2.
 
     is_unknown: whether nobody knows which blocks exist, so that more blocks than `missing` can be missing.
     problem: why blocks are missing, or why that is unknown. Empty if neither is so.
+    disagreements: how it shows that source nodes have another chain, each with the name of the source node.
     """
 
     is_unknown: bool
     problem: str
+    disagreements: list[str]
 
     @property
     def known_missing(self) -> int | None:

@@ -9,17 +9,23 @@ blocks, cancels the request.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from access.rights import NOTHING, Demand
-from block_node.backfill.source import FetchListener, StatusDone
+from access.rights import Demand
+from block_node.backfill.asking import Asker, demand_of_answer
+from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
+    GET,
     STATUS,
     SUBSCRIBE,
+    BlockPart,
     BlockRange,
+    GetBlock,
+    GetStatus,
     Received,
     StatusRequest,
     Subscribe,
@@ -33,7 +39,7 @@ from block_node.protocol_reading import (
     Unsubscribe,
 )
 from block_node.read.packing import unpacked
-from ockam.address import LOCAL, TCP, Route, local
+from ockam.address import LOCAL, Route, local
 from ockam.message import Message
 from ockam.node import Node
 from ockam.protocol import ERROR, ProtocolError
@@ -54,6 +60,8 @@ LACKING = frozenset(
 )
 """If a subscription ends for one of these reasons, the source node does not have the blocks that it claimed."""
 REQUEST_ID = 1
+
+T = TypeVar("T")
 
 
 class Packing:
@@ -80,9 +88,28 @@ class RouteSource:
         self._packing = Packing()
 
     def ask_status(self, on_done: StatusDone) -> None:
-        patience_s = min(ANSWER_S_MAX, self._silence_s_max)
+        self._ask("block_status", STATUS.encode_request(StatusRequest(REQUEST_ID, True)), _read_ranges, on_done)
+
+    def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
+        # The answer has the root hash, and the bytes of the block from the offset on: none, if the sizes are equal.
+        request = GetBlock(REQUEST_ID, number, False, size_bytes)
+
+        def answered(part: BlockPart | None, reason: str) -> None:
+            if part is not None and part.status is GetStatus.INVALID_REQUEST and size_bytes:
+                # The block is shorter there, as its proofs can differ.
+                self.ask_root(number, 0, on_done)
+            elif part is not None and part.status is not GetStatus.SUCCESS:
+                on_done(None, f"block_get: {part.status.name}")
+            else:
+                on_done(None if part is None else part.root, reason)
+
+        self._ask("block_get", GET.encode_request(request), GET.decode_response, answered)
+
+    def _ask(
+        self, service: str, payload: bytes, read: Callable[[bytes], T], on_done: Callable[[T | None, str], None]
+    ) -> None:
         address = local("BF_" + self._new_id())
-        asker = StatusAsker(self._node, self._to("block_status"), on_done, patience_s)
+        asker = Asker(self._node, self._to(service), payload, read, on_done, min(ANSWER_S_MAX, self._silence_s_max))
         self._node.register([address], lambda: asker)
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> Fetching:
@@ -97,46 +124,11 @@ class RouteSource:
         return (*self._route, local(service))
 
 
-class StatusAsker(Worker):
-    """StatusAsker: a worker that asks `block_status` which blocks the source node has. It calls `on_done` once with
-    the answer.
-    """
-
-    def __init__(self, node: Node, route: Route, on_done: StatusDone, patience_s: float) -> None:
-        self._node = node
-        self._route = route
-        self._on_done: StatusDone | None = on_done
-        self._patience_s = patience_s
-
-    def started(self) -> None:
-        payload = STATUS.encode_request(StatusRequest(REQUEST_ID, True))
-        self.context.call_later(0, lambda: self._send(payload))
-        self.context.call_later(self._patience_s, lambda: self._done(None, "unreachable: no answer to block_status"))
-
-    def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
-        return _demand_of_answer(message, self._route)
-
-    def handle(self, message: Message) -> None:
-        try:
-            if ERROR.is_in(message.payload):
-                self._done(None, f"refused: {ERROR.decode_response(message.payload).reason}")
-                return
-            detail = STATUS.decode_response(message.payload).detail
-            ranges = None if detail is None else BlockRanges(_checked(detail.available))
-            self._done(ranges, "" if ranges is not None else "block_status has no detail")
-        except ProtocolError as error:
-            self._done(None, str(error))
-
-    def _send(self, payload: bytes) -> None:
-        if not self.context.send(Message(self._route, (self.context.address,), payload)):
-            self._done(None, "unreachable: there is no way to it")
-
-    def _done(self, ranges: BlockRanges | None, reason: str) -> None:
-        on_done, self._on_done = self._on_done, None
-        if on_done is not None:
-            self._node.unregister(self.context.address)
-            on_done(ranges, reason)
+def _read_ranges(payload: bytes) -> BlockRanges:
+    detail = STATUS.decode_response(payload).detail
+    if detail is None:
+        raise ProtocolError("block_status has no detail")
+    return BlockRanges(_checked(detail.available))
 
 
 class Fetching(Worker):
@@ -186,7 +178,7 @@ class Fetching(Worker):
 
     def demand(self, message: Message) -> Demand | None:
         """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
-        return _demand_of_answer(message, self._route)
+        return demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:
         self._silence_s = 0.0
@@ -284,16 +276,6 @@ class Fetching(Worker):
 
     def _send(self, route: Route, request: SubscribeRequest) -> bool:
         return self.context.send(Message(route, (self.context.address,), SUBSCRIBE.encode_request(request)))
-
-
-def _demand_of_answer(message: Message, route: Route) -> Demand | None:
-    """Returns NOTHING (the sender needs no right) for a message that can be an answer, and None for any other message.
-
-    An answer comes through the connection to the asked node, or from a worker of this node, for example because there
-    is no way to the asked node.
-    """
-    asked = route[0].value.decode("utf-8", "replace") if route[0].type == TCP else None
-    return NOTHING if message.origin.kind == "local" or message.origin.peer == asked else None
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:

@@ -107,6 +107,7 @@ class BackfillAnswers(Worker):
             given_up=counters.given_up,
             sources=source_answers(statistics.sources),
             is_unknown=bool(state.unknown),
+            disagreements=[f"{each.name}: {each.other_chain}" for each in statistics.sources if each.other_chain],
             problem=f"no block can be stored now: {unstored}" if unstored else statistics.problem,
         )
         if BACKFILL_1.is_in(message.payload):

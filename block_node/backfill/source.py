@@ -16,6 +16,12 @@ and the reason of the failure.
 """
 
 
+RootDone = Callable[[bytes | None, str], None]
+"""The callback for the answer to `ask_root`. It gets the root hash and an empty text, or None and the reason of the
+failure.
+"""
+
+
 class FetchListener(Protocol):
     """FetchListener: receives the blocks of one request. No method is called after `ended`."""
 
@@ -54,6 +60,13 @@ class BlockSource(Protocol):
     def ask_status(self, on_done: StatusDone) -> None:
         """Asks which blocks the source node has. Calls `on_done` exactly once, with None if the source node does not
         answer in time.
+        """
+        ...
+
+    def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
+        """Asks for the root hash of block `number`. Calls `on_done` exactly once.
+
+        size_bytes: the size of the block, if it is stored here; else 0. It saves the source node to send the block.
         """
         ...
 

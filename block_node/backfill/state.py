@@ -5,7 +5,7 @@ The state survives a crash of the worker `block_node.backfill.worker`, which fet
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.backfill.source import BlockSource
 from block_node.backfill.statistics import BackfillStatistics, Counters, State
 from block_node.backfill.targets import SaveTarget
+from block_node.blocks.errors import Level
 from block_node.node import BlockNode
 from block_node.persist.schema import NUMBER_MAX
 from ockam.address import tcp
@@ -200,6 +201,20 @@ class BackfillState:
         self._gaps = gaps
         self.counters.gaps_detected += len(new)
         return len(new)
+
+    def note_chains(self, compared: set[str], disagreements: Mapping[str, str]) -> None:
+        """Records which source nodes have another chain. Their blocks are not fetched, unless nothing is stored here
+        and proofs are checked, which decide then.
+
+        compared: the source nodes that were compared; what was known of the others stays.
+        """
+        decides = bool(self.store.available) or not self.verifier.settings.levels & (Level.RECORD_PROOF | Level.TSS)
+        for name in sorted(compared):
+            source, text = self.health.sources[name], disagreements.get(name, "")
+            if text != source.other_chain:
+                tell = logger.error if text else logger.info
+                tell("backfill_source_disagrees" if text else "backfill_source_agrees", source=name, reason=text)
+            source.other_chain, source.is_excluded = text, bool(text) and decides
 
     def note_progress(self, filling: bool) -> None:
         """Records whether missing blocks are being fetched.

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 import structlog
 
+from block_node.backfill.agreement import Opinion, find_disagreements
+from block_node.backfill.comparing import ask_opinions
 from block_node.backfill.filler import Filler
 from block_node.backfill.plan import Gap, GapPatience, Kind, View, count_blocks, find_gaps, intended_range, without
 from block_node.backfill.state import BackfillState
@@ -62,6 +64,7 @@ class Backfill(Plugin):
         self._patience = GapPatience(self._settings.scan_interval_secs, self._settings.max_backoff_secs)
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
+        self._asks_all = False
         self._scanning = self._soon = self._asked_for = False
         self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False
@@ -260,7 +263,7 @@ class Backfill(Plugin):
         if self._scanning:
             self._again = self._again or on_disk
             return
-        self._scanning = True
+        self._scanning, self._asks_all = True, on_disk
         self._scanned_s = self._state.now_s()
         self._state.counters.scans += 1
         if on_disk:
@@ -277,8 +280,8 @@ class Backfill(Plugin):
         self._ask_sources()
 
     def _ask_sources(self) -> None:
-        """Asks all source nodes that are not in a pause which blocks they have, and calls `_plan` when all have
-        answered. If the answers cannot change the plan, calls `_plan` at once."""
+        """Asks all source nodes that are not in a pause which blocks they have, and calls `_compare` when all have
+        answered. If a publisher caused the search and the answers cannot change the plan, calls `_plan` at once."""
         if self._asked_for:
             # Not before: a search that was under way when the operator asked can have failures that begin pauses.
             self._asked_for = False
@@ -286,14 +289,15 @@ class Backfill(Plugin):
             self._state.health.end_pauses()
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
-        if not ready or not (follows or self._gaps(self._view(follows, None))):
+        if not ready or not (self._asks_all or follows or self._gaps(self._view(follows, None))):
             self._plan()
             return
         self._awaited = {source.setting.name for source in ready}
-        for name in sorted(self._awaited):
-            self._ask(name)
+        asked = sorted(self._awaited)
+        for name in asked:
+            self._ask(name, asked)
 
-    def _ask(self, name: str) -> None:
+    def _ask(self, name: str, asked: list[str]) -> None:
         began_s = self._state.now_s()
 
         def answered(ranges: BlockRanges | None, reason: str) -> None:
@@ -306,9 +310,20 @@ class Backfill(Plugin):
                 self._state.health.claimed(name, ranges, now_s - began_s)
             self._awaited.discard(name)
             if not self._awaited:
-                self._plan()
+                self._compare(asked)
 
         self._state.sources[name].ask_status(self.context.guard(answered))
+
+    def _compare(self, asked: list[str]) -> None:
+        """Compares the chains of the source nodes that have answered with the stored chain, or with each other while
+        nothing is stored here (`agreement`). Calls `_plan` with what was found."""
+
+        def compared(opinions: list[Opinion]) -> None:
+            self._state.note_chains({each.source for each in opinions}, find_disagreements(opinions))
+            self._plan()
+
+        heard = [name for name in asked if self._state.health.sources[name].is_heard]
+        ask_opinions(self._state, heard, self.context.guard(compared), self.context.guard)
 
     @property
     def _follows(self) -> bool:

@@ -75,6 +75,10 @@ class Mending:
         """Returns whether a block that is offered should be sent."""
         return self._session is None and self._is_lost(number)
 
+    def takes(self, session: MendingSession, number: int) -> bool:
+        """Returns whether this block of this session is being taken."""
+        return session is self._session and number == self._number
+
     def begin(self, session: MendingSession, number: int, items: list[bytes]) -> None:
         self._session, self._number = session, number
         self._items, self._pieces, self._size_bytes, self._began_s = [], [], 0, self._now_s()

@@ -154,11 +154,8 @@ class PublishMachine:
         self._end(publisher, status, block_number, reason)
         self.go_on(now_s)
 
-    def header(
-        self, publisher: PublisherState, number: int, items: list[bytes], now_s: float, *, is_awaited: bool = False
-    ) -> None:
-        """Handles the header of a block. items: all items of the message; the first item is the header. is_awaited:
-        see `offer`."""
+    def header(self, publisher: PublisherState, number: int, items: list[bytes], now_s: float) -> None:
+        """Handles the header of a block. items: all items of the message; the first item is the header."""
         session = publisher.session
         before = session.block_number
         action = session.header(number)
@@ -175,7 +172,7 @@ class PublishMachine:
             self._change(
                 self.blocks.get(before), Change.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
             )
-        if self.offer(publisher, number, now_s, is_awaited=is_awaited) is Verdict.ACCEPT:
+        if self.offer(publisher, number, now_s) is Verdict.ACCEPT:
             session.take(Input.ACCEPTED, number)
             self._add(self.blocks.get(number), items, Piece.WHOLE, now_s)
         else:
@@ -184,12 +181,9 @@ class PublishMachine:
         if action is Action.GIVE_BACK_AND_OFFER:
             self.go_on(now_s)
 
-    def offer(self, publisher: PublisherState, number: int, now_s: float, *, is_awaited: bool = False) -> Verdict:
+    def offer(self, publisher: PublisherState, number: int, now_s: float) -> Verdict:
         """Answers a header, and returns the verdict. After ACCEPT the block is in flight. After any other verdict the
-        publisher receives the reason.
-
-        is_awaited: whether the node takes the items of a duplicate (`block_node.publish.mending`), and answers later.
-        """
+        publisher receives the reason."""
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1
         view = self.blocks.view
@@ -199,8 +193,7 @@ class PublishMachine:
             self.blocks.begin(number, publisher, now_s)
         elif verdict is Verdict.DUPLICATE and view.last_block is not None:
             publisher.cursor = view.last_block + 1
-            if not is_awaited:
-                self._tell(publisher, DuplicateBlock(number, view.last_block))
+            self._tell(publisher, DuplicateBlock(number, view.last_block))
         elif verdict is Verdict.SKIP:
             self._tell(publisher, SkipBlock(number))
         else:

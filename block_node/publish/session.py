@@ -140,6 +140,9 @@ class PublishSession(Worker):
     # Calls from the service and the runner.
 
     def tell(self, response: PublishResponse) -> None:
+        if isinstance(response, DuplicateBlock) and self._runner.mending.takes(self, response.block_number):
+            # The answer follows when the block has come and is stored again (`mended`).
+            return
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))
 
     def close(self, ended: StreamEnded | None) -> None:
@@ -212,10 +215,9 @@ class PublishSession(Worker):
                 self._machine.last_block,
             )
             mending.leave(self)
-            is_awaited = last_block is not None and number <= last_block and mending.wants(number)
-            self._machine.header(self.publisher, number, items, self.publisher.used_s, is_awaited=is_awaited)
-            if is_awaited:
+            if last_block is not None and number <= last_block and mending.wants(number):
                 mending.begin(self, number, items)
+            self._machine.header(self.publisher, number, items, self.publisher.used_s)
         else:
             self._machine.items(self.publisher, items, piece, self.publisher.used_s)
             self._runner.mending.add(self, items, piece)

@@ -69,8 +69,8 @@ def run(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched, or
-    if no source says which blocks there are.
+    """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched, if
+    no source says which blocks there are, or if a source has another chain.
 
     Example: stream-node block backfill run --give-up 60
     """
@@ -93,6 +93,7 @@ def run(
             raise CommandFailed(f"not done after {give_up:g} s: {_missing(answer)}; {_problem(answer)}")
         if answer.missing or answer.is_unknown:
             raise CommandFailed(f"{_missing(answer)}: {_problem(answer)}")
+        _check_agreement(answer)
 
     _with_backfill(main, node, context, via)
 
@@ -100,16 +101,20 @@ def run(
 def sources(
     node: NodeOption = None, context: ContextOption = None, via: ViaOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the nodes from which missing blocks are fetched, with their blocks, latency and failures.
+    """List the nodes from which missing blocks are fetched, with their blocks, latency and failures. The exit code is 1
+    if one of them has another chain.
 
     Example: stream-node block backfill sources
     """
 
     async def main(ask: Ask) -> None:
-        found = (await ask(False)).sources
+        answer = await ask(False)
+        found = answer.sources
         titles = ("source", "priority", "has", "fetched", "latency", "failures", "left alone", "last error")
         rows = [titles, *(_row(source) for source in found)]
-        say(as_json, {"sources": [_source(source) for source in found]}, columns(rows))
+        report = {"sources": [_source(source) for source in found], "disagreements": answer.disagreements}
+        say(as_json, report, columns(rows))
+        _check_agreement(answer)
 
     _with_backfill(main, node, context, via)
 
@@ -163,6 +168,12 @@ def _problem(answer: BackfillReport) -> str:
     return answer.problem or next(problems, "no source has them")
 
 
+def _check_agreement(answer: BackfillReport) -> None:
+    """Raises CommandFailed if a source has another chain."""
+    if answer.disagreements:
+        raise CommandFailed(f"a source has another chain: {'; '.join(answer.disagreements)}")
+
+
 def _report(answer: BackfillReport) -> dict[str, Any]:
     counters = ("scans", "runs", "gaps_detected", "blocks_fetched", "blocks_stored", "fetched_bytes", "fetch_errors")
     report: dict[str, Any] = {"state": STATES[answer.state], "queue": answer.queue, "missing": answer.known_missing}
@@ -170,7 +181,8 @@ def _report(answer: BackfillReport) -> dict[str, Any]:
         {"live_tail": gap.live_tail, "first_block": gap.first_block, "last_block": gap.last_block}
         for gap in answer.gaps
     ]
-    report |= {"problem": answer.problem or None, "held_bytes": answer.held_bytes, "under_way": answer.under_way}
+    report |= {"problem": answer.problem or None, "disagreements": answer.disagreements}
+    report |= {"held_bytes": answer.held_bytes, "under_way": answer.under_way}
     report |= {"eta_s": _seconds(answer), "newest_known": answer.newest_known}
     report |= {name: getattr(answer, name) for name in (*counters, "persistence_failures", "given_up")}
     return report
@@ -178,8 +190,9 @@ def _report(answer: BackfillReport) -> dict[str, Any]:
 
 def _lines(answer: BackfillReport) -> Iterator[str]:
     yield f"{STATES[answer.state]}: {answer.queue:,} being fetched, {_missing(answer)}"
-    if answer.problem:
-        yield f"  {answer.problem}"
+    for problem in (answer.problem, *answer.disagreements):
+        if problem:
+            yield f"  {problem}"
     for gap in answer.gaps[:GAPS_SHOWN]:
         yield f"  {gap.first_block} to {gap.last_block}{' (newest)' if gap.live_tail else ''}"
     if len(answer.gaps) > GAPS_SHOWN:

@@ -197,6 +197,15 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             "Blocks",
         )
     for source in backfill.sources:
+        if source.other_chain:
+            yield Trouble(
+                "block_sources_disagree",
+                "bad",
+                f"The block source {source.name} has another chain: {source.other_chain}",
+                "Find out which chain is right, and remove the wrong source from the settings.",
+                link("/blocks"),
+                "Blocks",
+            )
         if source.failures:
             yield Trouble(
                 "block_source_failing",

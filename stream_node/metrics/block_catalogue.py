@@ -125,6 +125,13 @@ BLOCK_METRICS = (
         "source",
     ),
     _block(
+        "backfill_source_disagrees",
+        "gauge",
+        "1 if the source has another chain than this node, or than the other sources of an empty node.",
+        _by_source(lambda b: {each.name: float(bool(each.other_chain)) for each in b.sources}),
+        "source",
+    ),
+    _block(
         "backfill_source_blocks",
         "untyped",
         "Blocks fetched from the source.",

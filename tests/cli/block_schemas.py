@@ -57,6 +57,7 @@ class BackfillStatus(Strict, frozen=True):
     queue: int
     missing: int | None
     problem: str | None
+    disagreements: list[str]
     gaps: list[BackfillGap]
     held_bytes: int
     under_way: int
@@ -94,6 +95,7 @@ class BackfillSource(Strict, frozen=True):
 
 class BackfillSources(Strict, frozen=True):
     sources: list[BackfillSource]
+    disagreements: list[str]
 
 
 BLOCK_SCHEMAS: dict[str, type[Strict]] = {

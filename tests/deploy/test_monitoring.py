@@ -156,6 +156,7 @@ ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
     "token_ends": "StreamNodeTokenEnds",
     "blocks_stalled": "StreamNodeBlocksStalled",
     "blocks_damaged": "StreamNodeBlocksDamaged",
+    "block_sources_disagree": "StreamNodeBlockSourcesDisagree",
     "backfill_failing": "StreamNodeBackfillFails",
     "block_source_failing": "StreamNodeBackfillSourceFails",
     "block_publishers_silent": "StreamNodeBlockPublishersSilent",
@@ -248,6 +249,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeBlocksFail": {"stream_node_blocks_failed_total": GROWS},
     "StreamNodeBlocksDamaged": {"stream_node_blocks_damaged": "1x200"},
     "StreamNodeBlocksStalled": {"stream_node_block_catch_up_stalled": "1x200"},
+    "StreamNodeBlockSourcesDisagree": {'backfill_source_disagrees{source="a:1"}': "1x200"},
     "StreamNodeBackfillFails": {"backfill_failing": "1x200"},
     "StreamNodeBackfillSourceFails": {'backfill_source_healthy{source="a:1"}': "0x200"},
     "StreamNodeShardsUnowned": {'stream_node_troubles{kind="shards_unowned"}': "1x200"},
@@ -300,6 +302,7 @@ HEALTHY = {
     "stream_node_block_catch_up_stalled": "0x200",
     "stream_node_blocks_damaged": "0x200",
     "backfill_failing": "0x200",
+    'backfill_source_disagrees{source="a:1"}': "0x200",
     'backfill_source_healthy{source="a:1"}': "1x200",
     "stream_node_mailboxes_full": "0x200",
 }

@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 import trio
 
-from block_node.backfill.source import FetchListener, StatusDone
+from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.blocks.generator import ChainGenerator, GeneratedBlock
 from block_node.blocks.items import Item, ItemKind, item_kind
 from block_node.events import ITEM_OVERHEAD_BYTES
@@ -112,6 +112,15 @@ class SimulatedSource:
 
     def ask_status(self, on_done: StatusDone) -> None:
         self._nursery.start_soon(self._answer_status, on_done)
+
+    def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
+        """A source knows the chain, whatever it sends."""
+
+        async def answer() -> None:
+            with self._node.batch():
+                on_done(true_chain()[number].root if number in self._has else None, "")
+
+        self._nursery.start_soon(answer)
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> Flight:
         flight = Flight(first, last, self._on_over)

@@ -99,6 +99,7 @@ def fill(session: Session) -> None:
     for number in range(4):
         log.store(session, block_of(number), NOW_US + number)
     log.evict(session, 1)
+    log.mark_damaged(session, 2)
     write_stored(session, StoredPlace(1, 3))
     session.commit()
 

@@ -37,6 +37,7 @@ ANSWER = BackfillReport(
     given_up=0,
     is_unknown=False,
     problem="",
+    disagreements=[],
     sources=[
         BackfillSource("one:4000", 0, 0, 0, 0, 9, 1, 1_500, 5, 1_000, 2, ""),
         BackfillSource('odd "name"\\\n', 1, 3, 500, None, None, 0, None, 0, 0, 0, "unreachable"),

@@ -36,7 +36,7 @@ async def test_a_forged_history_is_not_stored(tmp_path: Path) -> None:
                 while (status := await backfill_status(two.address)).given_up < 1:
                     await trio.sleep(0.05)
             assert status.blocks_stored == 0
-            assert "root" in status.sources[0].last_error
+            assert "has root" in status.disagreements[0]
             assert await ranges(two.address) == [(20, 39)]
         settings["backfill_block_node_sources"] = (liar.address, f"{one.address}@1")
         async with served(tmp_path / "two", **settings) as two:

@@ -19,7 +19,7 @@ import trio.testing
 from block_node.backfill.plan import Kind
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings
-from block_node.backfill.source import FetchListener, StatusDone
+from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.backfill.state import BackfillState
 from block_node.backfill.statistics import State
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
@@ -64,6 +64,12 @@ class ScriptedSource:
             on_done(None if self.silence else self.has.copy(), self.silence)
 
         self.asked += 1
+        self._nursery.start_soon(answer)
+
+    def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
+        async def answer() -> None:
+            on_done(BLOCKS[number].root, "")
+
         self._nursery.start_soon(answer)
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> Fetch:

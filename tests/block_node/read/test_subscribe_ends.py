@@ -74,16 +74,6 @@ async def test_s9_a_subscriber_that_says_so_leaves(opened: Open) -> None:
         subscriber.probe.say(Unsubscribe(1))
 
 
-async def test_s10_a_block_that_cannot_be_read_ends_with_error(opened: Open) -> None:
-    async with opened() as (subscribers, _):
-        made = subscribers.made
-        await persist(made, 0, 1, 2)
-        await made.change("UPDATE messages SET data = zeroblob(length(data)) WHERE idx = 1")
-        subscriber = subscribers.subscribe(0, None)
-        assert await subscriber.wait_status() is ERROR
-        assert subscriber.ends() == [0]
-
-
 async def test_s10_a_subscription_that_crashes_ends_with_error(opened: Open) -> None:
     async with opened() as (subscribers, _):
         made = subscribers.made

@@ -1,0 +1,65 @@
+"""Compares the chains of the source nodes with each other and with the stored chain, by the root hash of one block. No
+I/O.
+
+A block names the root hash of the block before it. So two nodes that have the same root hash for one block have the
+same chain up to this block.
+
+What this node has stored decides which source node has another chain. While the node is empty, the operator decides: by
+the root hash of a known block, or by the checks of proofs (an address book). Without either, source nodes with
+different chains are all left alone, because nothing says which of them is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from block_node.persist.ranges import BlockRanges
+
+SHOWN_CHARACTERS = 16
+
+
+class Opinion(NamedTuple):
+    """The root hash that a source node has for a block. expected: the right root hash; empty if unknown."""
+
+    source: str
+    number: int
+    root: bytes
+    expected: bytes
+
+
+def common_block(ranges: Iterable[BlockRanges]) -> int | None:
+    """Returns the highest block that all of them have, or the block below it if they have that too, because the root
+    hash of the newest block of a chain is not always certain. None if they have no block in common."""
+    first, *others = ranges
+    common = first.copy()
+    for other in others:
+        for hole in other.missing(0, common.last or 0):
+            common.discard(*hole)
+    last = common.last
+    return last - 1 if last and last - 1 in common else last
+
+
+def find_disagreements(opinions: Iterable[Opinion]) -> Mapping[str, str]:
+    """Returns for each source node that has another chain how that shows. Without an expected root hash, it is all
+    source nodes that were asked for the same block, if they have different root hashes."""
+    found: dict[str, str] = {}
+    open_opinions = []
+    for each in sorted(opinions):
+        if not each.expected:
+            open_opinions.append(each)
+        elif each.root != each.expected:
+            found[each.source] = f"its block {each.number} has root {_short(each.root)}, not {_short(each.expected)}"
+    if len({(each.number, each.root) for each in open_opinions}) > 1:
+        roots = ", ".join(f"{each.source} {_short(each.root)}" for each in open_opinions)
+        number = open_opinions[0].number
+        for each in open_opinions:
+            found[each.source] = (
+                f"the sources have different roots of block {number}: {roots}; set block_known_roots={number}:ROOT or "
+                "an address book to decide"
+            )
+    return found
+
+
+def _short(root: bytes) -> str:
+    return f"{root.hex()[:SHOWN_CHARACTERS]}…"

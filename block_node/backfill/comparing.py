@@ -1,0 +1,69 @@
+"""Asks the source nodes for the root hash of one block each, with which `agreement` compares their chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from block_node.backfill.agreement import Opinion, common_block
+from block_node.backfill.filler import Guard
+from block_node.backfill.state import BackfillState
+from block_node.persist.operations import FindBlock
+from block_node.persist.ranges import BlockRanges
+from storage.errors import StorageClosed
+
+
+def ask_opinions(
+    state: BackfillState, names: list[str], on_done: Callable[[list[Opinion]], None], guard: Guard
+) -> None:
+    """Asks source nodes that have answered which blocks they have. Calls `on_done` with what those say that can be
+    compared, at once if there is none.
+
+    names: the names of the source nodes. guard: wraps callbacks, see `block_node.backfill.filler.Guard`.
+    """
+    claims = {name: ranges for name in names if (ranges := state.health.sources[name].claims)}
+    questions = _choose(state, claims)
+    opinions: list[Opinion] = []
+    waiting = set(questions)
+
+    def answered(name: str, expected: bytes, root: bytes | None, reason: str) -> None:
+        waiting.discard(name)
+        if root:
+            opinions.append(Opinion(name, questions[name], root, expected))
+        if not waiting:
+            on_done(opinions)
+
+    def ask(name: str, operation: FindBlock | None) -> None:
+        place = None if operation is None else operation.place
+        known = state.verifier.settings.known_roots.get(questions[name], b"")
+        expected, size_bytes = (known, 0) if place is None else (place.root, place.size_bytes)
+        callback = guard(partial(answered, name, expected))
+        state.sources[name].ask_root(questions[name], size_bytes, callback)
+
+    if not questions:
+        on_done(opinions)
+    for name in sorted(questions):
+        if not state.store.available:
+            ask(name, None)
+            continue
+        try:
+            state.store.find(questions[name], guard(partial(ask, name)))
+        except StorageClosed:
+            # The node is stopping.
+            return
+
+
+def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, int]:
+    """Returns for each source node the block that is compared: one that is stored here too; while nothing is stored,
+    the highest one whose root hash the operator knows, or else one that all source nodes have."""
+    available = state.store.available
+    if available:
+        found = {name: common_block((available, ranges)) for name, ranges in claims.items()}
+        return {name: number for name, number in found.items() if number is not None}
+    known = state.verifier.settings.known_roots
+    questions = {
+        name: max(numbers) for name, ranges in claims.items() if (numbers := [each for each in known if each in ranges])
+    }
+    others = {name: ranges for name, ranges in claims.items() if name not in questions}
+    common = common_block(others.values()) if len(others) > 1 else None
+    return questions if common is None else questions | dict.fromkeys(others, common)
