@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic
 
 import msgspec
+import trio
 
 import bare
 from access.rights import EVERY_NAME, Demand, Right
@@ -21,6 +22,7 @@ from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.worker import Worker
 from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.parts import NodeParts
+from stream_node.trouble_service import register_troubles
 
 ADDRESS = "node_status"
 MADE_EVERY_S = 0.1
@@ -122,10 +124,10 @@ class NodeStatusService(Worker):
         return error_payload(reason)
 
 
-def register_status(parts: NodeParts, now_us: Callable[[], int], version: str) -> None:
-    """Starts the service on a node.
+def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, nursery: trio.Nursery) -> None:
+    """Starts this service and that of `stream_node.trouble_service` on a node.
 
-    version: the version of this program.
+    version: the version of this program. nursery: runs the searches for what is wrong.
     """
     started_us = now_us()
 
@@ -156,3 +158,4 @@ def register_status(parts: NodeParts, now_us: Callable[[], int], version: str) -
         )
 
     parts.node.register([local(ADDRESS)], lambda: NodeStatusService(made, parts.services.trials.begin))
+    register_troubles(parts, nursery)

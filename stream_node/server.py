@@ -184,7 +184,7 @@ class Server:
                         statistics=self.statistics,
                         condition=self.condition,
                     )
-                    register_status(parts, wall_clock_us, program_version())
+                    register_status(parts, wall_clock_us, program_version(), nursery)
                     await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
                     self._watch(nursery, services, runner, tls, tcp, Ballast(folder))

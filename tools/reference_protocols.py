@@ -52,6 +52,7 @@ MODULES = (
     "block_node.backfill.protocol",
     "stream_mirror.protocol",
     "stream_node.node_status",
+    "stream_node.trouble_service",
     "cluster.protocol",
 )
 """The modules that define protocols. `tests/style/test_reference.py` looks for others."""

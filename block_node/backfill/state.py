@@ -211,9 +211,10 @@ class BackfillState:
         decides = bool(self.store.available) or not self.verifier.settings.levels & (Level.RECORD_PROOF | Level.TSS)
         for name in sorted(compared):
             source, text = self.health.sources[name], disagreements.get(name, "")
-            if text != source.other_chain:
-                tell = logger.error if text else logger.info
-                tell("backfill_source_disagrees" if text else "backfill_source_agrees", source=name, reason=text)
+            if text and text != source.other_chain:
+                logger.error("backfill_source_disagrees", source=name, reason=text)
+            elif source.other_chain and not text:
+                logger.info("backfill_source_agrees", source=name)
             source.other_chain, source.is_excluded = text, bool(text) and decides
 
     def note_progress(self, filling: bool) -> None:

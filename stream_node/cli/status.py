@@ -26,6 +26,10 @@ LEVELS = ("ok", "warning", "critical", "unknown")
 """The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
 
 
+TROUBLES = "troubles"
+"""The name of the check without a limit."""
+
+
 class Check(NamedTuple):
     """A check that the user has asked for. warning, critical: the limits; equal if only one was given."""
 
@@ -90,7 +94,7 @@ def status(
         typer.Option(
             metavar="NAME=LIMIT",
             help="Check lag (messages), silent (time) or free-disk (size). LIMIT is CRITICAL or WARNING,CRITICAL. "
-            "May be repeated.",
+            "The check troubles has no limit: it tells what the dashboard calls wrong. May be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -101,7 +105,7 @@ def status(
     node does not answer, or may not tell this user, and if the command is wrong. The first line ends with the measured
     figures (performance data). A node that takes no work is critical. A consumer without lag is never silent.
 
-    Example: stream-node status --check lag=10000 --check free-disk=10G,5G
+    Example: stream-node status --check troubles --check lag=10000 --check free-disk=10G,5G
     """
     checks = [parse_check(text) for text in check or ()]
     levels: list[int] = []
@@ -114,7 +118,9 @@ def status(
         reading = await Reader(client, rows_max=None).read()
         view = make_view(None, reading, "lag")
         silent = await find_silent(client, reading) if any(each.name == "silent" for each in checks) else None
-        found = [_ready(view), *(CHECKS[each.name](each, view, silent) for each in checks)] if checks else []
+        found = [_ready(view)] if checks else []
+        for each in checks:
+            found += await _find_troubles(client) if each.name == TROUBLES else [CHECKS[each.name](each, view, silent)]
         levels.extend(each.level for each in found)
         if reading.status is None and len(reading.notes) > 1:
             # Neither the streams nor the status were told, so there may be no node at all.
@@ -127,10 +133,13 @@ def status(
 
 
 def parse_check(text: str) -> Check:
-    """Parses `NAME=CRITICAL` or `NAME=WARNING,CRITICAL`. Raises UsageError."""
+    """Parses `NAME=CRITICAL`, `NAME=WARNING,CRITICAL` or `troubles`. Raises UsageError."""
     name, equals, limits = text.partition("=")
+    if text == TROUBLES:
+        return Check(TROUBLES, 0, 0)
     if not equals or name not in PARSERS:
-        raise UsageError(f"--check {text[:80]!r} is none of {', '.join(f'{each}=LIMIT' for each in PARSERS)}")
+        names = ", ".join(f"{each}=LIMIT" for each in PARSERS)
+        raise UsageError(f"--check {text[:80]!r} is none of {TROUBLES}, {names}")
     parts = limits.split(",")
     if len(parts) > 2:
         raise UsageError(f"--check {text[:80]!r} has more than two limits: write CRITICAL or WARNING,CRITICAL")
@@ -206,6 +215,30 @@ CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
     "silent": _check_silent,
     "free-disk": _check_disk,
 }
+
+
+async def _find_troubles(client: StreamClient) -> list[Found]:
+    """Returns one result for each thing that the node calls wrong now."""
+    import trio
+
+    from stream_client import RequestRefused, UnexpectedAnswer
+    from stream_node.top.reading import STATUS_WAIT_S
+    from stream_node.trouble_service import ADDRESS, TroublesRequest
+    from stream_node.trouble_service import TROUBLES as PROTOCOL
+
+    # An older node does not know this request and does not answer it.
+    unknown = "this node does not tell what is wrong; it may be older"
+    with trio.move_on_after(STATUS_WAIT_S):
+        try:
+            answer = await client.session.ask(ADDRESS, PROTOCOL, TroublesRequest(0))
+        except (RequestRefused, UnexpectedAnswer) as error:
+            return [Found(TROUBLES, 3, str(error), f"{TROUBLES}=U")]
+        unknown = answer.unknown
+        if not unknown:
+            figure = f"{TROUBLES}={len(answer.troubles)};0;;0"
+            found = [Found(each.kind, 1 + each.is_bad, each.title) for each in answer.troubles]
+            return [*found, Found(TROUBLES, 0, "that is all that is wrong" if found else "nothing is wrong", figure)]
+    return [Found(TROUBLES, 3, unknown, f"{TROUBLES}=U")]
 
 
 def _level(value: float, check: Check) -> int:

@@ -11,6 +11,7 @@ import structlog
 import trio
 from starlette.responses import RedirectResponse, Response
 
+from block_node.persist.chain_log import STREAM_PREFIX
 from storage.errors import StorageError
 from stream_client import ClientError
 from stream_node.dashboard import access_page, blocks, cluster_page, consumers, exports, forks, messages, mirrors
@@ -134,7 +135,9 @@ class Dashboard:
             self._block_silence.look([""] if acknowledged != before else [], (), trio.current_time())
             self._mirrors.look(services.mirrors, trio.current_time())
             growth, closed = services.counters.take_growth()
-            self._silence.look(growth, closed, trio.current_time())
+            # The silence of a chain is told once, as that of its blocks.
+            streams = [name for name in growth if not name.startswith(STREAM_PREFIX)]
+            self._silence.look(streams, closed, trio.current_time())
             self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
 

@@ -38,6 +38,7 @@ from stream_mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
 from stream_node.http.endpoints import ENDPOINTS
 from stream_node.node_status import NODE_STATUS
 from stream_node.node_status import StatusRequest as NodeStatusRequest
+from stream_node.trouble_service import TROUBLES, TroublesRequest
 from stream_service.appending import APPEND, AppendedMessage, AppendRequest
 from stream_service.bulk import BULK, BulkRead
 from stream_service.copying import COPY, CopiedMessage, CopyRequest
@@ -237,6 +238,14 @@ ACTS = (
         EVERY_NAME,
         local("node_status"),
         NODE_STATUS.encode_request(NodeStatusRequest(1)),
+    ),
+    Act(
+        "node_troubles",
+        "ask what is wrong",
+        Right.OPERATE | Right.ADMIN,
+        EVERY_NAME,
+        local("node_troubles"),
+        TROUBLES.encode_request(TroublesRequest(1)),
     ),
     _block(
         "block_backfill", "see", Right.OPERATE | Right.BLOCK_READ, BACKFILL.encode_request(BackfillAsk(1, run=False))

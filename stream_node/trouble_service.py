@@ -1,0 +1,92 @@
+"""The service `node_troubles`: answers what is wrong with the node now, as the dashboard names it.
+
+node/troubles/1
+  request   { request_id: uint }
+  response  Troubles, whose schema is below
+"""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+import trio
+
+import bare
+from access.rights import EVERY_NAME, Demand, Right
+from ockam.address import local
+from ockam.message import Message
+from ockam.protocol import Protocol, ProtocolError, error_payload
+from ockam.worker import Worker
+from storage.errors import StorageError
+from stream_node.parts import NodeParts
+
+ADDRESS = "node_troubles"
+NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
+
+logger = structlog.get_logger(__name__)
+
+
+# type TroublesRequest struct { request_id: uint }
+class TroublesRequest(msgspec.Struct, frozen=True):
+    request_id: bare.UInt
+
+
+# type ToldTrouble struct { kind: str  is_bad: bool  title: str  remedy: str }
+class ToldTrouble(msgspec.Struct, frozen=True):
+    """One thing that is wrong, see `stream_node.trouble.Trouble`. is_bad: whether the node loses or refuses work."""
+
+    kind: str
+    is_bad: bool
+    title: str
+    remedy: str
+
+
+# type Troubles struct { request_id: uint  unknown: str  troubles: list<ToldTrouble> }
+class Troubles(msgspec.Struct, frozen=True):
+    """Everything that is wrong, the worst first. unknown: why nobody knows it; empty if it is known."""
+
+    request_id: bare.UInt
+    unknown: str
+    troubles: list[ToldTrouble]
+
+
+TROUBLES = Protocol("node/troubles/1", TroublesRequest, Troubles)
+
+
+class TroubleService(Worker):
+    """The worker that answers at `node_troubles`. nursery: runs the searches, which read the database."""
+
+    def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
+        self._parts = parts
+        self._nursery = nursery
+
+    def handle(self, message: Message) -> None:
+        try:
+            request = TROUBLES.decode_request(message.payload)
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+            return
+        self._nursery.start_soon(self._answer, message, request.request_id)
+
+    def demand(self, message: Message) -> Demand:
+        """Returns the rights of which the sender of this message needs one, see `access.authorizer.Guarded`."""
+        return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+    async def _answer(self, message: Message, request_id: int) -> None:
+        unknown, troubles = NOT_LOOKED, []
+        if self._parts.find_troubles is not None:
+            try:
+                unknown, troubles = "", await self._parts.find_troubles()
+            except StorageError as error:
+                logger.error("troubles_not_read", reason=str(error))
+                unknown = str(error)
+        told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in troubles]
+        self.reply(message, TROUBLES.encode_response(Troubles(request_id, unknown, told)))
+
+
+def register_troubles(parts: NodeParts, nursery: trio.Nursery) -> None:
+    """Starts the service on a node."""
+    parts.node.register([local(ADDRESS)], lambda: TroubleService(parts, nursery))
