@@ -21,6 +21,7 @@ from ockam.authenticator import Authenticator
 from ockam.calling import Caller, Framing
 from ockam.connection import Connection
 from ockam.connection_machine import ConnectionLimits
+from ockam.connection_rates import ConnectionRates
 from ockam.connection_usage import TOO_MANY
 from ockam.elsewhere import LinkEnd
 from ockam.errors import ConnectFailed, InvalidAddress
@@ -121,6 +122,7 @@ class TcpTransport:
         self._closed: Counter[str] = Counter()
         self._past = Traffic()
         self._past_of_parties = TrafficOfParties()
+        self.rates = ConnectionRates()
         self._reads = True
         self._drains = False
         self._listening = trio.CancelScope()
@@ -196,10 +198,14 @@ class TcpTransport:
         """Closes the connections of all peers whose identity the function chooses. Returns the number of connections.
 
         reason: a short, fixed word for counters."""
-        meant = [each for each in self._connections if is_meant(each.identity)]
+        return len(self.close_connections(lambda each: is_meant(each.identity), reason))
+
+    def close_connections(self, is_meant: Callable[[Connection], bool], reason: str) -> list[Connection]:
+        """Closes the connections that the function chooses, and returns them. reason: see `close_identities`."""
+        meant = [each for each in self._connections if is_meant(each)]
         for connection in meant:
             connection.close(reason)
-        return len(meant)
+        return meant
 
     def stop_accepting(self) -> None:
         self._listening.cancel()
@@ -248,6 +254,11 @@ class TcpTransport:
             identities=dict(Counter(connection.identity.source for connection in self._connections)),
         )
 
+    @property
+    def connections(self) -> Collection[Connection]:
+        """The open connections."""
+        return self._connections
+
     def traffic(self) -> dict[str, Traffic]:
         """Returns what each party has sent and received since the start, see `ockam.usage.party_key`."""
         return self._past_of_parties.sums(
@@ -268,6 +279,7 @@ class TcpTransport:
             for connection in self._connections:
                 connection.forget_if_idle()
             self._node.usages.forget_unused(trio.current_time())
+            self.rates.look(trio.current_time())
 
     def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
@@ -349,6 +361,7 @@ class TcpTransport:
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
+        self.rates.begin(connection, trio.current_time())
         # A connection that we make may be ready only after the node has begun to stop.
         if not self._reads:
             connection.stop_reading()
@@ -364,6 +377,7 @@ class TcpTransport:
             logger.error("connection_failed", peer=connection.peer, exc_info=error)
         finally:
             self._connections.discard(connection)
+            self.rates.end(connection)
             self._past.add(connection.statistics())
             self._past_of_parties.add(party_key(connection.identity, connection.peer), connection.statistics())
             self._silent.discard(connection)

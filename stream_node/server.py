@@ -39,6 +39,7 @@ from stream_node.disk_watch import watch_disk
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings
 from stream_node.mirror_address import own_address
+from stream_node.node_connections import register_connections
 from stream_node.node_status import register_status
 from stream_node.notify import Notifier
 from stream_node.opening import streams_to_open
@@ -184,7 +185,12 @@ class Server:
                         statistics=self.statistics,
                         condition=self.condition,
                     )
+<<<<<<< HEAD
                     register_status(parts, wall_clock_us, program_version(), nursery)
+=======
+                    register_status(parts, wall_clock_us, program_version())
+                    register_connections(parts)
+>>>>>>> 176c2389 (connections: who sends most is seen, and can be closed)
                     await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
                     self._watch(nursery, services, runner, tls, tcp, Ballast(folder))

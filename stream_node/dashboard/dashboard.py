@@ -14,7 +14,17 @@ from starlette.responses import RedirectResponse, Response
 from block_node.persist.chain_log import STREAM_PREFIX
 from storage.errors import StorageError
 from stream_client import ClientError
-from stream_node.dashboard import access_page, blocks, cluster_page, consumers, exports, forks, messages, mirrors
+from stream_node.dashboard import (
+    access_page,
+    blocks,
+    cluster_page,
+    connections_page,
+    consumers,
+    exports,
+    forks,
+    messages,
+    mirrors,
+)
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.dashboard.mirror_watch import MirrorWatch
 from stream_node.dashboard.overview import Overview
@@ -76,6 +86,8 @@ class Dashboard:
             ("POST", "/consumer/preview", consumers.preview_position),
             ("POST", "/consumer/position", consumers.change_position),
             ("POST", "/consumer/forget", consumers.forget_consumer),
+            ("GET", "/connections", connections_page.show_connections),
+            ("POST", "/connections/close", connections_page.close),
             ("GET", "/blocks", blocks.show_blocks),
             ("GET", "/cluster", cluster_page.show_cluster),
             ("POST", "/cluster/drain", cluster_page.drain),

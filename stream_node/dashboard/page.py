@@ -37,6 +37,7 @@ NAVIGATION = (
     ("blocks", "Blocks", "/blocks"),
     ("cluster", "Cluster", "/cluster"),
     ("mirrors", "Mirrors", "/mirrors"),
+    ("connections", "Connections", "/connections"),
     ("exports", "Exports", "/exports"),
     ("access", "Access", "/access"),
 )
@@ -157,6 +158,8 @@ class Page:
             return shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
         if name == "mirrors":
             return parts.services.has_mirrors and self.may(OPERATOR)
+        if name == "connections":
+            return self.may(OPERATOR, EVERY_NAME)
         if name == "exports":
             return bool(parts.config.export_folders) and self.may(OPERATOR, EVERY_NAME)
         if name == "access":

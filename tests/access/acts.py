@@ -36,6 +36,7 @@ from index_service.protocol import (
 from ockam.address import Address, local, tcp
 from stream_mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
 from stream_node.http.endpoints import ENDPOINTS
+from stream_node.node_connections import CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 from stream_node.node_status import NODE_STATUS
 from stream_node.node_status import StatusRequest as NodeStatusRequest
 from stream_node.trouble_service import TROUBLES, TroublesRequest
@@ -240,12 +241,29 @@ ACTS = (
         NODE_STATUS.encode_request(NodeStatusRequest(1)),
     ),
     Act(
+<<<<<<< HEAD
         "node_troubles",
         "ask what is wrong",
         Right.OPERATE | Right.ADMIN,
         EVERY_NAME,
         local("node_troubles"),
         TROUBLES.encode_request(TroublesRequest(1)),
+=======
+        "node_connections",
+        "list connections",
+        Right.OPERATE | Right.ADMIN,
+        EVERY_NAME,
+        local("node_connections"),
+        CONNECTIONS.encode_request(ConnectionsRequest(1, 10)),
+    ),
+    Act(
+        "node_connections",
+        "close connections",
+        Right.ADMIN,
+        EVERY_NAME,
+        local("node_connections"),
+        CLOSE.encode_request(CloseRequest(1, "10.0.0.1:1")),
+>>>>>>> 176c2389 (connections: who sends most is seen, and can be closed)
     ),
     _block(
         "block_backfill", "see", Right.OPERATE | Right.BLOCK_READ, BACKFILL.encode_request(BackfillAsk(1, run=False))

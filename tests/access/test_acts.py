@@ -152,7 +152,7 @@ async def test_its_right_alone_is_enough_for_every_act(tmp_path: Path, wire: Wir
                 answer = await ask(node, await node.running.peer(wire), act)
                 assert answer is None or not is_denial(answer.payload), (act.key, right)
         assert node.refused() == {}
-        acted = {(line["right"], line["name"]) for line in node.audit()[before:] if line["event"] == "admitted"}
+        acted = {(line["right"], line.get("name", "")) for line in node.audit()[before:] if line["event"] == "admitted"}
         alone = (Right.CREATE, Right.DELETE, Right.ADMIN)
         expected = {(rights_text(act.rights), act.name) for act in ACTS if act.rights in alone or act.beside}
         assert acted == expected | {("operate", "blocks")}

@@ -31,4 +31,40 @@ class NodeStatus(Strict, frozen=True):
     notes: list[str]
 
 
-STATUS_SCHEMAS: dict[str, Any] = {"status": NodeStatus}
+class Party(Strict, frozen=True):
+    party: str
+    connections: int
+    received: int
+    received_bytes: int
+    sent: int
+    sent_bytes: int
+    received_bytes_s: int
+    sent_bytes_s: int
+
+
+class OpenConnection(Strict, frozen=True):
+    peer: str
+    identity: str
+    framing: str
+    age_s: int
+    received: int
+    received_bytes: int
+    sent: int
+    sent_bytes: int
+    received_bytes_s: int
+    sent_bytes_s: int
+    backlog_bytes: int
+
+
+class Connections(Strict, frozen=True):
+    total: int
+    parties: list[Party]
+    connections: list[OpenConnection]
+
+
+class ConnectionsClosed(Strict, frozen=True):
+    who: str
+    closed: int
+
+
+STATUS_SCHEMAS: dict[str, Any] = {"status": NodeStatus, "connections": Connections | ConnectionsClosed}
