@@ -131,7 +131,10 @@ def node_with_pages(folder: Path, export: Path) -> NodeProcess:
     return NodeProcess(
         folder / "data",
         arguments=["--http", "127.0.0.1:0", "--access-rules", str(folder / "access.toml")],
-        environment={"STREAM_NODE_EXPORT_FOLDERS": f"{export},old-lake"},
+        environment={
+            "STREAM_NODE_EXPORT_FOLDERS": f"{export},old-lake",
+            "STREAM_NODE_CONSUMER_STUCK_AFTER": "billing=5s",
+        },
     )
 
 

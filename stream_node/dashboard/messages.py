@@ -75,7 +75,7 @@ async def show_messages(page: Page) -> Response:
     async with page.client() as client:
         found = await _read(page, client, name, number, view)
     info, first = found.info, found.first
-    search = {each: page.query.get(each, "") for each in ("key", "header", "contains")}
+    search = {each: page.query.get(each, "") for each in ("key", "header", "content")}
     return page.show(
         "messages.html",
         active="streams",
@@ -123,7 +123,7 @@ async def save_messages(page: Page) -> Response:
 async def _read(page: Page, client: StreamClient, name: str, number: int, view: str) -> Read:
     """Reads the messages that the query asks for. Raises Problem, ClientError."""
     start = _start(page.query.get("start", "").strip() or "first")
-    match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "contains")))
+    match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
     whole = await client.get_stream(name)
     stream = whole.get_partition(number)
     info = await stream.info()

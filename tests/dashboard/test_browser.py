@@ -72,7 +72,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path / "data", arguments=["--http", "127.0.0.1:0"]) as running:
+    stuck = {"STREAM_NODE_CONSUMER_STUCK_AFTER": "billing=5s"}
+    with NodeProcess(tmp_path / "data", arguments=["--http", "127.0.0.1:0"], environment=stuck) as running:
         yield running
 
 

@@ -46,18 +46,18 @@ async def test_messages_are_found_and_saved(tmp_path: Path, monkeypatch: pytest.
         assert (await found(header="kind"))[0] == list(range(0, 60, 4))
         assert (await found(header="kind=paid 2"))[0] == [20, 24, 28]
         assert (await found(header="kinds"))[0] == []
-        indexes, text = await found(contains="needle <b>", key="k-")
+        indexes, text = await found(content="needle <b>", key="k-")
         assert indexes == [0, 15, 30, 45]
         assert "4 of 60 messages from 0 on match. The search came to the end." in text
         # The search ends at its bound and goes on there, and a full page goes on behind its last row.
-        indexes, text = await found(contains="needle", most="12")
+        indexes, text = await found(content="needle", most="12")
         assert indexes == [0, 5, 10]
         assert "3 of 12 messages from 0 on match. The search ended before message 12." in text
-        assert (await found("12", contains="needle", most="12"))[0] == [15, 20]
-        indexes, text = await found(contains="number")
+        assert (await found("12", content="needle", most="12"))[0] == [15, 20]
+        indexes, text = await found(content="number")
         assert indexes == list(range(25))
         assert "25 of 25 messages from 0 on match. The search ended before message 25." in text
-        query = {"stream": "orders", "start": "40", "contains": "needle"}
+        query = {"stream": "orders", "start": "40", "content": "needle"}
         page = await get(client, "/messages", **query)
         (link,) = (given["href"] for _, given in page.tags if "/messages/file" in given.get("href", ""))
         saved = await client.get(link)
