@@ -185,12 +185,8 @@ class Server:
                         statistics=self.statistics,
                         condition=self.condition,
                     )
-<<<<<<< HEAD
                     register_status(parts, wall_clock_us, program_version(), nursery)
-=======
-                    register_status(parts, wall_clock_us, program_version())
                     register_connections(parts)
->>>>>>> 176c2389 (connections: who sends most is seen, and can be closed)
                     await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
                     self._watch(nursery, services, runner, tls, tcp, Ballast(folder))

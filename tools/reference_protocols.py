@@ -52,11 +52,8 @@ MODULES = (
     "block_node.backfill.protocol",
     "stream_mirror.protocol",
     "stream_node.node_status",
-<<<<<<< HEAD
     "stream_node.trouble_service",
-=======
     "stream_node.node_connections",
->>>>>>> 176c2389 (connections: who sends most is seen, and can be closed)
     "cluster.protocol",
 )
 """The modules that define protocols. `tests/style/test_reference.py` looks for others."""

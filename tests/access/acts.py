@@ -241,14 +241,14 @@ ACTS = (
         NODE_STATUS.encode_request(NodeStatusRequest(1)),
     ),
     Act(
-<<<<<<< HEAD
         "node_troubles",
         "ask what is wrong",
         Right.OPERATE | Right.ADMIN,
         EVERY_NAME,
         local("node_troubles"),
         TROUBLES.encode_request(TroublesRequest(1)),
-=======
+    ),
+    Act(
         "node_connections",
         "list connections",
         Right.OPERATE | Right.ADMIN,
@@ -263,7 +263,6 @@ ACTS = (
         EVERY_NAME,
         local("node_connections"),
         CLOSE.encode_request(CloseRequest(1, "10.0.0.1:1")),
->>>>>>> 176c2389 (connections: who sends most is seen, and can be closed)
     ),
     _block(
         "block_backfill", "see", Right.OPERATE | Right.BLOCK_READ, BACKFILL.encode_request(BackfillAsk(1, run=False))
