@@ -74,7 +74,8 @@ class StreamCounters:
         data_bytes = sum(map(len, data))
         needed_bytes = APPEND_BYTES + COPIES * (data_bytes + MESSAGE_BYTES * len(data))
         if needed_bytes > self.room_bytes:
-            return "the disk is nearly full: free_disk_bytes_min and the ballast would not stay free; make room and push again"
+            reason = "the disk is nearly full: free_disk_bytes_min and the ballast would not stay free"
+            return f"{reason}; make room and push again"
         self.room_bytes -= needed_bytes
         self.push_bytes += data_bytes
         return None

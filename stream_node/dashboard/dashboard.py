@@ -120,22 +120,27 @@ class Dashboard:
     async def watch_troubles(self) -> None:
         """Runs without end: learns the habits of consumers, and logs when something begins to be wrong and ends."""
         known: dict[tuple[str, ...], Trouble] = {}
+        reading_s = 0.0
         while True:
+            # A node that has just started has not measured its disk. Reading takes long with many consumers, and must
+            # not keep the node busy.
+            await trio.sleep(max(INTERVAL_S, READING_PAUSES * reading_s))
             began_s = trio.current_time()
             try:
                 troubles = await self.find_troubles()
             except StorageError as error:
                 logger.error("troubles_not_read", reason=str(error))
             else:
-                before, known = known, {(each.kind, *each.subject): each for each in troubles}
+                # The log says `draining` and `stopped` of a node that stops.
+                told = (each for each in troubles if each.kind != "stopping")
+                before, known = known, {(each.kind, *each.subject): each for each in told}
                 for key in known.keys() - before.keys():
                     each = known[key]
                     logger.warning("trouble_began", kind=each.kind, reason=each.title, do=each.remedy)
                 for key in before.keys() - known.keys():
                     each = before[key]
                     logger.info("trouble_ended", kind=each.kind, was=each.title)
-            # Reading takes long with many consumers, and must not keep the node busy.
-            await trio.sleep(max(INTERVAL_S, READING_PAUSES * (trio.current_time() - began_s)))
+            reading_s = trio.current_time() - began_s
 
     async def watch(self) -> None:
         """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent, and for
