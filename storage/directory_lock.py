@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from pathlib import Path
 
-from storage.durable_files import PRIVATE_MODE, give_to_folder
-from storage.errors import DatabaseInUse, system_error
+from storage.durable_files import CANNOT_BE_LOCKED, PRIVATE_MODE, give_to_folder
+from storage.errors import DatabaseInUse, NoLocks, system_error
 
 FILE_NAME = "node.lock"
 OWNER_BYTES_MAX = 128
@@ -72,6 +73,19 @@ def left_in_this_boot(directory: Path) -> bool:
     return boot != b"" and boot == boot_id()
 
 
+def check_locks(directory: Path) -> None:
+    """Raises NoLocks if the file system has no locks of the kind that SQLite takes: SQLite would say that another
+    program holds the database. A nameless file is locked, since a lock of the database would end with its descriptor.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Whatever else is wrong with the directory, the next step tells it.
+        if error.errno in CANNOT_BE_LOCKED:
+            raise NoLocks(directory, error.strerror) from error
+
+
 class DirectoryLock:
     """The lock on one data directory. The object owns the lock from its creation until `release`.
 
@@ -81,8 +95,8 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises DatabaseInUse, with the process id of the owner, if another process holds the lock.
-        Raises other StorageError."""
+        """Take the lock. Raises DatabaseInUse, with the process id of the owner, if another process holds the lock,
+        NoLocks, and other StorageErrors."""
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
             give_to_folder(self._file, directory)
@@ -103,6 +117,8 @@ class DirectoryLock:
             raise DatabaseInUse(int(owner) if owner.isdigit() else None, directory) from error
         except OSError as error:
             os.close(self._file)
+            if error.errno in CANNOT_BE_LOCKED:
+                raise NoLocks(directory, error.strerror) from error
             raise system_error(error) from error
 
     @property

@@ -26,8 +26,8 @@ PRIVATE_MODE: Final = 0o600
 """The permissions of a file with messages, or with what decides who may do what: other users of the machine would read
 around the rules of the node."""
 
-CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
-"""The error numbers by which a file system says that it has no locks for folders."""
+CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
+"""The error numbers by which a file system says that it has no such locks."""
 
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:

@@ -323,6 +323,16 @@ class MigrationFailed(StorageError):
         self.version = version
 
 
+class NoLocks(StorageError):
+    """The error of a data directory on a file system that has no locks, such as NFS that is mounted without them."""
+
+    def __init__(self, directory: Path, reason: str | None) -> None:
+        super().__init__(
+            f"the file system of {directory} has no locks ({reason}), and SQLite needs them; put the data directory on "
+            "a local disk, or mount the file system with locks"
+        )
+
+
 class DatabaseCorrupt(StorageError):
     """The error of a database that is damaged, or that another program has made."""
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import structlog
 
 from storage.contract import Session
-from storage.directory_lock import DirectoryLock
+from storage.directory_lock import DirectoryLock, check_locks
 from storage.durable_files import create_private, make_folder, make_private, sync
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
 from storage.sqlite.ballast import Ballast
@@ -101,6 +101,7 @@ class Database:
         if read_only:
             database = cls(path, None, migrations=migrations)
             database._check_exists()
+            check_locks(path)
             refuse_damaged(database.path)
             connection = database._open_file()
             try:
@@ -112,6 +113,7 @@ class Database:
         _make_folder(path)
         lock = DirectoryLock(path)
         try:
+            check_locks(path)
             database = cls(path, lock, migrate=migrate, migrations=migrations)
             database._clear_unfinished()
             database._hide()

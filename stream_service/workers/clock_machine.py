@@ -4,7 +4,8 @@ The machine does not read the clocks itself. Messages are stored with the comput
 
 The wall clock jumps if, between two readings, it moves more than TOLERANCE_US farther or less far than the steady
 clock. After a jump the machine does not trust the wall clock: the computed time continues with the steady clock, and no
-message is deleted for its age. The machine trusts the wall clock again
+message is deleted for its age. If the steady clock falls, the computed time goes on from where it was. The machine
+trusts the wall clock again
 
 - when the wall clock has jumped back, so that it agrees with the computed time;
 - when `trust_after_us` have passed since the jump.
@@ -55,6 +56,7 @@ class ClockMachine:
         self._trust_after_us = trust_after_us
         self._candidate_us: int | None = None
         self._since_us = 0
+        self._steady_us = steady_us
         self._starts_behind = known_offset_us is None and newest_us > wall_us + TOLERANCE_US
         if self._starts_behind:
             self.offset_us = newest_us - steady_us
@@ -82,6 +84,12 @@ class ClockMachine:
 
     def look(self, wall_us: int, steady_us: int) -> Turn | None:
         """Processes one reading of both clocks. Returns the change that the reading shows, or None if there is none."""
+        # The steady clock falls when a virtual machine goes on from a snapshot. The computed time does not follow it.
+        fallen_us, self._steady_us = self._steady_us - steady_us, steady_us
+        if fallen_us > 0:
+            self.offset_us += fallen_us
+            self._since_us -= fallen_us
+            self._candidate_us = None if self._candidate_us is None else self._candidate_us + fallen_us
         offset_us = wall_us - steady_us
         ahead_us = offset_us - self.offset_us
         # The wall clock agrees with the trusted time, or it has caught up with the newest stored message: trust it.

@@ -184,3 +184,16 @@ async def test_a_peer_that_reads_nothing_holds_up_stopping_for_the_drain_time_on
             await other.pull(route, 0, 1)
             assert await trio.to_thread.run_sync(node.stop) == 0
     assert log_size(node) == 0
+
+
+def test_a_node_ends_without_freeing_what_it_held(tmp_path: Path) -> None:
+    """With 100,000 streams, that takes Python ten seconds. A file that Python would write while it does so is not
+    there, and what the node has logged last is."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import atexit, pathlib\natexit.register(pathlib.Path({str(tmp_path / 'freed')!r}).touch)\n"
+    )
+    log = tmp_path / "log"
+    with NodeProcess(tmp_path / "data", environment={"PYTHONPATH": str(tmp_path)}, log_file=log) as node:
+        assert node.stop() == 0
+    assert json.loads(log.read_text().splitlines()[-1])["event"] == "stopped"
+    assert not (tmp_path / "freed").exists()

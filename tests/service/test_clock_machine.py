@@ -53,6 +53,20 @@ def test_a_clock_that_is_set_back_right_is_believed_at_once() -> None:
     assert (world.machine.in_doubt, world.error_us) == (False, 0)
 
 
+@pytest.mark.parametrize("jump_us", [0, 10 * YEAR])
+def test_a_steady_clock_that_falls_moves_no_time(jump_us: int) -> None:
+    """A virtual machine goes on from a snapshot: neither 1970 nor a jump, and a doubt goes on for as long as before."""
+    machine = ClockMachine(NOW, 10 * HOUR, newest_us=0, trust_after_us=HOUR)
+    machine.look(NOW + jump_us, 10 * HOUR)
+    # The machine goes on with a steady clock that begins anew, and half a second has passed.
+    assert machine.look(NOW + jump_us + S // 2, 0) is None
+    for later_us in range(0, HOUR - S, 60 * S):
+        assert machine.look(NOW + jump_us + S // 2 + later_us, later_us) is None
+        assert NOW + later_us <= machine.time_us(later_us) <= NOW + later_us + S
+        assert machine.in_doubt == bool(jump_us)
+    assert machine.look(NOW + jump_us + HOUR, HOUR) is (Turn.ACCEPTED if jump_us else None)
+
+
 def test_each_further_jump_begins_the_wait_anew() -> None:
     world = World()
     assert world.later(S, HOUR) is Turn.JUMPED

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stream_node import clock_note
-from stream_node.clock_note import FILE_NAME, Known, Note, read_known, write_note
+from stream_node.clock_note import FILE_NAME, Known, Note, read_known, since_boot_s, write_note
 
 YEAR_2036_US = 2_082_758_400_000_000
 NOW_US = 1_800_000_000_000_000
@@ -38,6 +38,13 @@ def test_after_a_start_of_the_machine_the_noted_time_is_the_least(
     assert read_known(tmp_path, YEAR_2036_US, NOW_US + 1) == Known(0, None), "a wrong year that was settled is no doubt"
     assert read_known(tmp_path, 7, NOW_US - 1) == Known(NOW_US, None)
     assert read_known(tmp_path, NOW_US + 7, NOW_US - 1) == Known(NOW_US + 7, None)
+
+
+def test_a_steady_clock_that_has_fallen_since_the_note_dates_nothing(tmp_path: Path, boot_id: Path) -> None:
+    """A virtual machine that goes on from a snapshot has the same boot, and the steady clock of the snapshot."""
+    noted_us = NOW_US - int(since_boot_s() * 1_000_000) - 10_000_000
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(Note("first", NOW_US, noted_us)))
+    assert read_known(tmp_path, 7, NOW_US - 1) == Known(NOW_US, None)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"boot_id": "first"}', b"[]"])
