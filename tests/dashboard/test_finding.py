@@ -81,7 +81,7 @@ async def names(client: httpx.AsyncClient, **query: Any) -> list[str]:
 @pytest.mark.usefixtures("each_database")
 async def test_each_order_and_search_is_over_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each order; also the rate of a stream that is the last by name is known. Signs of patterns are letters."""
-    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.2)
     async with filled(tmp_path) as node:
         for order, of in (("size", node.sizes), ("messages", node.messages), ("lag", node.lags)):
             wanted = sorted(of, key=lambda name: (-of[name], name))
@@ -89,10 +89,10 @@ async def test_each_order_and_search_is_over_everything(tmp_path: Path, monkeypa
         assert await names(node.client) == sorted(node.sizes)
         last, ordered = (await node.streams.get_stream("s119")).get_partition(0), [""]
         with trio.fail_after(30):
-            while ordered[0] != "s119":
+            # The rates move between the pages, until only this stream has one.
+            while ordered != ["s119", *(name for name in sorted(node.sizes) if name != "s119")]:
                 await last.push(b"x")
                 ordered = await names(node.client, order="rate")
-        assert sorted(ordered) == sorted(node.sizes)
         assert await names(node.client, search="S01") == [f"s01{n}" for n in range(10)]
         assert await names(node.client, search="_01") == await names(node.client, search="%") == []
         rows = [row[:4] for row in (await get(node.client, "/consumers")).rows]
