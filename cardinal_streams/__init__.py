@@ -18,10 +18,13 @@ from cardinal_streams.machines.consumer_events import (
     Checkpoint,
     CloseReorgChannel,
     Feeds,
+    Gap,
+    LeftOut,
     OpenReorgChannel,
     PrefixUnmet,
     ReorgRefused,
     ReorgStalled,
+    Stalled,
 )
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
@@ -58,7 +61,9 @@ __all__ = [
     "Feeds",
     "FileCheckpoints",
     "FileTransport",
+    "Gap",
     "KafkaTransport",
+    "LeftOut",
     "MessageError",
     "NeedsReorg",
     "NodeCheckpoints",
@@ -77,6 +82,7 @@ __all__ = [
     "ReorgStalled",
     "Revert",
     "Sender",
+    "Stalled",
     "Start",
     "StreamTransport",
     "SubBatch",

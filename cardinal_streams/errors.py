@@ -103,6 +103,17 @@ class CheckpointError(CardinalError):
     """A text is not a checkpoint that a consumer saved."""
 
 
+class CheckpointTaken(CardinalError):
+    """Another consumer has saved a checkpoint under the same client id since this consumer began.
+
+    Two consumers of one name would skip what the other one has processed. This consumer has saved nothing.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(f"another consumer saves its position as {client_id!r}; give each consumer a name of its own")
+        self.client_id = client_id
+
+
 class PayloadTextError(CardinalError):
     """A JSON text is not a valid list of blocks. `path` is the place of the invalid value, e.g. `$[3].number`."""
 

@@ -15,13 +15,17 @@ from cardinal_streams.produce.producer import ProducerStatistics
 
 
 def consumer_metrics(
-    statistics: ConsumerStatistics, lags: Mapping[str, int] | None = None, reorg_age_s: float = 0.0
+    statistics: ConsumerStatistics,
+    lags: Mapping[str, int] | None = None,
+    reorg_age_s: float = 0.0,
+    stalled_s: float = 0.0,
 ) -> dict[str, float]:
     """Returns the metrics of a `ChainConsumer` by name.
 
     `lags`: the lag of each source (`topic:partition`) in messages, as `Consumption.lags` returns it.
     `reorg_age_s`: the age of the reorg that is going on, in seconds, as `Updates.reorg_age_s` returns it. Its metric,
     `/streams/reorg/age`, is one of this package.
+    `stalled_s`: for how long the chain has lacked a block, as `Updates.stalled_s` returns it; `/streams/stalled/age`.
     """
     chain = statistics.chain
     return {
@@ -33,6 +37,7 @@ def consumer_metrics(
         "/streams/reorg/add": chain.added,
         "/streams/reorg/drop": chain.removed,
         "/streams/reorg/age": reorg_age_s,
+        "/streams/stalled/age": stalled_s,
         **_lag_metrics(lags or {}),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -42,9 +43,10 @@ class OutgoingBlock:
         return cls(number, sum(map(len, items)), lambda: split_items(items, CHUNK_BYTES))
 
     @classmethod
-    def from_file(cls, path: Path) -> OutgoingBlock:
+    def from_file(cls, path: str | os.PathLike[str]) -> OutgoingBlock:
         """Make a block from a `.blk`, `.blk.gz` or `.blk.zstd` file. The publisher reads the file each time it sends
         the block. Raises BlockFileError if the file cannot be read or is not a block."""
+        path = Path(path)
         try:
             number = read_header(next(read_pieces(path, piece_bytes_max=CHUNK_BYTES)).data).number
         except BlockFormatError as error:

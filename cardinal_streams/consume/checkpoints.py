@@ -4,11 +4,11 @@ An application with its own database should save the checkpoint there instead, i
 update. Then every update is processed exactly once.
 
 On the node, a checkpoint has two parts. The checkpoint's text is the last message of a stream that belongs to the
-client id (`checkpoint_stream`). The offset of each partition is saved in the index service under the client id, so that
-`stream-node index list` shows the consumer's lag. The text decides where reading continues: it is one message, so it
-never mixes two states. If a partition's offset in the index service is lower than the one in the text, the partition is
-read again from the lower offset. So an operator can set an offset back. If the consumer runs meanwhile, its next save
-raises `PositionReset`, and it continues from there when it is started again.
+client id (`checkpoint_stream`). How far each partition was read is saved in the index service under the client id, so
+that `stream-node index list` shows the consumer's lag. The text decides where reading continues: it is one message, so
+it never mixes two states. If a partition's offset in the index service is lower than the one that was saved, the
+partition is read again from the lower offset. So an operator can set an offset back. If the consumer runs meanwhile,
+its next save raises `PositionReset`, and it continues from there when it is started again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
+from cardinal_streams.errors import CheckpointTaken
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.transport import is_reorg_topic
@@ -43,9 +44,8 @@ class CheckpointStore(Protocol):
 class NodeCheckpoints:
     """A `CheckpointStore` on a node.
 
-    If two consumers use the same client id, both receive all messages. After a restart both continue with the
-    checkpoint that was saved last. Raises the client's errors, and `CheckpointError` for a checkpoint that cannot
-    be read.
+    Of two consumers with the same client id, the second one that saves gets `CheckpointTaken`. Raises the client's
+    errors, and `CheckpointError` for a checkpoint that cannot be read.
     """
 
     def __init__(self, client: StreamClient, client_id: str) -> None:
@@ -55,19 +55,25 @@ class NodeCheckpoints:
         self._stream: Stream | None = None
         self._marks: dict[str, Mark] = {}
         self._resets: list[str] = []
+        self._last: bytes | None = None
 
     async def load(self) -> Checkpoint | None:
         stream = await self._open()
         page = await stream.pull_page(LAST, 1)
         if not page.messages:
             return None
-        checkpoint = parse_checkpoint(page.messages[-1].data)
+        self._last = page.messages[-1].data
+        checkpoint = parse_checkpoint(self._last)
         position = dict(checkpoint.position)
         self._resets.clear()
-        for topic, offsets in _by_topic(position).items():
-            for partition, mark in (await self._resume(topic, list(offsets))).items():
-                position[source_of(topic, partition)] = min(mark.index, offsets[partition])
-        if position == checkpoint.position:
+        is_lowered = False
+        for topic, ends in _by_topic(_shown(checkpoint)).items():
+            for partition, mark in (await self._resume(topic, list(ends))).items():
+                source = source_of(topic, partition)
+                # Earlier versions of this program saved the offset at which reading continues.
+                is_lowered |= mark.index < ends[partition] and mark.index != position[source]
+                position[source] = min(mark.index, position[source])
+        if not is_lowered:
             return checkpoint
         # Somebody lowered an offset in order to read messages again, so no message may count as read before.
         return msgspec.structs.replace(checkpoint, position=position, read={}, needed=())
@@ -76,11 +82,18 @@ class NodeCheckpoints:
         """Saves the text of the checkpoint first, then the offset of each partition.
 
         If the process dies between these two saves, the offsets are older than the text. Some messages are then read
-        again, and none is skipped. Raises `PositionReset` if somebody else has set an offset since `load`.
+        again, and none is skipped. Raises `PositionReset` if somebody else has set an offset since `load`, and
+        `CheckpointTaken` if another consumer has saved a checkpoint since then.
         """
         stream = await self._open()
-        await stream.push(format_checkpoint(checkpoint))
-        for topic, offsets in _by_topic(checkpoint.position).items():
+        page = await stream.pull_page(LAST, 1)
+        if page.messages and page.messages[-1].data != self._last:
+            raise CheckpointTaken(self.client_id)
+        text = format_checkpoint(checkpoint)
+        # A text whose answer is lost can be stored, and is then the last one all the same.
+        self._last = text
+        await stream.push(text)
+        for topic, offsets in _by_topic(_shown(checkpoint)).items():
             await self._resume(topic, [each for each in offsets if source_of(topic, each) not in self._marks])
             for partition in offsets:
                 # The offsets of a topic that was made again are lower than those that were saved before.
@@ -92,7 +105,7 @@ class NodeCheckpoints:
             source = self._resets[0]
             topic, partition = split_source(source)
             index = await self._indexes.get(topic, partition)
-            raise PositionReset(topic, partition, checkpoint.position[source], index)
+            raise PositionReset(topic, partition, _shown(checkpoint)[source], index)
 
     async def _resume(self, topic: str, partitions: list[int]) -> dict[int, Mark]:
         """Loads the offsets of these partitions from the index service, with the incarnations of their streams."""
@@ -117,6 +130,11 @@ class NodeCheckpoints:
 def checkpoint_stream(client_id: str) -> str:
     """Returns the name of the stream that has the checkpoints of this client id."""
     return f"cardinal.checkpoints.{client_id}"
+
+
+def _shown(checkpoint: Checkpoint) -> dict[str, int]:
+    """Returns the offsets for the index service: how far each source was read."""
+    return {source: max(offset, checkpoint.read.get(source, 0)) for source, offset in checkpoint.position.items()}
 
 
 def _by_topic(position: Mapping[str, int]) -> dict[str, dict[int, int]]:

@@ -31,9 +31,11 @@ from cardinal_streams.machines.chain_events import ChainUpdate, Revert, Start
 from cardinal_streams.machines.consumer_events import (
     Checkpoint,
     ConsumerStatistics,
+    Gap,
     OpenReorg,
     PrefixUnmet,
     ReorgStalled,
+    Stalled,
     UnorderedStatistics,
 )
 from cardinal_streams.machines.consumer_machine import ChainConsumer
@@ -52,6 +54,8 @@ SAVE_INTERVAL_S = 1.0
 REORG_TIMEOUT_S = 600.0
 """A reorg is given up if nothing came on its channel for this long. The blocks that come later are still weighed."""
 REORG_CHECK_S = 5.0
+STALL_TOLD_S = 10.0
+"""While the chain lacks a block, an event says so at this interval."""
 REORG_TOLD_S = 30.0
 """While the channel of a reorg is silent, an event says so at this interval."""
 
@@ -119,12 +123,41 @@ class Updates(Consumption[ChainConsumer, Update]):
     reorg_timeout_s = REORG_TIMEOUT_S
     _reorg: OpenReorg | None = None
     _reorg_began_s = _reorg_read_s = _reorg_told_s = 0.0
+    _stall: bytes | None = None
+    _stall_began_s = _stall_told_s = 0.0
 
     def reorg_age_s(self) -> float:
         """Returns for how long the reorg that is going on has lasted, in seconds; 0 if there is none."""
         return 0.0 if self._reorg is None else anyio.current_time() - self._reorg_began_s
 
+    def stalled_s(self) -> float:
+        """Returns for how long the chain has lacked the same first block (see `gaps`) although everything was read that
+        the topics have, in seconds; 0 if it lacks none."""
+        return 0.0 if self._stall is None else anyio.current_time() - self._stall_began_s
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Returns the blocks that the chain lacks, and what is missing of each."""
+        return self.machine.gaps()
+
     async def _do_when_idle(self) -> None:
+        await self._look_at_reorg()
+        if self._reorg is None and self._is_at_end():
+            self._look_for_gaps()
+
+    def _look_for_gaps(self) -> None:
+        """Reports `Stalled` at intervals while the chain lacks the same block."""
+        gaps = self.machine.gaps()
+        first = gaps[0].hash if gaps else None
+        now_s = anyio.current_time()
+        if first != self._stall:
+            self._stall, self._stall_began_s, self._stall_told_s = first, now_s, now_s
+        if first is not None:
+            if now_s - self._stall_told_s >= STALL_TOLD_S:
+                self._stall_told_s = now_s
+                self.handle([Stalled(gaps, now_s - self._stall_began_s)])
+            self._check_due_s = min(self._check_due_s, self._stall_told_s + STALL_TOLD_S)
+
+    async def _look_at_reorg(self) -> None:
         before, self._reorg = self._reorg, self.machine.active_reorg
         if self._reorg is None:
             self._check_due_s = math.inf
@@ -188,7 +221,8 @@ async def consume(
 
     The iteration continues from `checkpoint`, or else from the checkpoint in `store`. Without a checkpoint it begins
     after the block `start`, which the application must have, together with all its ancestors. Without `start` it begins
-    with the first block that arrives.
+    with the block that has the lowest number: of all complete blocks in the topics, or of the first
+    `ConsumerLimits.held_max`. A block below it that is complete only later is reported (`LeftOut`).
 
     `wanted`: by block number, the only hash that is accepted for this number.
     `tracked`: the entries of blocks that are wanted. Only the topics that can have them are read.

@@ -215,6 +215,18 @@ class ChainOrder:
         """Returns the blocks that another `ChainOrder` needs in order to reach the same state."""
         return iter([node.batch for node in (*self._state.chain, *self._state.waiting) if node.batch is not None])
 
+    def lacks(self) -> dict[bytes, int]:
+        """Returns the blocks for which waiting blocks wait, by hash, each with the number of those that descend from
+        it. Blocks that only a Reorg message can put on the chain do not count."""
+        state = self._state
+        low = state.chain.final_number or 0
+        roots = [node for node in state.waiting if node.parent is not None and state.tree.find(node.parent) is None]
+        found: dict[bytes, int] = {}
+        for node in sorted(roots, key=lambda node: node.number or 0):
+            if node.parent is not None and (node.number or 0) > low:
+                found[node.parent] = found.get(node.parent, 0) + len(state.tree.subtree(node))
+        return found
+
     def blocks(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """Returns the hashes of the blocks of the chain that are in memory, and of the waiting blocks."""
         state = self._state

@@ -8,6 +8,7 @@ import msgspec
 
 from cardinal_streams.errors import MessageError
 from cardinal_streams.machines.chain_events import ChainEvent, ChainStatistics, Start
+from cardinal_streams.machines.missing import Missing
 from cardinal_streams.machines.reassembly_events import Evicted, ReassemblyStatistics, Refused
 
 
@@ -70,6 +71,35 @@ class ReorgStalled(msgspec.Struct, frozen=True):
     is_given_up: bool
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """A block that the chain lacks: messages of it have not arrived.
+
+    `hash`: the block. `waiting`: the number of complete blocks that follow it and wait for it.
+    `missing`: the messages that it lacks.
+    """
+
+    hash: bytes
+    waiting: int
+    missing: Missing
+
+
+class Stalled(msgspec.Struct, frozen=True):
+    """Everything was read that the topics have, and the chain has lacked the same first block for `age_s` seconds."""
+
+    gaps: tuple[Gap, ...]
+    age_s: float
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A block came that has a lower number than the first block of a chain that began without a start block.
+
+    It is not part of the chain. With a start block below it, it would be.
+    """
+
+    hash: bytes
+    number: int
+
+
 class PrefixUnmet(msgspec.Struct, frozen=True):
     """A pattern of the tracked entries meets no prefix of the application."""
 
@@ -77,7 +107,15 @@ class PrefixUnmet(msgspec.Struct, frozen=True):
 
 
 ConsumerEvent: TypeAlias = (
-    ChainEvent | Refused | Evicted | BadMessage | OpenReorgChannel | CloseReorgChannel | ReadAgain | ReorgRefused
+    ChainEvent
+    | Refused
+    | Evicted
+    | BadMessage
+    | OpenReorgChannel
+    | CloseReorgChannel
+    | ReadAgain
+    | ReorgRefused
+    | LeftOut
 )
 
 

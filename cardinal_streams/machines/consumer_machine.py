@@ -34,6 +34,8 @@ from cardinal_streams.machines.consumer_events import (
     ConsumerEvent,
     ConsumerStatistics,
     Feeds,
+    Gap,
+    LeftOut,
     OpenReorg,
     ReadAgain,
 )
@@ -56,10 +58,11 @@ NEW = Checkpoint(start=None)
 class ChainConsumer:
     """The consumer machine: it takes messages and returns updates of the chain; see the module's docstring.
 
-    `checkpoint`: the state with which the consumer continues. The default begins with the first block that arrives.
+    `checkpoint`: the state with which the consumer continues. The default begins with the block that has the lowest
+    number, of the blocks that are complete at the end of the log or of the first `held_max` blocks.
     `wanted`: the only hash that is accepted for a block number. `tracked`: the block keys to collect.
 
-    Invariant: complete blocks wait in `_held` only while a reorg is active.
+    Invariant: complete blocks wait in `_held` only while a reorg is active, or before the chain begins.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class ChainConsumer:
             source: end for source, end in checkpoint.read.items() if checkpoint.position.get(source, end) < end
         }
         self._needed_before = checkpoint.needed
+        # The number of the first block of a chain that began without a start block.
+        self._first_number: int | None = None
         self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
@@ -147,6 +152,7 @@ class ChainConsumer:
             if isinstance(event, Completed):
                 self._complete(event.batch, out)
             elif isinstance(event, Reorg):
+                self._begin_chain(out)
                 self._follow(self._reorgs.announce(event), out)
                 self._follow(self._reorgs.open_channels(self._can_revert), out)
             elif isinstance(event, ReorgComplete | ReorgAbandoned):
@@ -165,9 +171,10 @@ class ChainConsumer:
         return out
 
     def at_end(self) -> list[ConsumerEvent]:
-        """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, and
-        there is room or need for them now, a `ReadAgain`."""
+        """Returns the events after everything was read that the feeds have: the first update of a chain that has no
+        start block; if blocks were put off to save memory, and there is room or need for them now, a `ReadAgain`."""
         out: list[ConsumerEvent] = []
+        self._begin_chain(out)
         self._follow(self._reorgs.read_again(), out)
         if self._reorgs.active is None and self._normal.put_off.position:
             self._normal.keeps_oldest = True
@@ -264,6 +271,15 @@ class ChainConsumer:
             return active.reassembler.why_incomplete(hash_)
         return self._normal.why_incomplete(hash_)
 
+    def gaps(self) -> tuple[Gap, ...]:
+        """Returns the blocks that the chain lacks although later blocks, or messages of them, have arrived: first those
+        that are needed first. This visits all blocks in memory: do not call it for every message."""
+        lacks = self._chain.lacks()
+        head = self._chain.head
+        if head is not None:
+            lacks |= {hash_: 0 for hash_ in self._normal.children_of(head.hash) if hash_ not in lacks}
+        return tuple(Gap(hash_, waiting, self._normal.why_incomplete(hash_)) for hash_, waiting in lacks.items())
+
     def statistics(self) -> ConsumerStatistics:
         return ConsumerStatistics(
             reassembly=self._normal.statistics(),
@@ -283,7 +299,7 @@ class ChainConsumer:
         self._normal.check()
         self._chain.check()
         self._reorgs.check()
-        assert self._reorgs.active is not None or not self._held
+        assert self._reorgs.active is not None or self._chain.head is None or not self._held
         assert len(self._held) <= self.limits.held_max
 
     def _can_revert(self, hash_: bytes, number: int) -> bool:
@@ -298,17 +314,32 @@ class ChainConsumer:
 
     def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
         """Gives a complete block to the chain, or keeps the block while a reorg is active."""
-        if self._reorgs.active is None:
+        if self._first_number is not None and batch.number < self._first_number:
+            out.append(LeftOut(batch.hash, batch.number))
+        if self._reorgs.active is None and self._chain.head is not None:
             self._publish(self._chain.receive(batch), out)
             if not self._chain.is_on_chain(batch.hash):
                 # The block can make a reorg outweigh the chain, if it follows the blocks that the reorg's channel had.
                 for ancestor in self._reorgs.with_kept_blocks():
                     self._adopt_heavier(ancestor, out)
             return
-        if len(self._held) >= self.limits.held_max:
+        if len(self._held) >= self.limits.held_max and self._chain.head is None:
+            self._begin_chain(out)
+            self._complete(batch, out)
+        elif len(self._held) >= self.limits.held_max:
             self._put_off(Dropped(batch.hash, batch.number, batch.weight, DropReason.MEMORY, batch.offsets))
         else:
             self._held.append(batch)
+
+    def _begin_chain(self, out: list[ConsumerEvent]) -> None:
+        """Begins the chain without a start block: with the block that has the lowest number of those that came."""
+        if self._chain.head is None and self._held:
+            held = sorted(self._held, key=lambda batch: (batch.number, batch.hash))
+            self._held.clear()
+            self._publish(self._chain.receive(held[0]), out)
+            self._first_number = held[0].number
+            for batch in held[1:]:
+                self._complete(batch, out)
 
     def _put_off(self, block: Dropped) -> None:
         """Notes that a complete block was dropped to save memory, and must be read again when the chain has grown."""

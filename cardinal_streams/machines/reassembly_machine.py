@@ -217,6 +217,12 @@ class Reassembler:
         """Returns the hashes of all incomplete blocks, first the block that has waited longest for a message."""
         return iter(tuple(self._blocks))
 
+    def children_of(self, hash_: bytes) -> list[bytes]:
+        """Returns the incomplete blocks that are known to follow this block."""
+        return [
+            block.hash for block in self._blocks.values() if block.batch is not None and block.batch.parent == hash_
+        ]
+
     def has_finished(self, hash_: bytes) -> bool:
         """Whether this block is remembered as finished: complete, or given up as too old."""
         return hash_ in self._finished

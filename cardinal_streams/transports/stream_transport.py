@@ -32,7 +32,7 @@ from stream_client import (
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
 from stream_client.consume.reader import Merge, Reader
 from stream_client.watch import PartitionWatch
-from stream_service.extensions import FromIndex
+from stream_service.extensions import FromIndex, StreamInfo
 from stream_service.names import partition_of
 
 PARTITIONS = 4
@@ -101,13 +101,13 @@ class StreamTransport:
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
         found: dict[str, int] = {}
         for topic in topics:
-            for info in await PartitionedStream(await self._open(topic)).info():
+            for info in await self._infos(topic):
                 found[source_of(topic, info.partition)] = info.next_index
         return found
 
     async def created(self, topics: Collection[str]) -> dict[str, int]:
         for topic in topics:
-            for info in await PartitionedStream(await self._open(topic)).info():
+            for info in await self._infos(topic):
                 self._created[source_of(topic, info.partition)] = info.created_us
         return dict(self._created)
 
@@ -117,12 +117,12 @@ class StreamTransport:
     ) -> AsyncIterator[StreamReceiver]:
         """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`).
 
-        Creates topics that do not exist.
+        An endless subscription creates topics that do not exist.
         """
         starts = []
         watched = {}
         for topic in topics:
-            streams = await self._open(topic)
+            streams = await (self._find(topic) if stop_at_end else self._open(topic))
             watched[topic] = len(streams)
             for stream in streams:
                 starts.append((stream, position.get(source_of(topic, stream.partition), 0)))
@@ -151,6 +151,19 @@ class StreamTransport:
             for publisher in publishers:
                 publisher.close()
         self._publishers.clear()
+
+    async def _infos(self, topic: str) -> Sequence[StreamInfo]:
+        streams = await self._find(topic)
+        return await PartitionedStream(streams).info() if streams else ()
+
+    async def _find(self, topic: str) -> Sequence[Stream]:
+        """Returns the partitions of a topic, none if it does not exist. A node that cannot list its streams creates the
+        topic."""
+        try:
+            found = await self.client.find_stream(topic)
+        except RequestRefused:
+            return await self._open(topic)
+        return () if found is None else found.partitions
 
     async def _open(self, topic: str) -> Sequence[Stream]:
         """Opens all partitions of a topic.

@@ -72,15 +72,15 @@ class Transport(Sender, Protocol):
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the offset after the last record of each partition of these topics.
 
-        Topics that do not exist are created.
+        Topics that do not exist are left out.
         """
 
     async def created(self, topics: Collection[str]) -> dict[str, int]:
         """Returns, by source (`topic:partition`), when each partition of these topics was created, in microseconds
         since 1970. Empty if the transport does not know it.
 
-        A topic that was deleted and made again under the same name has other times. Topics that do not exist are
-        created.
+        A topic that was deleted and made again under the same name has other times. Topics that do not exist are left
+        out.
         """
 
     def subscribe(

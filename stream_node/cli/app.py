@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from stream_node.cli.output import say, tell
+from stream_node.cli.output import say, tell, tell_error
 from stream_node.cli.system_errors import explain_system_error
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
@@ -117,12 +117,12 @@ def main() -> NoReturn:
     if sys.stdout is None:
         tell("standard output is closed; to discard what the command prints, write > /dev/null")
         sys.exit(FAILED)
-    sys.exit(run(build()))
+    sys.exit(run(build(), as_json="--json" in sys.argv))
 
 
-def run(command: Callable[[], object]) -> int:
+def run(command: Callable[[], object], *, as_json: bool = False) -> int:
     """Runs a command and returns its exit code. An error that a user can cause is printed on stderr, without
-    a traceback."""
+    a traceback: as a line for people, or with `as_json` as a JSON object with `error` and `exit_code`."""
     try:
         command()
     except SystemExit as ended:
@@ -142,7 +142,7 @@ def run(command: Callable[[], object]) -> int:
         if code is None:
             raise
         for text in getattr(cause, "mistakes", (str(cause),)):
-            tell(explain_system_error(" ".join(text.split())))
+            tell_error(explain_system_error(" ".join(text.split())), code, as_json)
         return code
     return 0
 

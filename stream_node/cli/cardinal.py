@@ -18,7 +18,9 @@ from stream_node.cli.cardinal_options import (
     KafkaOption,
     PartitionsOption,
     RecordingOption,
+    decompressed,
     find_application,
+    parse_block,
     parse_start,
     with_transport,
 )
@@ -28,7 +30,7 @@ from stream_node.cli.messages import flush
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import counted, say, say_json
 from stream_node.cli.request_options import with_request_options
-from stream_node.cli.values import UsageError
+from stream_node.cli.values import CommandFailed, UsageError
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -69,12 +71,18 @@ def produce(
     recording: RecordingOption = None,
     kafka: KafkaOption = None,
     partitions: PartitionsOption = PARTITIONS,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Send all blocks, stored or not: consumers take the messages that they lack."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Send the blocks that are not stored yet as messages, and wait until all are on disk. Blocks with sub-batches
     are refused.
 
     Example: stream-node cardinal produce blocks.json --application evm
+
+    After messages were lost: stream-node cardinal produce blocks.json.gz --application evm --repair
 
     Into a file: stream-node cardinal produce blocks.json --recording blocks.cardinal
     """
@@ -86,7 +94,7 @@ def produce(
     async def run(transport: Transport, client: StreamClient | None) -> None:
         started_s = time.monotonic()
         new = 0
-        async with publish(known, transport) as publisher:
+        async with publish(known, transport, redundant=not repair) as publisher:
             for at in range(0, len(payloads), GROUP_BLOCKS):
                 new += await publisher.send([Block(payload) for payload in payloads[at : at + GROUP_BLOCKS]])
             messages = publisher.statistics().messages_made
@@ -126,6 +134,10 @@ def consume(
     ] = False,
     follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="BLOCK", help="Stop after the change that adds this block: its number or hash."),
+    ] = None,
     reorg_timeout_s: Annotated[
         float,
         typer.Option("--reorg-timeout", min=0.1, help="Give up a deep reorg that brings nothing for so many seconds."),
@@ -135,6 +147,7 @@ def consume(
     as_json: JsonOption = False,
 ) -> None:
     """Print each change of the heaviest chain: the removed and added blocks, in order. Problems are printed on stderr.
+    The exit code is 1 if the chain lacks a block that others follow, or ends before the block of --until.
 
     Example: stream-node cardinal consume --application evm --client indexer --follow --json
 
@@ -147,6 +160,7 @@ def consume(
 
     known = find_application(application)
     first = _first_block(known, start)
+    last = None if until is None else parse_block(until)
     if client_id is not None and (recording or kafka or position):
         raise UsageError("only a node keeps positions of --client; give --position FILE alone")
     shown = _UpdatePrinter(as_json, values)
@@ -157,15 +171,20 @@ def consume(
         if client is not None and client_id is not None:
             store = NodeCheckpoints(client, client_id)
         left, end = limit, not follow
+
+        def is_last(added: tuple[CompleteBatch, ...]) -> bool:
+            return any(last in (batch.number, batch.hash) for batch in added)
+
         if unordered:
             async with consume_unordered(known, transport, store, stop_at_end=end, on_event=warnings) as arrivals:
                 async for arrival in arrivals:
                     shown.update(None, (), (arrival.batch,))
                     arrival.done()
                     left = None if left is None else left - 1
-                    if left == 0:
+                    if left == 0 or is_last((arrival.batch,)):
                         return
                 warnings.end(known, arrivals.statistics().reassembly)
+            _check_reached(until)
             return
         async with consume_chain(
             known, transport, store, start=first, stop_at_end=end, reorg_timeout_s=reorg_timeout_s, on_event=warnings
@@ -175,9 +194,13 @@ def consume(
                 shown.update(None if to is None else (to.number, to.hash), update.removed, update.added)
                 update.done()
                 left = None if left is None else left - 1
-                if left == 0:
+                if left == 0 or is_last(update.added):
                     return
-            warnings.end(known, updates.statistics().reassembly, updates.machine.active_reorg)
+            gaps = updates.gaps()
+            warnings.end(known, updates.statistics().reassembly, updates.machine.active_reorg, gaps)
+        _check_reached(until)
+        if gaps:
+            raise CommandFailed(f"the chain lacks {counted(len(gaps), 'block')}; send again what is missing (--repair)")
 
     def pass_over(source: str, first_missing: int, next_there: int) -> None:
         # A consumer without a position begins at the earliest message that is stored.
@@ -210,7 +233,7 @@ class _UpdatePrinter:
     ) -> None:
         if self._as_json:
             to = None if reverted_to is None else {"number": reverted_to[0], "hash": _hex(reverted_to[1])}
-            rows = {"removed": [_hex(batch.hash) for batch in removed], "added": [self._row(batch) for batch in added]}
+            rows = {"removed": [self._row(batch) for batch in removed], "added": [self._row(batch) for batch in added]}
             say_json({"reverted_to": to, **rows} | ({"missing": self.missing} if self.missing else {}))
             self.missing = 0
         else:
@@ -254,17 +277,23 @@ def _first_block(application: Application, start: str | None) -> Start | None:
     return GENESIS if application is SIMULATED else None
 
 
+def _check_reached(until: str | None) -> None:
+    if until is not None:
+        raise CommandFailed(f"the chain ends before block {until}")
+
+
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
     """Reads blocks from the files, or from standard input if there are no files.
 
-    Raises `PayloadTextError` if a text is invalid. Raises it also if a block has sub-batches, parts of the block that
-    are sent separately: the text has only their ids, so a consumer can never complete such a block.
+    A text that gzip has compressed is decompressed. Raises `PayloadTextError` if a text is invalid. Raises it also if a
+    block has sub-batches, parts of the block that are sent separately: the text has only their ids, so a consumer can
+    never complete such a block.
     """
     from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads
 
     for text in (path.read_bytes() for path in files) if files else (sys.stdin.buffer.read(),):
-        for index, payload in enumerate(parse_payloads(text)):
+        for index, payload in enumerate(parse_payloads(decompressed(text))):
             if payload.sub_batches:
                 paths = ", ".join(map(repr, payload.sub_batches))
                 raise PayloadTextError(f"a whole batch cannot announce sub batches ({paths})", f"$[{index}].batches")

@@ -16,6 +16,7 @@ from stream_node.cli.cardinal_options import (
     KafkaOption,
     PartitionsOption,
     RecordingOption,
+    decompressed,
     find_application,
     with_transport,
 )
@@ -53,7 +54,7 @@ def inspect(
     if is_recording:
         summary = summarise_deliveries(known, replay(file))
     else:
-        summary = summarise_payloads(known, parse_payloads(file.read_bytes()))
+        summary = summarise_payloads(known, parse_payloads(decompressed(file.read_bytes())))
     report: dict[str, Any] = {"file": str(file), "kind": "recording" if is_recording else "batches"}
     report |= {"application": known.name, **msgspec.to_builtins(summary)}
     numbers = "" if summary.first_number is None else f" numbered {summary.first_number} to {summary.last_number}"

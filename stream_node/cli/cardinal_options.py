@@ -39,7 +39,9 @@ KafkaOption = Annotated[
 ]
 PartitionsOption = Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")]
 EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
-START = re.compile(r"([0-9]{1,20}):0x([0-9a-f]{64}):([0-9]{1,78})")
+START = re.compile(r"([0-9]{1,20}):(?:0x)?([0-9a-fA-F]{64}):([0-9]{1,78})")
+BLOCK = re.compile(r"([0-9]{1,20})|(?:0x)?([0-9a-fA-F]{64})")
+GZIP_MAGIC = b"\x1f\x8b"
 PARTITIONS = 4
 NODE_VARIABLE = "STREAM_NODE_ADDRESS"
 """The environment variable with the address of a node. The options --recording and --kafka are allowed while it is set,
@@ -67,13 +69,35 @@ def find_application(name: str) -> Application:
 
 
 def parse_start(text: str) -> Start:
-    """Parses a block as NUMBER:HASH:WEIGHT, where HASH is 0x and 64 hexadecimal digits. Raises UsageError."""
+    """Parses a block as NUMBER:HASH:WEIGHT, where HASH is 64 hexadecimal digits, with or without 0x. Raises
+    UsageError."""
     from cardinal_streams.machines.chain_events import Start
 
     match = START.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not NUMBER:HASH:WEIGHT, such as 7:0x{'0' * 64}:7")
     return Start(bytes.fromhex(match[2]), int(match[1]), int(match[3]))
+
+
+def parse_block(text: str) -> int | bytes:
+    """Parses the number or the hash of a block. Raises UsageError."""
+    match = BLOCK.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is neither the number nor the hash of a block, such as 7 or 0x{'0' * 64}")
+    return bytes.fromhex(match[2]) if match[1] is None else int(match[1])
+
+
+def decompressed(data: bytes) -> bytes:
+    """Decompresses a file of gzip, and returns any other data unchanged. Raises UsageError for a damaged file."""
+    if data[: len(GZIP_MAGIC)] != GZIP_MAGIC:
+        return data
+    import gzip
+    import zlib
+
+    try:
+        return gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"a file of gzip is cut short or damaged: {error}") from error
 
 
 def with_transport(

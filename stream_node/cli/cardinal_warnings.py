@@ -9,7 +9,7 @@ from stream_node.cli.output import counted, tell
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
-    from cardinal_streams.machines.consumer_events import OpenReorg
+    from cardinal_streams.machines.consumer_events import Gap, OpenReorg
     from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
 
 # The maximum number of warnings that are printed. Further warnings are only counted.
@@ -31,28 +31,49 @@ class Warnings:
             tell(text)
 
     def end(
-        self, application: Application, statistics: ReassemblyStatistics, unfinished: OpenReorg | None = None
+        self,
+        application: Application,
+        statistics: ReassemblyStatistics,
+        unfinished: OpenReorg | None = None,
+        gaps: tuple[Gap, ...] = (),
     ) -> None:
         """Prints the final warnings, at the end of the input.
 
-        They are the number of warnings that were not printed, the number of incomplete blocks, and the names of the
-        topics if none has a message.
+        They are the number of warnings that were not printed, the blocks that the chain lacks, the number of incomplete
+        blocks, and the names of the topics if none has a message.
         """
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if unfinished is not None:
             tell(f"the reorg to 0x{unfinished.hash.hex()} is not complete, and what came after it is not printed")
+        for line in _lines_of(gaps):
+            tell(line)
         if statistics.incomplete:
             tell(f"{counted(statistics.incomplete, 'block')} incomplete, and not printed")
         if not statistics.messages:
             tell(f"there is nothing to read on the topics of {application.name!r}: {', '.join(application.topics)}")
 
 
+def _lines_of(gaps: tuple[Gap, ...]) -> list[str]:
+    lines = [
+        f"block 0x{gap.hash.hex()} is missing, and {counted(gap.waiting, 'block')} wait for it: {gap.missing}"
+        for gap in gaps[:TOLD_MAX]
+    ]
+    return lines + [f"{len(gaps) - TOLD_MAX:,} more missing blocks"] * (len(gaps) > TOLD_MAX)
+
+
 def _text_of(event: Any) -> str | None:
     """Returns a warning for an event that means a loss of data, or that an operator must act on. Returns None for any
     other event."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
-    from cardinal_streams.machines.consumer_events import BadMessage, PrefixUnmet, ReadAgain, ReorgRefused, ReorgStalled
+    from cardinal_streams.machines.consumer_events import (
+        BadMessage,
+        LeftOut,
+        PrefixUnmet,
+        ReorgRefused,
+        ReorgStalled,
+        Stalled,
+    )
     from cardinal_streams.machines.reassembly_events import Evicted, Refused
     from stream_client import StreamRemade
 
@@ -72,11 +93,13 @@ def _text_of(event: Any) -> str | None:
         case ReorgStalled(hash_, _, idle_s, is_given_up):
             done = "and is given up" if is_given_up else "and nothing else is read meanwhile"
             return f"the reorg to 0x{hash_.hex()} has brought nothing for {idle_s:.0f} s, {done}"
+        case Stalled(gaps, age_s):
+            return f"nothing new for {age_s:.0f} s; {'; '.join(_lines_of(gaps[:1]))}"
+        case LeftOut(hash_, number):
+            return f"block {number} 0x{hash_.hex()} is left out: the chain begins after it; --start says where to begin"
         case PrefixUnmet(pattern):
             return f"the tracked pattern {pattern!r} meets no prefix of the application"
         case StreamRemade():
             return f"{event}; everything is read again from the beginning"
-        case ReadAgain():
-            return "a reorg was given up, and everything is read again from the beginning"
         case _:
             return None

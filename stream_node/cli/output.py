@@ -34,6 +34,15 @@ def tell(text: str) -> None:
     typer.echo(f"stream-node: {printable(text)}", err=True)
 
 
+def tell_error(text: str, exit_code: int, as_json: bool) -> None:
+    """Prints the error that ends a command on stderr: as a line for people, or as JSON."""
+    if not as_json:
+        tell(text)
+        return
+    write_waiting_lines()
+    typer.echo(json.dumps({"error": text, "exit_code": exit_code}), err=True)
+
+
 def say_json(report: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(report))
 

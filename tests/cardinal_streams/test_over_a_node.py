@@ -144,7 +144,7 @@ class TestPositions:
             checkpoint = await NodeCheckpoints(transport.client, "reader").load()
         assert checkpoint is not None
         assert checkpoint.start == Start(OLD[-1].payload.hash, 10, 100)
-        assert list(saved) == [checkpoint.position.get(f"ta:{partition}", 0) for partition in range(3)]
+        assert list(saved) == [checkpoint.read.get(f"ta:{partition}", 0) for partition in range(3)]
 
     async def test_an_index_that_was_set_back_is_read_again_and_nothing_is_told_twice(self, tmp_path: Path) -> None:
         ledger = Ledger()

@@ -38,7 +38,7 @@ class BlockRow(Strict, frozen=True):
 
 class CardinalConsumed(Strict, frozen=True):
     reverted_to: BlockName | None
-    removed: list[str]
+    removed: list[BlockRow]
     added: list[BlockRow]
     missing: int | msgspec.UnsetType = msgspec.UNSET
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -12,6 +13,7 @@ import pytest
 from storage.errors import DatabaseInUse
 from stream_client import StreamNotFound
 from stream_node.cli.app import CODES, exit_code
+from tests.cli.command import CommandLine
 
 PROGRAM = """
 import sys
@@ -53,3 +55,11 @@ def test_what_is_not_needed_is_not_loaded(arguments: tuple[str, ...], code: int)
     program = PROGRAM.format(arguments=arguments)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split() == [str(code)], done
+
+
+def test_an_error_under_json_is_json(command: CommandLine) -> None:
+    """Goal: a program that reads --json can read the error, too. Method: a process of its own, in both forms."""
+    plain = command.apart("cardinal", "consume", "--application", "other")
+    told = command.apart("cardinal", "consume", "--application", "other", "--json")
+    assert (plain.code, told.code, told.stdout) == (2, 2, b"")
+    assert json.loads(told.stderr) == {"error": plain.stderr.strip().removeprefix("stream-node: "), "exit_code": 2}

@@ -18,7 +18,7 @@ from tests.support.served import served
 
 async def publish(client: BlockClient, path: Path) -> None:
     async with client.publisher() as publisher:
-        await publisher.send(OutgoingBlock.from_file(path))
+        await publisher.send(OutgoingBlock.from_file(str(path)))
 
 
 async def test_a_file_that_is_cut_short_is_an_error_of_who_gave_it(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""What a consumer says of a chain that lacks a block, of another consumer with its name, and of its position."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from cardinal_streams.consume.checkpoints import NodeCheckpoints
+from cardinal_streams.consume.consuming import consume
+from cardinal_streams.errors import CheckpointTaken
+from cardinal_streams.machines.chain_events import ChainUpdate
+from cardinal_streams.machines.consumer_events import LeftOut, Stalled
+from cardinal_streams.machines.consumer_machine import ChainConsumer
+from cardinal_streams.metrics import consumer_metrics
+from stream_client import list_positions
+from tests.cardinal_streams.chains import EVERYTHING, Ledger, hashes, read_all, served_transport
+from tests.cardinal_streams.helpers import hash_of, names, payload, records_of
+from tests.cardinal_streams.test_bounds import rows_of
+from tests.cardinal_streams.world import GENESIS, producer_of
+from tests.support.served import PATIENCE_S
+
+
+async def test_a_missing_message_is_named_and_a_late_one_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a chain that stands still says which block it lacks, what of it, since when and how many wait; afterwards a
+    consumer that has read everything has no lag, and another one of its name gets an error before it saves."""
+    monkeypatch.setattr(sys.modules[consume.__module__], "STALL_TOLD_S", 0.05)
+    blocks, rows = rows_of(12)
+    missing = rows[4].pop(next(at for at, (_, record) in enumerate(rows[4]) if record.key[0] == 3))
+    events, ledger = list[Any](), Ledger()
+    async with served_transport(tmp_path) as (_, transport):
+        for topic, record in (row for of_block in rows for row in of_block):
+            await transport.send({topic: [record]})
+        store, other = (NodeCheckpoints(transport.client, "reader") for _ in range(2))
+        async with (
+            consume(EVERYTHING, transport, store, checkpoint=GENESIS, on_event=events.append) as updates,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def follow() -> None:
+                while ledger.hashes != hashes(blocks):
+                    update = await anext(updates)
+                    ledger.apply(update)
+                    update.done()
+
+            nursery.start_soon(follow)
+            with trio.fail_after(PATIENCE_S):
+                while not any(isinstance(event, Stalled) for event in events):
+                    await trio.sleep(0.01)
+                assert ledger.hashes == hashes(blocks[:4])
+                (gap,) = updates.gaps()
+                assert (gap.hash, gap.waiting) == (blocks[4].payload.hash, 7)
+                assert str(gap.missing) == "1 messages of prefix 'a/'"
+                age_s = updates.stalled_s()
+                assert consumer_metrics(updates.statistics(), stalled_s=age_s)["/streams/stalled/age"] == age_s > 0
+                await transport.send({missing[0]: [missing[1]]})
+        assert updates.gaps() == ()
+        assert await other.load() is not None
+        await read_all(transport, Ledger(), "reader")
+        ends = await transport.ends(EVERYTHING.topics)
+        found = {f"{each.stream_name}:{each.partition}": each.index async for each in list_positions(transport.client)}
+        assert {source: found[source] for source, end in ends.items() if end} == {s: e for s, e in ends.items() if e}
+        checkpoint = await store.load()
+        assert checkpoint is not None
+        await store.save(checkpoint)
+        await store.save(GENESIS)
+        with pytest.raises(CheckpointTaken, match="another consumer saves its position as 'reader'"):
+            await other.save(GENESIS)
+        assert await store.load() == GENESIS
+
+
+def test_a_chain_without_a_start_begins_with_its_lowest_block_and_tells_what_comes_below() -> None:
+    consumer = ChainConsumer(reorg_threshold=4)
+    records = {n: records_of(producer_of().add_block(payload(f"b{n}", f"b{n - 1}", n))) for n in range(1, 6)}
+    events: list[Any] = []
+    for offset, number in enumerate((4, 2, 3)):
+        events += consumer.receive(*records[number][0], "default:0", offset)
+    assert events == []
+    events = consumer.at_end()
+    assert [names(event.added) for event in events if isinstance(event, ChainUpdate)] == [["b2"], ["b3"], ["b4"]]
+    assert consumer.receive(*records[1][0], "default:0", 3) == [LeftOut(hash_of("b1"), 1)]
+    consumer.check()
