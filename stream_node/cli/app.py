@@ -117,12 +117,12 @@ def main() -> NoReturn:
     if sys.stdout is None:
         tell("standard output is closed; to discard what the command prints, write > /dev/null")
         sys.exit(FAILED)
-    sys.exit(run(build(), as_json="--json" in sys.argv))
+    sys.exit(run(build()))
 
 
-def run(command: Callable[[], object], *, as_json: bool = False) -> int:
+def run(command: Callable[[], object]) -> int:
     """Runs a command and returns its exit code. An error that a user can cause is printed on stderr, without
-    a traceback: as a line for people, or with `as_json` as a JSON object with `error` and `exit_code`."""
+    a traceback: as a line for people, or with `--json` as a JSON object with `error` and `exit_code`."""
     try:
         command()
     except SystemExit as ended:
@@ -142,7 +142,7 @@ def run(command: Callable[[], object], *, as_json: bool = False) -> int:
         if code is None:
             raise
         for text in getattr(cause, "mistakes", (str(cause),)):
-            tell_error(explain_system_error(" ".join(text.split())), code, as_json)
+            tell_error(explain_system_error(" ".join(text.split())), code, "--json" in sys.argv)
         return code
     return 0
 

@@ -175,7 +175,7 @@ def run(name: str, arguments: list[str]) -> int:
     try:
         if name == "stream-node":
             sys.argv = [name, *arguments]
-            sys.exit(app.run(program(), as_json="--json" in arguments))
+            sys.exit(app.run(program()))
         sys.argv = arguments
         sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
         runpy.run_path(arguments[0], run_name="__main__")
