@@ -120,6 +120,23 @@ def test_a_position_beyond_the_end_is_critical(command: CommandLine, tmp_path: P
         assert (done.code, "ahead cannot read orders" in done.text) == (2, True), done.text
 
 
+def test_every_trouble_of_the_node_is_a_result(command: CommandLine, node: NodeProcess, tmp_path: Path) -> None:
+    """The dashboard's words, the worst first; a node without HTTP does not look, which is unknown."""
+    done = command("status", "--check", "troubles", "--node", node.address)
+    assert (done.code, done.text.splitlines()[0].startswith("UNKNOWN troubles: a node without HTTP")) == (3, True)
+    arguments = ["--http", "127.0.0.1:0", "--log-level", "error"]
+    lost = {"STREAM_NODE_BACKFILL_BLOCK_NODE_SOURCES": "127.0.0.1:1"}
+    with NodeProcess(tmp_path / "data", arguments=arguments, environment=lost) as watched:
+        ends_s = time.monotonic() + 60
+        while (done := command("status", "--check", "troubles", "--node", watched.address)).code != 2:
+            assert time.monotonic() < ends_s, done
+            time.sleep(0.1)
+        first, second, *_ = done.text.splitlines()
+        assert first.startswith("CRITICAL backfill_failing: Nobody knows which blocks are missing: 127.0.0.1:1: ")
+        assert first.endswith("| troubles=2;0;;0")
+        assert second.startswith("WARNING block_source_failing: ")
+
+
 def test_what_is_no_node_is_unknown(command: CommandLine, tmp_path: Path) -> None:
     """At the port of the dashboard something answers, but no node: also without a check, the exit code is 3."""
     with NodeProcess(tmp_path / "data", arguments=["--http", "127.0.0.1:0"]) as running:

@@ -20,6 +20,7 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.node import BlockNode, BlockNodeSettings
 from block_node.persist.ranges import BlockRanges
+from block_node.persist.scan import BlockScan
 from ockam.address import local
 from ockam.node import Node
 from storage.contract import Session
@@ -100,6 +101,9 @@ class BackfillWorld:
         self._mischief_left = 0 if self._has_publisher else rng.choice((0, 2, 4))
         self._missing = self._fetches = self._stored = self._errors = self._refused = 0
         self._deaths = self._crashes = self._removed = self._removed_parts = self._given_up = 0
+        # In half of the runs the index keeps its rows, and only the bytes go. The other draws stay as they are.
+        self._robs = random.Random(repr(rng.getstate()[1][:3])).random() < 0.5
+        self._robbed: set[int] = set()
 
     async def run(self) -> BackfillOutcome:
         started_s = trio.current_time()
@@ -176,6 +180,8 @@ class BackfillWorld:
                     address_books=AddressBooks.always(signing_keys().address_book),
                 )
                 block_node.start()
+                if self._robs and not prepare:
+                    node.register([local("block_scan")], lambda: BlockScan(block_node.store, 1_000_000))
                 if prepare:
                     await self._prepare(block_node)
                 else:
@@ -197,7 +203,7 @@ class BackfillWorld:
             self._last_words = "" if self._service is None else str(self._service.statistics())
             self._service = None
             self._flights.clear()
-            self._auditor.check_log(session)
+            self._auditor.check_log(session, frozenset(() if self._done.is_set() else self._robbed))
             session.close()
             database.close()
 
@@ -254,7 +260,15 @@ class BackfillWorld:
         with sqlite3.connect(self._directory / "streams.sqlite", isolation_level=None) as connection:
             there = [row[0] for row in connection.execute("SELECT number FROM block_index")]
             gone = [number for number in there if first <= number <= last]
-            if len(gone) < len(there):
+            if self._robs:
+                gone = gone if len(self._robbed.union(gone)) < len(there) else []
+                for number in gone:
+                    place = "SELECT first_index, first_index + parts FROM block_index WHERE number = ?"
+                    bounds = connection.execute(place, (number,)).fetchone()
+                    connection.execute("DELETE FROM messages WHERE idx >= ? AND idx < ?", bounds)
+                self._robbed.update(gone)
+                self._removed += len(gone)
+            elif len(gone) < len(there):
                 for number in gone:
                     rows = connection.execute("DELETE FROM block_index WHERE number = ? RETURNING parts", (number,))
                     self._removed_parts += rows.fetchone()[0]
@@ -312,8 +326,16 @@ class BackfillWorld:
                     raise BrokenPromise(str(error)) from error
             if worker is not None and worker.held_bytes > limit_bytes:
                 raise BrokenPromise(f"{worker.held_bytes} bytes are held")
-            if not self._mischief_left and not self._is_publishing and _count_blocks(session) == CHAIN_BLOCKS:
+            if not self._mischief_left and not self._is_publishing and self._is_whole(session):
                 self._done.set()
+
+    def _is_whole(self, session: Session) -> bool:
+        """Whether every block is in the index, and each has its bytes, also where somebody took them."""
+        execute = connection_of(session).execute
+        blocks, parts = execute("SELECT count(*), coalesce(sum(parts), 0) FROM block_index").fetchone()
+        messages = execute("SELECT count(*) FROM messages").fetchone()[0]
+        damaged = execute("SELECT count(*) FROM block_damaged").fetchone()[0]
+        return (blocks, messages, damaged) == (CHAIN_BLOCKS, parts + self._removed_parts, 0)
 
     @property
     def _is_publishing(self) -> bool:
@@ -334,11 +356,6 @@ class BackfillWorld:
         connection.close()
         if messages != parts + self._removed_parts:
             raise BrokenPromise(f"{messages} parts are stored, of blocks with {parts + self._removed_parts}")
-
-
-def _count_blocks(session: Session) -> int:
-    count: int = connection_of(session).execute("SELECT count(*) FROM block_index").fetchone()[0]
-    return count
 
 
 def _fail() -> None:

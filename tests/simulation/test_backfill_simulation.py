@@ -16,6 +16,7 @@ import pytest
 
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.filler import Filler
+from block_node.persist.store import BlockStore
 from tests.simulation.backfill_world import BackfillOutcome, run_backfill_seed
 from tests.simulation.noticing import assert_caught
 
@@ -98,12 +99,17 @@ def plant_a_buffer_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FillMachine, "grew", grew_without_a_word)
 
 
+def plant_a_store_that_overlooks_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BlockStore, "_note_damaged", lambda self, number, reason: None)
+
+
 @pytest.mark.parametrize(
     ("plant", "saying", "first"),
     [
         pytest.param(plant_a_filler_that_lets_requests_go_on, "under way", 8, id="asked-twice"),
         pytest.param(plant_a_verifier_that_lets_anything_pass, "is not what was published", 24, id="forged"),
         pytest.param(plant_a_machine_that_waits_for_ever, "there are holes", 3, id="holes-stay"),
+        pytest.param(plant_a_store_that_overlooks_damage, "there are holes", 9, id="damage-overlooked"),
         pytest.param(plant_a_buffer_without_a_bound, "bytes are held", 26, id="unbounded"),
     ],
 )

@@ -52,6 +52,7 @@ LARGE: dict[str, str] = {
     "block_node/backfill/fill_machine.py": "one owner of the holes of one kind, from a hole found to a block stored",
     "block_node/client/publish_session.py": "one session: its states share one conversation, and each can end it",
     "block_node/client/blocking/publish_session.py": "one session: its states share one conversation",
+    "tests/simulation/backfill_world.py": "one world: what a seed draws, what it breaks, and when a run is done",
     "block_node/publish/block_machine.py": "one table, and the blocks that it is about with their order and deadlines",
     "stream_client/core/client_core.py": "the calls of shells and rooms, and what each of them changes in the parts",
     "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
