@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
-from index_service.lease_machine import LeaseCounters, LeaseMachine, StoredLease
+from index_service.lease_machine import LeaseCounters, LeaseMachine, Member, StoredLease
 from index_service.lease_storage import LoadLeases, WriteLeases
 from index_service.limits import LeaseLimits, LeaseStatistics
 from index_service.listing import PositionRow
@@ -105,6 +105,19 @@ class LeaseGroups:
                 on_done(refusal)
 
         self._use(key, go)
+
+    def leave(self, key: GroupKey, member_id: str) -> None:
+        """Ends the leases of a member whose connection has ended, as if the member had left the group."""
+        member = self._find_member(key, member_id)
+        if member is not None and member.latest is not None:
+            self.lease(msgspec.structs.replace(member.latest, holding=[], leave=True), lambda result: None)
+
+    def has_member(self, key: GroupKey, member_id: str) -> bool:
+        return self._find_member(key, member_id) is not None
+
+    def _find_member(self, key: GroupKey, member_id: str) -> Member | None:
+        group = self._groups.get(key)
+        return None if group is None or group.machine is None else group.machine.find_member(member_id)
 
     def set_position(
         self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]

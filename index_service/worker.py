@@ -10,6 +10,7 @@ for streams that do not exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -58,12 +59,12 @@ from index_service.storage import SetPosition
 from ockam.address import local
 from ockam.elsewhere import Elsewhere
 from ockam.log_rate import LogRate
-from ockam.message import Message, reply_to
+from ockam.message import Message, Origin, reply_to
 from ockam.node import Node
 from ockam.pages import PageMissing, join_pages, read_pages
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.worker import HandlingFailed, Worker
-from storage.errors import StorageError
+from storage.errors import StorageClosed, StorageError
 from storage.runner import Runner
 
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
@@ -71,6 +72,9 @@ SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index
 PART_ADDRESS = local("index_service_part")
 """The address to which another node sends a list request that it joins with its own answer."""
 
+
+DIRECT_HOPS = 2
+"""The length of the return route of a client on a connection to this node: the connection, and the client's address."""
 
 logger = structlog.get_logger(__name__)
 
@@ -102,6 +106,8 @@ class IndexService:
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
         self.lists_waiting = 0
+        self.is_stopping = False
+        self._members: dict[tuple[str, str, str], Origin] = {}
         self.write_failure: str | None = None
         self.lines = LogRate()
 
@@ -110,6 +116,41 @@ class IndexService:
         self.node = node
         part = (PART_ADDRESS,) if self.elsewhere is not None else ()
         node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
+
+    def watch_member(self, message: Message, request: LeaseRequest) -> None:
+        """Lets a member of a group leave when the connection of its last request ends, so that the others get its
+        partitions without waiting for the end of its leases. A member that comes back asks for leases anew.
+
+        A request that another node has passed on says nothing of the connection of its member.
+        """
+        key = request.client_id, request.stream_name, request.member_id
+        origin = message.origin
+        before = self._members.pop(key, None)
+        if before is not None and before is not origin:
+            before.holdings.unwatch(("member", key))
+        if request.leave or origin.kind != "tcp" or len(message.return_route) > DIRECT_HOPS:
+            origin.holdings.unwatch(("member", key))
+            return
+        self._members[key] = origin
+
+        def tell(has_ended: bool) -> None:
+            # A node that stops closes all connections. Its members go on with their leases at its next start.
+            if has_ended and not self.is_stopping and self._members.get(key) is origin:
+                del self._members[key]
+                # A node that fails closes its storage before its connections.
+                with suppress(StorageClosed):
+                    self.groups.leave(key[:2], request.member_id)
+
+        if origin.holdings.has_ended:
+            tell(True)
+        else:
+            origin.holdings.watch(("member", key), tell)
+
+    def sweep(self) -> None:
+        """Removes members that have not renewed their leases in time."""
+        self.groups.sweep()
+        for key in [key for key in self._members if not self.groups.has_member(key[:2], key[2])]:
+            self._members.pop(key).holdings.unwatch(("member", key))
 
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of a position's partition now, or None if no member has it.
@@ -244,7 +285,7 @@ class IndexWorker(Worker):
             set_done = self.context.guard(lambda result: self._set_done(message, request, result))
             service.groups.set_position(request.key, request.index, set_done)
         else:
-            service.groups.lease(request, self.context.guard(lambda result: self._lease_done(message, result)))
+            service.groups.lease(request, self.context.guard(lambda result: self._lease_done(message, request, result)))
         self._arm_sweep()
 
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
@@ -400,10 +441,11 @@ class IndexWorker(Worker):
         )
         self.reply(message, SET_POSITION.encode_response(SetResponse(request.request_id, result.before)))
 
-    def _lease_done(self, message: Message, result: LeaseResponse | Refusal) -> None:
+    def _lease_done(self, message: Message, request: LeaseRequest, result: LeaseResponse | Refusal) -> None:
         if isinstance(result, Refusal):
             self._refused(message, result)
         else:
+            self._service.watch_member(message, request)
             self.reply(message, LEASE.encode_response(result))
 
     def _refused(self, message: Message, refusal: Refusal) -> None:
@@ -448,5 +490,5 @@ class IndexWorker(Worker):
 
     def _sweep(self) -> None:
         self._sweeps = False
-        self._service.groups.sweep()
+        self._service.sweep()
         self._arm_sweep()

@@ -251,7 +251,8 @@ class Services:
         return None if publish is None else publish.acknowledgements
 
     def stop(self) -> None:
-        """Tells publishers and subscribers of blocks that their sessions end."""
+        """Tells publishers and subscribers of blocks that their sessions end. Members of groups keep their leases."""
+        self._index.is_stopping = True
         if self._blocks is not None:
             self._blocks.stop()
 

@@ -1,0 +1,66 @@
+"""Goal: a member of a group whose connection ends gives its partitions back at once, and nobody else's.
+
+Method: a real node with leases that last for an hour; members on sockets of their own, one of which ends.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from index_service.extensions import LEASE, Lease, LeaseRequest
+from ockam.address import local
+from tests.support.served import PATIENCE_S, served
+from tests.support.stream_peer import StreamPeer
+
+INDEX = (local("stream_index"),)
+
+
+class Member:
+    """One member, that holds what it was given last."""
+
+    def __init__(self, peer: StreamPeer, name: str) -> None:
+        self.peer = peer
+        self._name = name
+        self._number = 0
+        self.holding: list[Lease] = []
+
+    async def renew(self) -> list[int]:
+        """Renews the leases; the partitions that the member may read now."""
+        self._number += 1
+        request = LeaseRequest(self._number, "c", "s", self._name, 4, self.holding, leave=False)
+        answer = LEASE.decode_response((await self.peer.ask(INDEX, LEASE.encode_request(request))).payload)
+        # It gives up at once what it is asked for.
+        self.holding = [each for each in answer.leases if each.partition not in answer.release]
+        return sorted(each.partition for each in self.holding)
+
+    async def holds(self, partitions: list[int]) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while await self.renew() != partitions:
+                await trio.sleep(0.01)
+
+
+async def test_a_member_whose_connection_ends_gives_its_partitions_back(tmp_path: Path) -> None:
+    async with served(tmp_path, lease_ttl_s=3_600.0) as server:
+        await (await server.peer()).create("s")
+        first, second = Member(await server.peer(), "first"), Member(await server.peer(), "second")
+        await first.holds([0, 1, 2, 3])
+        with trio.fail_after(PATIENCE_S):
+            while len(await second.renew()) < 2:
+                await first.renew()
+        # The first member comes back on another connection before the end of the old one: it keeps what it has.
+        old, first.peer = first.peer, await server.peer()
+        kept = await first.renew()
+        old.stream.socket.close()
+        await server.wait_closed_because("closed_by_peer")
+        assert (await first.renew(), len(kept)) == (kept, 2)
+        # Its second connection ends, too, and nothing comes instead.
+        first.peer.stream.socket.close()
+        await second.holds([0, 1, 2, 3])
+        statistics = server.statistics().services.index.leases
+        assert (statistics.members, statistics.expired) == (1, 0)
+    # A node that stops takes no lease from its members.
+    async with served(tmp_path, lease_ttl_s=3_600.0) as server:
+        second.peer = await server.peer()
+        assert await second.renew() == [0, 1, 2, 3]
