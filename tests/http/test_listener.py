@@ -247,5 +247,5 @@ async def test_the_root_leads_a_browser_to_the_dashboard(tmp_path: Path) -> None
         assert "no messages" in (await client.get("/dashboard/messages?stream=s")).text
         for _ in range(3):
             await client.post("/v1/streams/s", json={})
-        assert "messages 0 to 2<" in (await client.get("/dashboard/messages?stream=s")).text
+        assert "messages 0 to 2." in (await client.get("/dashboard/messages?stream=s")).text
         assert "those from 0 to 2" in (await client.get("/dashboard/message?stream=s&index=3")).text
