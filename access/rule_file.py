@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +116,11 @@ def remove_rule(file: Path, name: str) -> Rule:
     return change_rules(file, (name,), ())[0]
 
 
-def change_rules(file: Path, removed: Iterable[str], added: Iterable[Rule]) -> list[Rule]:
+def change_rules(file: Path, removed: Collection[str], added: Iterable[Rule]) -> list[Rule]:
     """Removes the rules with these names and writes others to the end of the file, all in one step. Makes a missing
-    file. Returns the removed rules. Raises RulesError, OSError."""
+    file if nothing is removed. Returns the removed rules. Raises RulesError, OSError."""
     with lock_folder(file.parent):
-        text = _read(file) if file.exists() else ""
+        text = _read(file) if removed or file.exists() else ""
         gone: list[Rule] = []
         for name in removed:
             text, rule = _without(text, file, name)

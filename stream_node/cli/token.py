@@ -194,7 +194,8 @@ def _remove_made_rules(file: Path, name: str) -> list[str]:
 
     try:
         removed = [rule.name for rule in _made_rules(file, name)]
-        change_rules(file, removed, ())
+        if removed:
+            change_rules(file, removed, ())
     except RulesError as error:
         first, *others = error.mistakes
         raise RulesError(f"the token {name} is revoked, but its rules are still there: {first}", *others) from error
