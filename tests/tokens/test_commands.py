@@ -163,7 +163,7 @@ def test_rights_become_rules_that_the_rule_commands_know(command: CommandLine, p
     command("rule", "remove", "own", *place.config)
 
 
-def test_a_replaced_token_has_the_new_rights_and_no_others(command: CommandLine, place: Place) -> None:
+def test_a_replaced_token_has_the_new_rights_and_no_others(command: CommandLine, place: Place, tmp_path: Path) -> None:
     """The rules of the file are compared, and the running node is asked with the new token. Without --allow only the
     secret changes."""
 
@@ -178,8 +178,8 @@ def test_a_replaced_token_has_the_new_rights_and_no_others(command: CommandLine,
     assert [name for name, _ in rights()] == ["token turn may write", "token turn may read", "token turn may create"]
     text = create("--replace", "--allow", "read:parts", "--allow", "index:x")
     assert rights() == [("token turn may read", ("parts",)), ("token turn may index", ("x",))]
-    (place.folder / "turn.token").write_text(text)
-    at = ("--node", place.node.address, "--token-file", place.folder / "turn.token")
+    (tmp_path / "turn.token").write_text(text)
+    at = ("--node", place.node.address, "--token-file", tmp_path / "turn.token")
     until(lambda: "access denied" in command("push", "orders", "--data", "a", *at).stderr)
     assert command("token", "revoke", "turn", *place.config).code == 0
     assert rights() == []
