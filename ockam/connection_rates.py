@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from ockam.connection import Connection
 
+SECONDS_MIN = 1.0
+"""Over at least this many seconds a rate is taken, so that the first message of a connection is no flood."""
+
 
 class _Mark(NamedTuple):
     """The bytes of a connection at one time."""
@@ -40,6 +43,6 @@ class ConnectionRates:
         """Returns the age of a connection in seconds, and the bytes a second that it has received and sent since the
         last look but one, or since its begin."""
         began_s, since, _ = self._marks[connection]
-        found, seconds = connection.statistics(), max(now_s - since.at_s, 0.001)
+        found, seconds = connection.statistics(), max(now_s - since.at_s, SECONDS_MIN)
         received, sent = found.received_bytes - since.received_bytes, found.sent_bytes - since.sent_bytes
         return now_s - began_s, received / seconds, sent / seconds

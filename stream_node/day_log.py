@@ -29,9 +29,8 @@ logger = structlog.get_logger(__name__)
 def log_started(settings: Iterable[Setting], addresses: list[str], http: list[str]) -> None:
     """Logs with what a node has started: its version, its addresses, and each setting that is not the default, with the
     place where it was set."""
-    given = [
-        f"{each.name}={hide_tokens(str(each.value))} ({each.where})" for each in settings if each.where is not None
-    ]
+    shown = ((each, each.value if isinstance(each.value, tuple) else (each.value,)) for each in settings if each.where)
+    given = [f"{each.name}={hide_tokens(','.join(map(str, values)))} ({each.where})" for each, values in shown]
     logger.info("started", version=VERSION, addresses=addresses, http=http, settings=given)
 
 

@@ -102,8 +102,8 @@ class ConnectionsResponse(msgspec.Struct, frozen=True):
 
 # type CloseRequest struct { request_id: uint  who: str }
 class CloseRequest(msgspec.Struct, frozen=True):
-    """who: the `host:port` of one connection, or an identity, all of whose connections are closed. The connection by
-    which the request comes stays open."""
+    """who: the `host:port` of one connection; or an identity or a `party`, all of whose connections are closed. The
+    connection by which the request comes stays open."""
 
     request_id: bare.UInt
     who: str
@@ -153,7 +153,8 @@ class NodeConnectionsService(Worker):
         asking = message.return_route[:1]
 
         def is_meant(connection: Connection) -> bool:
-            is_named = who in (connection.peer, str(connection.identity))
+            party = party_key(connection.identity, connection.peer)
+            is_named = who in (connection.peer, str(connection.identity), party)
             return is_named and (connection.own_address,) != asking and connection.link is None
 
         gone = self._tcp.close_connections(is_meant, CLOSED)

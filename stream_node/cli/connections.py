@@ -15,7 +15,7 @@ from stream_node.cli.values import CommandFailed
 if TYPE_CHECKING:
     from stream_client import StreamClient
 
-HEADS = ("identity", "peer", "bytes in", "bytes out", "in/s", "out/s", "messages in", "messages out", "unsent")
+HEADS = ("identity", "peer", "in/s", "out/s", "bytes in", "bytes out", "unsent")
 FIGURES = frozenset(range(2, len(HEADS)))
 
 
@@ -72,8 +72,8 @@ def connections(
                 who = each.party, f"({each.connections} open)", ""
             else:
                 who = each.identity, each.peer, f"{each.backlog_bytes:,}"
-            figures = each.received_bytes, each.sent_bytes, each.received_bytes_s, each.sent_bytes_s
-            rows.append((*who[:2], *(f"{figure:,}" for figure in (*figures, each.received, each.sent)), who[2]))
+            figures = each.received_bytes_s, each.sent_bytes_s, each.received_bytes, each.sent_bytes
+            rows.append((*who[:2], *(f"{figure:,}" for figure in figures), who[2]))
         report = {part: msgspec.to_builtins(getattr(found, part)) for part in ("total", "parties", "connections")}
         left_out = found.total - len(found.connections)
         more = [f"and {counted(left_out, 'more connection')}; --limit prints more"] if left_out else []
