@@ -85,7 +85,7 @@ def test_public_names_are_explained(site: Path) -> None:
     page = (site / "python.html").read_text(encoding="utf-8")
     for name in ("connect", "LeaseLost", "consume", "encode"):
         assert f'id="{name.lower()}"' in page
-    assert "retriable: whether the same request can succeed later." in " ".join(page.split())
+    assert "<code>retriable</code>: whether the same request can succeed later." in " ".join(page.split())
 
 
 def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
