@@ -3,7 +3,8 @@
 The block manager does not use a network and does not interpret the data of blocks. `docs/block-manager.md` explains how
 to use it. `block_manager.manager` answers the questions that the RFC leaves open.
 
-Importing `block_manager.commit_store` adds a table to the database schema. So import it before you open the database.
+`open_store` opens a store on disk. A program that opens the database itself imports `block_manager.commit_store` first,
+which adds a table to the schema.
 """
 
 from block_manager.block import NULL_BLOCK_ID, Block
@@ -21,9 +22,11 @@ from block_manager.errors import (
     UnknownBlock,
     UnknownStore,
 )
+from block_manager.fork_choice import Change, ForkChoice
 from block_manager.holds import BlockContext, BlockIterator
 from block_manager.manager import BlockManager, ManagerStatistics
 from block_manager.memory_store import MemoryStore
+from block_manager.opening import open_store
 from block_manager.references import ReferenceCount
 from block_manager.store import BlockStore
 
@@ -37,6 +40,8 @@ __all__ = [
     "BlockManagerError",
     "BlockStore",
     "BlockStoreError",
+    "Change",
+    "ForkChoice",
     "IntegrityBroken",
     "ManagerStatistics",
     "MemoryStore",
@@ -49,4 +54,5 @@ __all__ = [
     "StoreExists",
     "UnknownBlock",
     "UnknownStore",
+    "open_store",
 ]

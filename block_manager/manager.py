@@ -190,6 +190,14 @@ class BlockManager:
         """
         self._persister.add_store(store_name, store)
 
+    def head(self, store_name: str) -> Block | None:
+        """Returns the newest block of a store, or None if the store is empty.
+
+        Raises UnknownStore and BlockStoreError.
+        """
+        with self._known.lock():
+            return next(self._known.stores.get(store_name).iter(), None)
+
     def persist(self, head: str, store_name: str) -> None:
         """Move the branch that ends at the block `head` into a store, in one atomic step.
 

@@ -4,16 +4,12 @@ python examples/fork_tree.py
 """
 
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 from rich import print
 from rich.tree import Tree
 
-from block_manager import NULL_BLOCK_ID, Block, BlockManager
-from block_manager.commit_store import CommitStore
-from block_manager.transactions import SessionTransactions
-from storage.sqlite.database import Database
+from block_manager import NULL_BLOCK_ID, Block, BlockManager, open_store
 
 PARENTS = {"a0": NULL_BLOCK_ID, "a1": "a0", "a2": "a1", "a3": "a2", "b2": "a1", "b3": "b2", "b4": "b3"}
 CHAIN = [Block(name, parent, number=int(name[1:])) for name, parent in PARENTS.items()]
@@ -27,12 +23,8 @@ def draw(title: str) -> None:
     print(trees[NULL_BLOCK_ID])
 
 
-with (
-    tempfile.TemporaryDirectory() as folder,
-    closing(Database.open(Path(folder))) as database,
-    closing(SessionTransactions(database)) as transactions,
-):
-    manager, store = BlockManager(), CommitStore(transactions)
+with tempfile.TemporaryDirectory() as folder, open_store(Path(folder)) as store:
+    manager = BlockManager()
     manager.add_store("committed", store)
     manager.put(CHAIN[:4])
     manager.persist("a3", "committed")

@@ -1,0 +1,151 @@
+"""Chooses the heaviest branch of a tree of blocks that arrive in any order: `ForkChoice`.
+
+It holds what is needed, and releases what is not, so that a program that uses it needs no references of its own. It
+does not check the contents of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from block_manager.block import Block
+from block_manager.manager import BlockManager
+
+ORPHANS_MAX = 4_096
+KEEP_BLOCKS = 128
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Change: what a program does when another branch is the heaviest: it undoes `undo`, then applies `apply`.
+
+    undo: the blocks that are not on the branch any more, newest first.
+    apply: the blocks that are new on the branch, oldest first; the last one is the new head.
+    """
+
+    undo: tuple[Block, ...]
+    apply: tuple[Block, ...]
+
+
+class ForkChoice:
+    """ForkChoice: the heaviest branch of the blocks that were added. Only one thread may use it.
+
+    head: the newest block of the heaviest branch; None before the first block.
+    dropped_count: the number of orphans that were dropped: there were too many, or their number is not above that of
+        their parent.
+
+    Invariant: `_tips` has the blocks in the manager that have no child that was added here, each with one reference.
+    `_orphans` has the blocks whose parent is not in the manager, by the id of the parent.
+    """
+
+    def __init__(
+        self,
+        manager: BlockManager,
+        weight: Callable[[Block], int],
+        store_name: str | None = None,
+        *,
+        keep_blocks: int = KEEP_BLOCKS,
+        orphans_max: int = ORPHANS_MAX,
+    ) -> None:
+        """weight: returns the weight of the branch that ends at a block. Of equal branches, the first one stays.
+        store_name: a store of the manager. The head then begins as the newest block of the store, with the reference
+            that `add_store` added, and blocks that `keep_blocks` blocks follow are persisted. None: all blocks stay in
+            memory.
+        keep_blocks: how many blocks of the branch, at its end, may change without a write. Forks that end before them
+            are released. A fork that begins before them can still win; the store follows when that fork is long enough.
+        orphans_max: how many blocks without a parent are kept. Beyond, the one with the highest number is dropped; it
+            must be added again.
+        """
+        self.dropped_count = 0
+        self._manager = manager
+        self._weight = weight
+        self._store_name = store_name
+        self._keep_blocks = keep_blocks
+        self._orphans_max = orphans_max
+        self.head = None if store_name is None else manager.head(store_name)
+        self._tips = {} if self.head is None else {self.head.block_id: self.head}
+        self._orphans: dict[str, dict[str, Block]] = {}
+        self._orphan_count = 0
+
+    def add(self, block: Block) -> Change | None:
+        """Adds a block, and the orphans that descend from it. Returns the change, or None if the head stays.
+
+        A block whose parent was not added becomes an orphan. A block that was added before changes nothing. First
+        persists what the last change has made deep enough. Raises NumberNotIncreasing, BlockConflict and
+        BlockStoreError; then the block is not added.
+        """
+        self.persist()
+        if not self._manager.contains(block.previous_id):
+            self._keep_orphan(block)
+            return None
+        best = self._put(block)
+        descendants = [block]
+        for parent in descendants:
+            for child in self._take_orphans(parent.block_id):
+                if child.number <= parent.number:
+                    self.dropped_count += 1
+                    continue
+                descendants.append(child)
+                best = self._heavier(best, self._put(child))
+        if self.head is not None and self._weight(best) <= self._weight(self.head):
+            return None
+        change = self._change_to(best)
+        self.head = best
+        return change
+
+    def persist(self) -> None:
+        """Persists the blocks that are deep enough below the head, and releases the forks that end there.
+
+        Call it after the last change; `add` calls it before each one. Raises BlockStoreError.
+        """
+        if self._store_name is None or self.head is None:
+            return
+        with self._manager.branch(self.head.block_id) as blocks:
+            final = next((block for depth, block in enumerate(blocks) if depth == self._keep_blocks), None)
+        if final is None:
+            return
+        self._manager.persist(final.block_id, self._store_name)
+        for tip in [tip for tip in self._tips.values() if tip.number <= final.number and tip != self.head]:
+            del self._tips[tip.block_id]
+            self._manager.unref_block(tip.block_id)
+
+    def orphans(self) -> Iterable[Block]:
+        """Returns the blocks that wait for their parents."""
+        return [block for children in self._orphans.values() for block in children.values()]
+
+    def _put(self, block: Block) -> Block:
+        """Puts a block whose parent is in the manager. Its own reference replaces that of its parent."""
+        is_new = not self._manager.contains(block.block_id)
+        self._manager.put([block])
+        if is_new:
+            self._tips[block.block_id] = block
+            if self._tips.pop(block.previous_id, None) is not None:
+                self._manager.unref_block(block.previous_id)
+        return block
+
+    def _heavier(self, block: Block, other: Block) -> Block:
+        return other if self._weight(other) > self._weight(block) else block
+
+    def _change_to(self, block: Block) -> Change:
+        if self.head is None:
+            return Change((), tuple(self._manager.branch(block.block_id))[::-1])
+        undo = tuple(self._manager.branch_diff(self.head.block_id, block.block_id))
+        return Change(undo, tuple(self._manager.branch_diff(block.block_id, self.head.block_id))[::-1])
+
+    def _keep_orphan(self, block: Block) -> None:
+        children = self._orphans.setdefault(block.previous_id, {})
+        self._orphan_count += block.block_id not in children
+        children[block.block_id] = block
+        if self._orphan_count > self._orphans_max:
+            last = max(self.orphans(), key=lambda orphan: (orphan.number, orphan.block_id))
+            del self._orphans[last.previous_id][last.block_id]
+            if not self._orphans[last.previous_id]:
+                del self._orphans[last.previous_id]
+            self._orphan_count -= 1
+            self.dropped_count += 1
+
+    def _take_orphans(self, parent_id: str) -> list[Block]:
+        children = list(self._orphans.pop(parent_id, {}).values())
+        self._orphan_count -= len(children)
+        return children
