@@ -214,7 +214,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `identity_connections_max` of them."""
     peer_memory_bytes_max: MemoryBytes = MEMORY_BYTES_MAX
     """The maximum memory for all peers together: for answers not yet sent, waiting pulls, remembered routes, and what
-    HTTP requests hold. If it is exceeded, the node first limits the peer that uses most."""
+    HTTP requests hold. If it is exceeded, the node first limits the peer that uses most. In a memory limit (cgroup)
+    below 1 GiB for each worker, this is at most a sixteenth of the limit."""
     streams_max: Count = 100_000
     """The maximum number of partitions of all streams together."""
     partitions_max: Count = 4_096
@@ -239,7 +240,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     identity_in_flight_bytes_max: MemoryBytes = 64 * 1024 * 1024
     """The maximum memory that the node uses for one identity: for its requests that wait, for answers not yet sent,
     waiting pulls, remembered routes, and what HTTP requests hold. While it is exceeded, the node reads nothing from the
-    identity, and makes no answers for it over HTTP."""
+    identity, and makes no answers for it over HTTP. In a memory limit (cgroup) below 1 GiB for each worker, this is at
+    most 1/32 of the limit, and the limits of identities also hold for clients on this machine."""
     identity_streams_per_hour: Count = 10_000
     """The maximum number of partitions that one identity may create in an hour. Further ones are refused."""
     identity_pulls_parked_max: Count = 10_000

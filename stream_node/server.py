@@ -38,6 +38,7 @@ from stream_node.day_log import DayLog
 from stream_node.disk_watch import watch_disk
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings
+from stream_node.memory_limit import bounded, find_memory_limit
 from stream_node.mirror_address import own_address
 from stream_node.node_connections import register_connections
 from stream_node.node_status import register_status
@@ -78,7 +79,8 @@ class Server:
     def __init__(self, config: Config, notifier: Notifier | None = None, place: WorkerPlace | None = None) -> None:
         """notifier: tells a service manager that the node makes progress, and that it stops; None: nobody is told.
         place: the place of this process among the workers of the node; None: it is the only one."""
-        self.config = config
+        self._memory_limit = find_memory_limit()
+        self.config = bounded(config, self._memory_limit)
         self._place = place
         self._notifier = Notifier({}) if notifier is None else notifier
         self.addresses: list[str] = []
@@ -124,6 +126,7 @@ class Server:
         source: where they were read, for the log.
         """
         if self._parts is not None:
+            wanted = bounded(wanted, self._memory_limit)
             self.config = change_settings(self._parts, self.config, wanted, source)
             if self._http is not None:
                 self._http.parts.config = self.config
