@@ -331,9 +331,10 @@ class Session(Protocol):
         """End the innermost savepoint and undo its changes."""
         ...
 
-    def try_write(self, size_bytes: int) -> None:
+    def try_write(self, size_bytes: int) -> bool:
         """Writes this many bytes in the open transaction and takes them back, to find out whether an append of this
-        size would be stored. Raises StorageError; the caller must then roll back the transaction."""
+        size would be stored. Returns whether that is known now: without an error, False means that the append may
+        fail. Raises StorageError; the caller must then roll back the transaction."""
         ...
 
     def close(self) -> None:

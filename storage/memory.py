@@ -149,8 +149,8 @@ class MemorySession:
         self._working = None
         self._parts.clear()
 
-    def try_write(self, size_bytes: int) -> None:
-        pass
+    def try_write(self, size_bytes: int) -> bool:
+        return True
 
     def reclaim(self, pages: int, keep: int) -> int:
         return reclaim(self.connection, pages, keep)

@@ -49,11 +49,12 @@ async def watch_disk(
             least_bytes += await trio.to_thread.run_sync(ensure)
         except OSError as error:
             # The free space is unknown, so the limits stay as they are.
-            condition.free_disk_bytes = None
+            condition.free_disk_bytes, condition.disk_failure = None, str(error)
             logger.error("disk_not_seen", data_dir=settings.data_dir, reason=str(error))
             await trio.sleep(DISK_INTERVAL_S)
             continue
         condition.free_disk_bytes, condition.needed_disk_bytes = free_bytes, least_bytes
+        condition.disk_failure = None
         services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
         runner.save_room(free_bytes - least_bytes < TIGHT_BYTES)
         if (free_bytes < least_bytes) != condition.refusing_pushes:

@@ -22,7 +22,8 @@ class NodeCondition:
     """What the server knows about its own condition at present.
 
     refusing_pushes: whether pushes are refused because the disk is nearly full.
-    free_disk_bytes: the free space of the disk with the data; None if it could not be measured.
+    free_disk_bytes: the free space of the disk with the data; None if it could not be measured, and before the first
+    time. disk_failure: why it could not be measured; None if it could.
     needed_disk_bytes: the free space below which pushes are refused: `free_disk_bytes_min`, and the ballast while it is
     given up (`storage.sqlite.ballast`).
     is_draining: whether the node is stopping.
@@ -30,6 +31,7 @@ class NodeCondition:
 
     refusing_pushes: bool = False
     free_disk_bytes: int | None = None
+    disk_failure: str | None = None
     needed_disk_bytes: int = 0
     is_draining: bool = False
 

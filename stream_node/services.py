@@ -223,7 +223,7 @@ class Services:
             pushes_failed=counters.pushes_failed,
             pulls_failed=counters.pulls_failed,
             messages_passed_over=counters.messages_passed_over,
-            write_failure=counters.write_failure or self.trials.failure,
+            write_failure=self.trials.failure,
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
             mirrors=self.mirrors,

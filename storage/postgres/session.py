@@ -206,9 +206,10 @@ class PostgresSession:
     def rollback_to(self) -> None:
         self._command(b"ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part")
 
-    def try_write(self, size_bytes: int) -> None:
-        # Each transaction that writes begins with a write: the number of the transaction (`Ownership.begin`).
-        pass
+    def try_write(self, size_bytes: int) -> bool:
+        # Each transaction that writes begins with a write: the number of the transaction (`Ownership.begin`). It needs
+        # no room on the disk.
+        return False
 
     def reclaim(self, pages: int, keep: int) -> int:
         # Autovacuum makes room for new rows.

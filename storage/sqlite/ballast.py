@@ -7,6 +7,8 @@ database, as CockroachDB does. To give it up is to empty it: an empty file says 
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +46,9 @@ class Ballast:
             with create_private(self._file) as file:
                 take_room(file.fileno(), 0, SIZE_BYTES)
         except OSError:
-            # A quota can allow less than the disk has. The next call tries again.
-            self._file.unlink(missing_ok=True)
+            # A quota can allow less than the disk has. The next call tries again. What is no file stays.
+            with suppress(OSError):
+                self._file.unlink()
             return 0
         if size_bytes is not None:
             logger.info("ballast_made_again", size_bytes=SIZE_BYTES)
@@ -65,6 +68,7 @@ class Ballast:
 
     def _size_bytes(self) -> int | None:
         try:
-            return self._file.stat().st_size
+            found = self._file.stat()
         except FileNotFoundError:
             return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None

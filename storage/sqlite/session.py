@@ -138,7 +138,7 @@ class SqliteSession:
         finally:
             self.rollback()
 
-    def try_write(self, size_bytes: int) -> None:
+    def try_write(self, size_bytes: int) -> bool:
         # The log may have room that a later commit can overwrite, when the disk has none for the commits after it.
         path = self._path()
         no_room = find_no_room(Path(path), size_bytes) if path else None
@@ -159,6 +159,7 @@ class SqliteSession:
                 self.connection.execute(f"PRAGMA cache_size={cache_size}")
         except sqlite3.Error as error:
             raise storage_error(error) from error
+        return True
 
     @contextmanager
     def busy_timeout(self, timeout_ms: int) -> Iterator[None]:

@@ -27,7 +27,7 @@ from stream_node.dashboard import (
 )
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.dashboard.mirror_watch import MirrorWatch
-from stream_node.dashboard.overview import Overview
+from stream_node.dashboard.overview import Overview, listed
 from stream_node.dashboard.page import Page, show_problem
 from stream_node.dashboard.rendering import read_asset
 from stream_node.dashboard.sessions import PATH, Sessions, set_cookie
@@ -134,12 +134,12 @@ class Dashboard:
                 # The log says `draining` and `stopped` of a node that stops.
                 told = (each for each in troubles if each.kind != "stopping")
                 before, known = known, {(each.kind, *each.subject): each for each in told}
-                for key in known.keys() - before.keys():
-                    each = known[key]
-                    logger.warning("trouble_began", kind=each.kind, reason=each.title, do=each.remedy)
-                for key in before.keys() - known.keys():
-                    each = before[key]
-                    logger.info("trouble_ended", kind=each.kind, was=each.title)
+                # As on the page, the others of a kind are counted when many begin or end at once.
+                for each in listed(each for key, each in known.items() if key not in before):
+                    subject = "@".join(each.subject)
+                    logger.warning("trouble_began", kind=each.kind, subject=subject, reason=each.title, do=each.remedy)
+                for each in listed(each for key, each in before.items() if key not in known):
+                    logger.info("trouble_ended", kind=each.kind, subject="@".join(each.subject), was=each.title)
             reading_s = trio.current_time() - began_s
 
     async def watch(self) -> None:

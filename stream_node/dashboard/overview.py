@@ -37,6 +37,8 @@ _MORE: dict[TroubleKind, tuple[str, str]] = {
     "consumer_beyond_end": ("positions lie beyond the end of their partition", "/consumers"),
     "publisher_silent": ("publishers are silent", "/streams"),
     "member_silent": ("members are silent", "/cluster"),
+    "token_ends": ("tokens end soon, or have ended", "/access"),
+    "block_source_failing": ("block sources fail", "/blocks"),
 }
 """What is said of the troubles of a kind that are not listed, and the page that has them. Streams of mirrors are the
 rest."""
@@ -87,6 +89,7 @@ class Overview:
 
     async def troubles(self) -> list[Trouble]:
         """Returns what is wrong now, the worst first. Raises StorageError."""
+        self._parts.services.trials.again()
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
                 found = self._positions = await read_positions(self._parts.runner)

@@ -61,7 +61,7 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
     condition, config = parts.condition, parts.config
     free, least = condition.free_disk_bytes, config.free_disk_bytes_min
     counters, runner = parts.services.counters, parts.runner
-    failure = counters.write_failure or parts.services.trials.failure
+    failure = parts.services.trials.failure
     if not runner.is_writing:
         reason = runner.statistics().failure or "no reason is known"
         yield Trouble(
@@ -75,7 +75,7 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             "push_failed",
             "bad",
             f"Pushes are not stored: {failure}",
-            "Look at the disk with stream-node doctor. This line goes away with the next push that is stored.",
+            "Look at the disk with stream-node doctor. The node tries a write each second; a success ends this line.",
         )
     if condition.refusing_pushes and free is not None:
         ballast = " and the ballast, given up for deletes and saves" if condition.needed_disk_bytes > least else ""
@@ -97,12 +97,12 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             link("/streams", order="size"),
             "The largest streams",
         )
-    if free is None and config.database is None:
+    if condition.disk_failure is not None:
         yield Trouble(
             "disk_unknown",
             "warning",
-            "The free space of the disk is unknown",
-            "Look at the log line disk_not_seen for the reason.",
+            f"The free space of the disk is unknown: {condition.disk_failure}",
+            "Look at the disk. Until then, pushes are neither refused nor allowed by its free space.",
         )
     if point is not None and point.commit_p99_ms is not None and point.commit_p99_ms > SLOW_COMMIT_MS:
         yield Trouble(

@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+import structlog
 import trio
 
 from access import create_token, revoke_token
@@ -20,6 +23,7 @@ from stream_node.dashboard import dashboard, sessions, silence
 from stream_node.dashboard.history import History, Sample, quantile_ms
 from stream_node.dashboard.rendering import STATIC
 from stream_node.dashboard.silence import Silence
+from stream_node.repeated_events import RepeatedEvents
 from tests.access.guarded_node import may, write_rules
 from tests.dashboard.dashboard_page import get, send
 from tests.http.http_node import http_node
@@ -149,7 +153,16 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
     """More consumers are stuck, positions are beyond the end, and publishers are silent, than a page lists and the
     metrics name. Each number is that of all; the alert's own metric has one series for those without a name."""
     monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(dashboard, "READING_PAUSES", 2)
     monkeypatch.setattr(silence, "SILENT_S_MIN", 0.5)
+    written: list[dict[str, Any]] = []
+    repeated = RepeatedEvents(lambda: 0.0)
+
+    def note(logger: object, level: str, event: MutableMapping[str, Any]) -> NoReturn:
+        written.append(dict(repeated(logger, level, event)))
+        raise structlog.DropEvent
+
+    monkeypatch.setattr(dashboard, "logger", structlog.wrap_logger(None, processors=[note]))
     async with (
         http_node(tmp_path, metrics_names_max=4, consumer_stuck_after=("*=0s",)) as node,
         node.client() as client,
@@ -162,12 +175,14 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
         for number in range(24):
             await set_position(streams, f"c{number:02}", "wide", 0, 0)
             await set_position(streams, f"beyond{number:02}", "wide", 1, 9)
+            create_token(tmp_path / "data" / "tokens.json", f"t{number:02}", 1, int(time.time()) + 9_999)
         steady = [await streams.create(f"s{number:02}") for number in range(24)]
         for _ in range(silence.LOOKS_MIN + 2):
             for each in steady:
                 await each.push(b"x")
             await trio.sleep(0.02)
-        more = ("5 more consumers are stuck", "4 more positions lie beyond", "4 more publishers are silent")
+        more = ["5 more consumers are stuck", "4 more positions lie beyond", "4 more publishers are silent"]
+        more.append("4 more tokens end soon")
         text = ""
         while not all(each in text for each in more):
             text = (await get(client, "")).text
@@ -177,7 +192,8 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
         assert "4 messages wait in 4 partitions of wide, longest in partition 0." in text
         assert [text.count(f" is {what}") for what in ("stuck:", "silent:")] == [20, 20]
         lines = (await client.get("/metrics")).text.splitlines()
-        for kind, count in (("consumer_stuck", 25), ("consumer_beyond_end", 24), ("publisher_silent", 24)):
+        counts = {"consumer_stuck": 25, "consumer_beyond_end": 24, "publisher_silent": 24, "token_ends": 24}
+        for kind, count in counts.items():
             assert f'stream_node_troubles{{kind="{kind}"}} {count}.0' in lines
         for metric, labels in (
             ("consumer_stuck", 'client="_others",stream="_others"'),
@@ -187,6 +203,10 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
             assert len(series) == 5
             assert f"{metric}_seconds{{{labels}}}" in series[-1]
             assert all(float(line.rpartition(" ")[2]) > 0 for line in series)
+        # The log names as many as the page, although their names differ in digits only, and nothing that is not there.
+        stuck = {f"c{number:02}@wide" for number in range(24)} | {"dead@wide"}
+        await wait_until(lambda: len(stuck & {each["subject"] for each in written}) >= 20)
+        assert {each["kind"] for each in written} == counts.keys()
 
 
 async def test_a_position_beyond_the_end_is_named(tmp_path: Path) -> None:

@@ -85,8 +85,12 @@ async def test_a_push_without_room_is_a_507_and_stores_nothing(tmp_path: Path, d
         async with following(node, f"orders?from={stored - 1}") as follower:
             await follower.events(1)
             disk.free()
-            # Nobody has pushed since: the node finds out by itself.
-            await becomes(client, 200)
+            # Nobody has pushed since, or asked for readiness: the node finds out by itself, and says it alike.
+            with trio.fail_after(PATIENCE_S):
+                while 'troubles{kind="push_failed"} 0.0' not in (await client.get("/metrics")).text:
+                    await trio.sleep(0.05)
+            assert node.running.server.statistics().services.write_failure is None
+            assert (await client.get("/readyz")).status_code == 200
             answer = await client.post("/v1/streams/orders", content=b"room again", headers=RAW)
             assert answer.json()["indexes"] == [stored]
             (event,) = await follower.events(1)

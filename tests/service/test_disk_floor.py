@@ -24,8 +24,12 @@ async def test_pushes_are_refused_before_the_disk_is_full_and_all_else_goes_on(
     """So that there is room left to delete and to stop."""
     free_bytes = 10_000_000
     monkeypatch.setattr(disk_watch, "DISK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(disk_watch, "BALLAST_AFTER_S", 0.0)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free_bytes))
+    # A node that can have no ballast keeps its floor.
+    (tmp_path / "ballast").mkdir()
+    free_bytes = 50_000_000
     with capture_logs() as logs:
         async with served(tmp_path, error_delay_s=0.05, free_disk_bytes_min=5_000_000) as server:
             peer = await server.peer()
