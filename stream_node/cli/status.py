@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import columns, say, tell
+from stream_node.cli.output import columns, say, tell_error
 from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import UsageError, parse_duration, parse_size, time_text
 
@@ -76,8 +76,8 @@ def _unknown_on_errors(is_check: bool, as_json: bool) -> Iterator[None]:
         told = getattr(cause, "format_message", cause.__str__)
         if not is_check or (told == cause.__str__ and exit_code(cause) is None):
             raise
-        line = f"UNKNOWN: {' '.join(told().split())}"
-        tell(line) if as_json else say(False, {}, _without_bars(line))
+        text = " ".join(told().split())
+        tell_error(text, 3, True) if as_json else say(False, {}, _without_bars(f"UNKNOWN: {text}"))
         raise typer.Exit(3) from error
 
 
