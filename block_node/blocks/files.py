@@ -26,6 +26,7 @@ from block_node.blocks.items import Item, item_prefix
 from block_node.blocks.settings import VerifierSettings
 from storage.durable_files import rename_durably
 
+GZIP_MAGIC = b"\x1f\x8b"
 PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 
 READ_BYTES = 1 << 18
@@ -65,14 +66,18 @@ def read_pieces(
     item_bytes_max: the largest allowed item in bytes. Raises BlockFileError if the file cannot be read or is damaged.
     """
     suffix = _suffix(path)
+    is_compressed = False
     cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
     try:
         with path.open("rb") as file:
+            is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            file.seek(0)
             for chunk in _CHUNKS[suffix](file):
                 yield from cutter.feed(chunk)
         cutter.finish()
     except BlockFormatError as error:
-        raise BlockFileError(f"{path} is no block: {error}") from error
+        hint = "; gzip has compressed it, so its name must end in .blk.gz" if is_compressed and suffix == PLAIN else ""
+        raise BlockFileError(f"{path} is no block: {error}{hint}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
         raise BlockFileError(f"{path} is cut short or damaged: {error}") from error
     except OSError as error:

@@ -5,6 +5,7 @@ Method: files that are damaged after their header, and a whole server.
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ from tests.support.served import served
 async def publish(client: BlockClient, path: Path) -> None:
     async with client.publisher() as publisher:
         await publisher.send(OutgoingBlock.from_file(str(path)))
+
+
+def test_a_compressed_block_with_a_plain_name_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "0.blk"
+    path.write_bytes(gzip.compress(b"a block"))
+    with pytest.raises(BlockFileError, match="gzip has compressed it, so its name must end in"):
+        OutgoingBlock.from_file(path)
 
 
 async def test_a_file_that_is_cut_short_is_an_error_of_who_gave_it(tmp_path: Path) -> None:
