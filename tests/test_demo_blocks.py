@@ -32,7 +32,8 @@ def test_each_broken_promise_is_said(received: list[tuple[int, list[bytes]]], sa
     assert says in broken
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_publishers_of_which_one_dies(tmp_path: Path) -> None:
+    """The same runs in `tests/black_box/test_demo.py`, whose command fails if a promise is broken."""
     proof = run_blocks(tmp_path)
     assert (proof.published, proof.received, proof.broken) == (BLOCKS, BLOCKS, ())

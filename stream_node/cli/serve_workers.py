@@ -6,9 +6,11 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
+import structlog
 import typer
 
 from stream_node.cli.output import tell
+from stream_node.logs import REPEATED
 
 if TYPE_CHECKING:
     from stream_node.config import Config
@@ -57,7 +59,6 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
             lock.release(clean=True)
 
     async def run_locked(supervisor: Supervisor) -> NodeEnd:
-
         def tell_ready() -> None:
             tell_listening(settings, supervisor.addresses, [], as_json)
             notifier.ready()
@@ -80,6 +81,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
         return end
 
     end = trio.run(run)
+    REPEATED.tell(structlog.get_logger(__name__), is_end=True)
     if end.reason is not None:
         tell(end.reason)
     if end.code:

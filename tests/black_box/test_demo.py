@@ -18,10 +18,11 @@ TEXT = Path(email.__file__).parent
 
 @pytest.mark.slow
 @pytest.mark.timeout(660)
-def test_the_demo_from_end_to_end(command: Command) -> None:
+@pytest.mark.parametrize("flags", [("--no-export",), pytest.param((), marks=pytest.mark.soak)])
+def test_the_demo_from_end_to_end(command: Command, flags: tuple[str, ...]) -> None:
     """Two nodes chained, one of two consumers killed, a node killed in the middle of pushing, the comparison; blocks;
-    a node with TLS and rules; where Spark is installed, an export and a query."""
-    done = command("demo", "--input-dir", TEXT, "--json", timeout_s=600)
+    a node with TLS and rules; where Spark is installed and wanted, an export and a query."""
+    done = command("demo", "--input-dir", TEXT, "--json", *flags, timeout_s=600)
     assert done.code == 0, done.err
     msgspec.json.decode(done.out, type=Demonstrated)
     report = done.row
@@ -41,7 +42,7 @@ def test_the_demo_from_end_to_end(command: Command) -> None:
     assert of_blocks["messages"] > 0
     exported = report["export"]
     if isinstance(exported, str):
-        assert importlib.util.find_spec("pyspark") is None or "Java" in exported, exported
+        assert flags or importlib.util.find_spec("pyspark") is None or "Java" in exported, exported
     else:
         assert steps.pop()["messages"] == exported["rows"] == proof["stored"]
         rows = [dict(zip(exported["columns"], row, strict=True)) for row in exported["answer"]]

@@ -73,8 +73,11 @@ def check(directory: Path, allowed: list[dict[str, list[bytes]]]) -> None:
     assert contents(directory) in allowed
 
 
-def check_cuts(events: list[Event], disks: int) -> None:
-    """Cuts the power after every name, every sync and every fourth write; so many disks for each cut."""
+def check_cuts(events: list[Event], disks: int, writes: int) -> None:
+    """Cuts the power after every name, every sync and some writes, on some disks for each cut.
+
+    writes: the distance of the writes after which the power is cut.
+    """
     old = {"old": [message("old", index) for index in range(OLD)]}
     new = {"new": [message("new", index) for index in range(NEW)]}
     begin, done = marked(events)
@@ -82,15 +85,15 @@ def check_cuts(events: list[Event], disks: int) -> None:
     def either(folder: Path, cut: int) -> None:
         check(folder / "data", [new] if cut >= done else [old, new])
 
-    steps = [at for at in range(begin, done + 1) if events[at].kind is not Kind.WRITTEN or at % 4 == 0]
+    steps = [at for at in range(begin, done + 1) if events[at].kind is not Kind.WRITTEN or at % writes == 0]
     examine(events, [(cut, cut + 5 * number) for cut in steps for number in range(disks)], either)
     examine(events, [(done, seed) for seed in range(8 * disks)], either)
 
 
 def test_every_cut_leaves_the_old_database_or_the_new_one(restoring: list[Event]) -> None:
-    check_cuts(restoring, 1)
+    check_cuts(restoring, 1, 12)
 
 
 @pytest.mark.soak
 def test_every_cut_on_three_disks_leaves_the_old_database_or_the_new_one(restoring: list[Event]) -> None:
-    check_cuts(restoring, 3)
+    check_cuts(restoring, 3, 4)

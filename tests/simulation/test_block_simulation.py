@@ -81,7 +81,7 @@ def test_some_block_seeds_keep_every_promise_on_postgresql(ground: Path) -> None
         run_or_tell(seed, ground / str(seed))
 
 
-@pytest.mark.parametrize("seed", [3, 101])
+@pytest.mark.parametrize("seed", [3, pytest.param(101, marks=pytest.mark.soak)])
 def test_a_block_seed_replays_to_the_same_outcome(ground: Path, seed: int) -> None:
     first, second = (run_or_tell(seed, ground / name) for name in ("first", "second"))
     assert first == second

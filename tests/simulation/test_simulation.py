@@ -61,7 +61,7 @@ def test_some_seeds_keep_every_promise_on_postgresql(ground: Path) -> None:
         run_or_tell(seed, ground / str(seed))
 
 
-@pytest.mark.parametrize("seed", [7, 51, 106])
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (51, 106))])
 def test_a_seed_replays_to_the_same_outcome(ground: Path, seed: int) -> None:
     first, second = (run_or_tell(seed, ground / name) for name in ("first", "second"))
     assert first == second

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,20 +33,20 @@ def port_of(node: NodeProcess) -> str:
     return node.address.rpartition(":")[2]
 
 
-@pytest.mark.parametrize(
-    ("host", "arguments"), [("127.0.0.1", TWO), ("0.0.0.0", (*TWO, *ANY)), ("127.0.0.1", ()), ("0.0.0.0", ANY)]
-)
-def test_no_second_node_listens_at_the_address_of_workers(
-    node: NodeProcess, tmp_path: Path, host: str, arguments: Sequence[str]
-) -> None:
-    second = NodeProcess(tmp_path / "second", listen=f"{host}:{port_of(node)}", arguments=arguments)
-    with pytest.raises(NodeNotStarted, match=r"ended with 1: .*cannot listen at .*in use by another program"), second:
-        pass
-    assert "Traceback" not in second.log_file.read_text()
-    # All connections still reach the first node.
-    for number in range(CONNECTIONS):
-        with blocking.connect(node.address) as client:
-            assert client.create("s").push(b"x") == number
+def test_no_second_node_listens_at_the_address_of_workers(node: NodeProcess, tmp_path: Path) -> None:
+    """One process and two, at the same address and at every address."""
+    pushed = 0
+    for host, arguments in (("127.0.0.1", TWO), ("0.0.0.0", (*TWO, *ANY)), ("127.0.0.1", ()), ("0.0.0.0", ANY)):
+        second = NodeProcess(tmp_path / f"second{pushed}", listen=f"{host}:{port_of(node)}", arguments=arguments)
+        refused = r"ended with 1: .*cannot listen at .*in use by another program"
+        with pytest.raises(NodeNotStarted, match=refused), second:
+            pass
+        assert "Traceback" not in second.log_file.read_text()
+        # All connections still reach the first node.
+        for _ in range(CONNECTIONS):
+            with blocking.connect(node.address) as client:
+                assert client.create("s").push(b"x") == pushed
+            pushed += 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -90,7 +90,7 @@ def test_a_second_start_on_the_same_directory_takes_no_connection(node: NodeProc
 
 def test_a_killed_supervisor_is_started_again_at_once(node: NodeProcess) -> None:
     """The workers of the killed one may still drain: the new one waits for them, at the same address and directory."""
-    for number in range(3):
+    for number in range(2):
         with blocking.connect(node.address) as client:
             for name in range(STREAMS):
                 assert client.create(f"s{name}").push(b"x") == number
