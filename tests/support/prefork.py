@@ -157,11 +157,18 @@ def answer(asked: socket.socket) -> NoReturn:
     os.environ.update(environment)
     asked.sendall(b"%d\n" % os.getpid())
     threading.Thread(target=die_with_caller, args=(asked,), daemon=True).start()
+    end_at_once = os._exit
+
+    def tell_and_end(code: int) -> NoReturn:
+        """Also where a node ends by itself, which does not come back here."""
+        asked.sendall(b"%d\n" % code)
+        end_at_once(code)
+
+    os._exit = tell_and_end  # type: ignore[assignment]
     code = run(name, arguments)
     sys.stdout.flush()
     sys.stderr.flush()
-    asked.sendall(b"%d\n" % code)
-    os._exit(0)
+    tell_and_end(code)
 
 
 def die_with_caller(asked: socket.socket) -> None:
