@@ -135,6 +135,8 @@ def test_what_destroys_asks_and_needs_a_yes_where_nobody_can_answer(
     assert len(at_node("pull", stream).stdout.splitlines()) == 2
     code, told = at_terminal(b"yes\n", *command)
     assert (code, "This cannot be undone" in told) == (0, True), told
+    if arguments[0] == "delete":
+        assert f"Delete 1 partition and 2 messages of {stream} at " in told
     if arguments[0] not in ("retention", "create"):
         assert len(at_node("pull", stream).stdout.splitlines()) < 2
     at_node("push", stream, stdin=b"c\nd\n")
