@@ -57,8 +57,10 @@ async def test_deletes_and_saves_go_on_where_another_program_has_filled_the_disk
                     await trio.sleep(0.05)
                 assert (data / FILE_NAME).stat().st_blocks * 512 >= SIZE_BYTES
                 fill(other)
-                for number in range(20):
-                    await SavedIndexes(client, f"c{number}".rjust(1_000, "c")).save("s", {0: number})
+                saved = 0
+                while (data / FILE_NAME).stat().st_size:
+                    saved += 1
+                    await SavedIndexes(client, f"c{saved}".rjust(1_000, "c")).save("s", {0: saved})
                 assert (await stream.truncate(400)).deleted == 400
                 while not await push_fails(stream):
                     pass
@@ -72,7 +74,7 @@ async def test_deletes_and_saves_go_on_where_another_program_has_filled_the_disk
             stream = await client.create("s")
             with trio.fail_after(PATIENCE_S):
                 assert (await stream.truncate(500)).first_index == 500
-                assert await SavedIndexes(client, "c19".rjust(1_000, "c")).get("s") == 19
+                assert await SavedIndexes(client, f"c{saved}".rjust(1_000, "c")).get("s") == saved
                 other.unlink()
                 while (data / FILE_NAME).stat().st_size < SIZE_BYTES:
                     await trio.sleep(0.05)
