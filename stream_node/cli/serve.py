@@ -92,7 +92,8 @@ def serve(
     place = take_place()
     effective, origins = load_effective(flags, file=config)
     settings = own_settings(effective, place)
-    configure_logs(settings.log_level, counts_repeated=True)
+    # The process that watches over several workers serves nothing: it starts them again after growing pauses anyway.
+    configure_logs(settings.log_level, counts_repeated=place is not None or settings.workers == 1)
     if place is None:
         check_workers(settings)
     if place is None and settings.workers > 1:
