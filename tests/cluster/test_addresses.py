@@ -73,7 +73,7 @@ def workers(url: str, folder: Path, *more: str, listen: str, address: str | None
     return NodeProcess(folder, listen=listen, arguments=arguments, environment=environment)
 
 
-@pytest.mark.parametrize("given", [None, 0, 1])
+@pytest.mark.parametrize("given", [None, pytest.param(0, marks=pytest.mark.soak), 1])
 def test_workers_of_a_cluster_have_the_ports_behind_that_of_the_node(
     server: PostgresServer, database: str, tmp_path: Path, given: int | None
 ) -> None:

@@ -24,7 +24,7 @@ from stream_node.services import Services
 from tests.cluster.cluster_world import FAULTS, Outcome, run_seed
 from tests.simulation.noticing import assert_caught
 
-SEEDS = range(12)
+SEEDS = range(8)
 MANY_SEEDS = range(1_500)
 REPLAY = "STREAM_NODE_SEED"
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ockam.identity import ANONYMOUS, Identity
 from ockam.usage import UNLIMITED, Excess, Usages, is_limited, party_key
 from ockam.usage_machine import NO_LIMITS, OPEN_LIMITS, Bucket, IdentityLimits, UsageMachine
+from tests.support.examples import examples
 
 OPEN = st.sampled_from(OPEN_LIMITS)
 SOME = st.one_of(st.none(), st.integers(1, 4))
@@ -100,6 +102,7 @@ class UsageModel(RuleBasedStateMachine):
 
 
 TestUsageModel = UsageModel.TestCase
+TestUsageModel.settings = settings(max_examples=examples(40))
 
 
 def test_a_bucket_lets_a_burst_pass_and_then_keeps_the_rate() -> None:

@@ -32,6 +32,7 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_client import InvalidArgument, SavedIndexes, connect
+from tests.support.examples import examples
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import INDEX_SERVICE, StreamPeer
 
@@ -86,7 +87,7 @@ lives = st.lists(st.lists(requests, max_size=12), min_size=1, max_size=3)
 """What is asked of one node after another on the same data directory."""
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(lives, st.random_module())
 def test_it_keeps_the_maximum_of_each_key_in_every_form_and_over_restarts(
     lives: list[list[Request]], seed: object
