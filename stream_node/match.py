@@ -13,7 +13,8 @@ LOOKED_MAX = 10_000
 
 class Match(NamedTuple):
     """What a message must have: a text in its key, a header with a text in its value, and a text in its data. An empty
-    text asks for nothing. Bytes are compared as they are stored; A is not a."""
+    text asks for nothing, and an empty name of a header for any header. Bytes are compared as they are stored; A is
+    not a."""
 
     key: bytes = b""
     header: str = ""
@@ -33,7 +34,7 @@ class Match(NamedTuple):
             (not self.key or self.key in (message.key or b""))
             and self.data in message.data
             and (
-                not self.header
-                or any(each.name == self.header and self.header_value in each.value for each in message.headers)
+                not (self.header or self.header_value)
+                or any(self.header in ("", each.name) and self.header_value in each.value for each in message.headers)
             )
         )

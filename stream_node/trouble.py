@@ -36,6 +36,10 @@ TroubleKind = Literal[
 ]
 TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
 
+LISTED_MAX = 20
+"""The number of troubles of one kind that a page and an answer list. They say how many more there are, and the metrics
+count all."""
+
 
 class Trouble(NamedTuple):
     """One thing that is wrong.

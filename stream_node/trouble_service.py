@@ -7,6 +7,8 @@ node/troubles/1
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import structlog
 import trio
@@ -19,6 +21,7 @@ from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.worker import Worker
 from storage.errors import StorageError
 from stream_node.parts import NodeParts
+from stream_node.trouble import LISTED_MAX
 
 ADDRESS = "node_troubles"
 NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
@@ -41,12 +44,14 @@ class ToldTrouble(msgspec.Struct, frozen=True):
     remedy: str
 
 
-# type Troubles struct { request_id: uint  unknown: str  troubles: list<ToldTrouble> }
+# type Troubles struct { request_id: uint  unknown: str  total: uint  troubles: list<ToldTrouble> }
 class Troubles(msgspec.Struct, frozen=True):
-    """Everything that is wrong, the worst first. unknown: why nobody knows it; empty if it is known."""
+    """What is wrong, the worst first, at most LISTED_MAX of each kind. unknown: why nobody knows it; empty if it is
+    known. total: the number of all troubles."""
 
     request_id: bare.UInt
     unknown: str
+    total: bare.UInt
     troubles: list[ToldTrouble]
 
 
@@ -83,8 +88,12 @@ class TroubleService(Worker):
             except StorageError as error:
                 logger.error("troubles_not_read", reason=str(error))
                 unknown = str(error)
-        told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in troubles]
-        self.reply(message, TROUBLES.encode_response(Troubles(request_id, unknown, told)))
+        counts, told = Counter[str](), list[ToldTrouble]()
+        for each in troubles:
+            counts[each.kind] += 1
+            if counts[each.kind] <= LISTED_MAX:
+                told.append(ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy))
+        self.reply(message, TROUBLES.encode_response(Troubles(request_id, unknown, len(troubles), told)))
 
 
 def register_troubles(parts: NodeParts, nursery: trio.Nursery) -> None:

@@ -235,9 +235,12 @@ async def _find_troubles(client: StreamClient) -> list[Found]:
             return [Found(TROUBLES, 3, str(error), f"{TROUBLES}=U")]
         unknown = answer.unknown
         if not unknown:
-            figure = f"{TROUBLES}={len(answer.troubles)};0;;0"
+            figure = f"{TROUBLES}={answer.total};0;;0"
             found = [Found(each.kind, 1 + each.is_bad, each.title) for each in answer.troubles]
-            return [*found, Found(TROUBLES, 0, "that is all that is wrong" if found else "nothing is wrong", figure)]
+            last = "that is all that is wrong" if found else "nothing is wrong"
+            if more := answer.total - len(found):
+                last = f"{more:,} more of these kinds; the metrics and the dashboard count all"
+            return [*found, Found(TROUBLES, 0, last, figure)]
     return [Found(TROUBLES, 3, unknown, f"{TROUBLES}=U")]
 
 

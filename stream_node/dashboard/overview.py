@@ -24,14 +24,12 @@ from stream_node.endings import Ending, read_endings
 from stream_node.http.app import json_response
 from stream_node.parts import NodeParts
 from stream_node.patience import Patience
-from stream_node.trouble import Trouble, TroubleKind
+from stream_node.trouble import LISTED_MAX, Trouble, TroubleKind
 
 ENDINGS_EVERY_S = 5.0
 """The shortest time between two readings of the files of certificates and tokens, in seconds."""
 READ_EVERY_S = 1.0
 """The shortest time between two readings of the waiting consumers, in seconds, for all browsers together."""
-LISTED_MAX = 20
-"""The number of troubles of one kind that the page lists. It says how many more there are; the metrics count all."""
 _MORE: dict[TroubleKind, tuple[str, str]] = {
     "consumer_stuck": ("consumers are stuck", "/consumers"),
     "consumer_beyond_end": ("positions lie beyond the end of their partition", "/consumers"),

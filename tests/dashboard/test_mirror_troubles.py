@@ -17,8 +17,9 @@ from stream_client import connect
 from stream_mirror.protocol import MirrorAction, MirrorCondition, MirrorState
 from stream_node.dashboard import mirror_watch
 from stream_node.dashboard.mirror_watch import KINDS, LASTS_S_MIN, MirrorWatch
-from stream_node.dashboard.overview import LISTED_MAX, listed
+from stream_node.dashboard.overview import listed
 from stream_node.process import NodeProcess
+from stream_node.trouble import LISTED_MAX
 from stream_service.mirroring import ROLE, BeMirror, RoleRequest
 from stream_service.names import stream_address
 from tests.access.guarded_node import guarded, may

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +25,7 @@ from stream_node.dashboard.history import History, Sample, quantile_ms
 from stream_node.dashboard.rendering import STATIC
 from stream_node.dashboard.silence import Silence
 from stream_node.repeated_events import RepeatedEvents
+from stream_node.trouble_service import ADDRESS, TROUBLES, TroublesRequest
 from tests.access.guarded_node import may, write_rules
 from tests.dashboard.dashboard_page import get, send
 from tests.http.http_node import http_node
@@ -203,6 +205,12 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
             assert len(series) == 5
             assert f"{metric}_seconds{{{labels}}}" in series[-1]
             assert all(float(line.rpartition(" ")[2]) > 0 for line in series)
+        # The command's answer is as long as the page, and counts all.
+        told = await streams.session.ask(ADDRESS, TROUBLES, TroublesRequest(0))
+        assert (told.total, Counter(each.kind for each in told.troubles)) == (
+            sum(counts.values()),
+            dict.fromkeys(counts, 20),
+        )
         # The log names as many as the page, although their names differ in digits only, and nothing that is not there.
         stuck = {f"c{number:02}@wide" for number in range(24)} | {"dead@wide"}
         await wait_until(lambda: len(stuck & {each["subject"] for each in written}) >= 20)
