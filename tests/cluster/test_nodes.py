@@ -73,7 +73,10 @@ def test_streams_move_while_they_are_pushed_to(cluster: Nodes) -> None:
             publisher.check(rows(cluster.ask, f"s{number}"))
 
 
-@pytest.mark.parametrize("failure", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "freeze"])
+@pytest.mark.parametrize(
+    "failure",
+    [pytest.param(signal.SIGKILL, id="kill", marks=pytest.mark.soak), pytest.param(signal.SIGSTOP, id="freeze")],
+)
 def test_an_owner_that_fails_is_replaced(cluster: Nodes, failure: signal.Signals) -> None:
     """Goal: the shards of a dead node are served again, no confirmed message is lost, none is stored twice, and the
     dead node writes nothing when it wakes."""
