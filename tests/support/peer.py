@@ -30,7 +30,7 @@ class Peer:
     async def send(self, onward_route: Route, payload: bytes) -> None:
         await self.stream.send_all(self.frame(onward_route, payload))
 
-    async def receive(self, patience_s: float = 10.0) -> Message:
+    async def receive(self, patience_s: float = 60.0) -> Message:
         with trio.fail_after(patience_s):
             while not self.messages:
                 data = bytes(await self.stream.receive_some())
