@@ -51,9 +51,9 @@ def create_schema(session: SqliteSession, version: int | None) -> None:
 
     version: the schema version that is written, with APPLICATION_ID, into a new file; None for an existing file.
     """
+    _check_writable(session)
     session.begin()
     try:
-        session.try_write(1)
         for statement in create_statements():
             session.connection.execute(statement)
         if version is not None:
@@ -62,6 +62,18 @@ def create_schema(session: SqliteSession, version: int | None) -> None:
     except sqlite3.Error as error:
         raise storage_error(error) from error
     session.commit()
+
+
+def _check_writable(session: SqliteSession) -> None:
+    """Raises StorageReadOnly. It is taken back as a whole, so that nothing comes into the write-ahead log."""
+    session.begin()
+    try:
+        (version,) = session.connection.execute("PRAGMA user_version").fetchone()
+        session.connection.execute(f"PRAGMA user_version={version}")
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+    finally:
+        session.rollback()
 
 
 def check_tables(connection: sqlite3.Connection, seconds_max: float = TABLES_CHECKED_S_MAX) -> None:

@@ -63,6 +63,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_wa
         "stream_promotions",
         "stream_publishers",
         "worker_places",
+        "block_damaged",
     }
     assert problems_of(directory) == (), "a reader takes the older file as it is"
     database = Database.open(directory)
