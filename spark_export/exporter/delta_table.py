@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from spark_export.exporter.delta_statistics import read_delta_statistics
-from spark_export.exporter.errors import ExportError, ExtraMissing, TakenOver
+from spark_export.exporter.errors import ExportError, ExtraMissing, TableChanged, TakenOver
 from spark_export.exporter.flat_table import REWRITTEN_PREFIX, RUN_PREFIX, FlatTable
 from spark_export.exporter.layout import TABLE, Layout
 from spark_export.exporter.ledger import FIRST_GENERATION
@@ -114,6 +114,9 @@ class DeltaLog(FlatTable):
             return 0
         return self._open().transaction_version(self._application) or 0
 
+    def hides_rows(self) -> bool:
+        return _has_deletion_vectors(self._open())
+
     def list_files(self) -> set[FilePath]:
         return {self._path_to(path) for path in self._paths(self._open())}
 
@@ -156,6 +159,8 @@ class DeltaLog(FlatTable):
         if current == generation:
             return
         self._check_generation(generation, current, table.transaction_version(self._rewrite_fences) or 0)
+        if _has_deletion_vectors(table):
+            raise TableChanged(f"another program has marked rows of {self._address} as deleted meanwhile; it stays so")
         old, new = self._changes(set(self._paths(table)), before, after)
         # The rows stay the same, or replace damaged ones, so a reader of the table's changes gets no rows.
         actions = [*(_remove(file.entry) for file in old), *(self._add(file.entry, data_change=False) for file in new)]
@@ -287,6 +292,11 @@ class StoreDeltaTable(StoreFlatTable, DeltaLog):
 
     def _list_log(self) -> list[str]:
         return [each.name.rpartition("/")[2] for each in self._store.list_objects(f"{TABLE}/_delta_log")]
+
+
+def _has_deletion_vectors(table: DeltaTable) -> bool:
+    """Returns whether files of the table can have deletion vectors. `deltalake` does not say which files have one."""
+    return "deletionVectors" in (table.protocol().reader_features or ())
 
 
 def _remove(entry: FileEntry) -> RemoveAction:

@@ -111,6 +111,9 @@ class IcebergLog(IcebergUpkeep):
     def latest_run(self) -> int:
         return max(self._runs(), default=0)
 
+    def hides_rows(self) -> bool:
+        return any(task.delete_files for task in self._open().scan().plan_files())
+
     def list_files(self) -> set[FilePath]:
         return {self._path_to(self._path_of(task.file.file_path)) for task in self._open().scan().plan_files()}
 

@@ -140,6 +140,9 @@ class ParquetTable:
     def locate(self, file: RunFile) -> Path:
         return self._run_folder(file.run_id) / file.entry.path
 
+    def hides_rows(self) -> bool:
+        return False
+
     def list_files(self) -> set[FilePath]:
         return set(self._layout.table.resolve().rglob("*.parquet"))
 

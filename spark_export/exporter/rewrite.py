@@ -108,7 +108,10 @@ class Rewriter:
         listed = await asyncio.to_thread(lambda: {path.resolve() for path in self._table.list_files()})
         if strange := sorted(listed - set(known)):
             raise ExportMismatch(f"{strange[0]} is in the table, and no run wrote it: {CHANGED}")
-        # A file leaves the log of a table only by a commit. What somebody deleted must not come back.
+        # What somebody deleted must not come back. The rows of a file that stays can be marked as deleted, and a file
+        # leaves the log of a table only by a commit.
+        if await asyncio.to_thread(self._table.hides_rows):
+            raise ExportMismatch(f"rows of the table's files may be marked as deleted: {CHANGED}")
         if self._ledger.identity.format != "parquet" and (gone := sorted(set(known) - listed)):
             raise ExportMismatch(f"{gone[0]} was written by a run, and is not in the table any more: {CHANGED}")
         pairs = list(zip(files, known, strict=True))

@@ -140,6 +140,9 @@ class StoreParquetTable:
     def locate(self, file: RunFile) -> FilePath:
         return StorePath(self._store.data, f"{run_folder(file.run_id)}/{file.entry.path}")
 
+    def hides_rows(self) -> bool:
+        return False
+
     def list_files(self) -> set[FilePath]:
         self._log.settle()
         return {StorePath(self._store.data, path) for path in self._log.state.files}

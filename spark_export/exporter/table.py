@@ -174,6 +174,12 @@ class Table(Protocol):
         """Returns the paths of all files that a reader of the table reads."""
         ...
 
+    def hides_rows(self) -> bool:
+        """Returns whether readers may leave out rows of these files, since another program has marked them as deleted.
+        A copy of the files would bring such rows back.
+        """
+        ...
+
 
 FORMATS = ("parquet", "delta", "iceberg")
 

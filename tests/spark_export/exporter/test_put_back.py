@@ -7,6 +7,7 @@ The other tests interrupt a compaction, and look at the old files of an Iceberg 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -114,6 +115,39 @@ def test_what_another_program_removed_does_not_come_back(world: World, table_for
     assert world.run().rows == 5
     assert [row for row in rows_in(world) if row in left] == left
     assert len(rows_in(world)) == len(left) + 5
+
+
+def mark_deleted(world: World) -> None:
+    """What Spark's DELETE writes into the log of a table with deletion vectors, whose bits are inline here."""
+    table = delta(world)
+    log = world.folder / "messages" / "_delta_log"
+    added = [json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()]
+    add = next(line["add"] for line in added if "add" in line)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    vector = {"storageType": "i", "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"}
+    actions = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"remove": {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}},
+        {"add": {**add, "deletionVector": {**vector, "sizeInBytes": 40, "cardinality": 6}}},
+    ]
+    (log / f"{table.version() + 1:020}.json").write_text("".join(json.dumps(each) + "\n" for each in actions))
+
+
+def test_rows_that_are_marked_as_deleted_do_not_come_back(world: World) -> None:
+    """The files are those of the runs, so nothing but the mark shows the deletion."""
+    pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    world.settings = replace(world.settings, format="delta")
+    for _ in range(2):
+        world.push(60)
+        world.run()
+    mark_deleted(world)
+    files = sorted(world.folder.rglob("*.parquet"))
+    for command in (world.compact, lambda: repair(world)):
+        with pytest.raises(ExportMismatch, match="marked as deleted: another program has changed the table"):
+            command()
+    assert sorted(world.folder.rglob("*.parquet")) == files
+    world.push(5)
+    assert world.run().rows == 5
 
 
 @pytest.mark.parametrize("how", [delete_all, delete_some])
