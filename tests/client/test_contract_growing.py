@@ -7,12 +7,14 @@ Method: one scenario each, against a real server, through every shell; the other
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterable
 
 import pytest
 
 from stream_client import blocking
 from stream_client import watch as async_watch
 from stream_client.blocking import watch as blocking_watch
+from stream_service.extensions import RichMessage
 from stream_service.names import partition_of
 from tests.client.shells import Tools, World
 
@@ -38,6 +40,18 @@ def ends(address: str, name: str) -> list[int]:
         return [each.next_index for each in client.get_stream(name).info()]
 
 
+async def read_while_it_grows(address: str, name: str, reader: AsyncIterable[tuple[int, RichMessage]]) -> None:
+    """Reads two partitions with three messages each, and the two with five that are added when these are read."""
+    seen = []
+    async for partition, message in reader:
+        seen.append((partition, message.index))
+        if len(seen) == 6:
+            fill(address, name, 4, 5, first=2)
+        if len(seen) == 16:
+            break
+    assert sorted(seen) == [(at, index) for at in range(4) for index in range(3 if at < 2 else 5)]
+
+
 @pytest.mark.parametrize("makes", [False, True])
 def test_a_running_consumer_of_all_partitions_reads_those_that_are_added(world: World, makes: bool) -> None:
     """Also if the client has made the stream, and so got the routes of the first partitions from the node."""
@@ -46,15 +60,8 @@ def test_a_running_consumer_of_all_partitions_reads_those_that_are_added(world: 
         fill(tools.address, world.name, 2, 3)
         async with tools.connect() as client:
             stream = await (client.create_partitioned(world.name, 2) if makes else client.get_stream(world.name))
-            seen = []
             async with stream.consumer("c") as consumer:
-                async for partition, message in consumer:
-                    seen.append((partition, message.index))
-                    if len(seen) == 6:
-                        fill(tools.address, world.name, 4, 5, first=2)
-                    if len(seen) == 16:
-                        break
-            assert sorted(seen) == [(at, index) for at in range(4) for index in range(3 if at < 2 else 5)]
+                await read_while_it_grows(tools.address, world.name, consumer)
             saved = await tools.saved_indexes(client, "c").load(world.name, range(4))
             assert list(saved) == [3, 3, 5, 5]
             # A consumer of chosen partitions keeps to them.
@@ -69,15 +76,8 @@ def test_a_running_group_shares_partitions_that_are_added(world: World) -> None:
         fill(tools.address, world.name, 2, 3)
         async with tools.connect() as client:
             jobs = await client.get_stream(world.name)
-            seen = []
             async with jobs.shared_consumer("c") as group:
-                async for partition, message in group:
-                    seen.append((partition, message.index))
-                    if len(seen) == 6:
-                        fill(tools.address, world.name, 4, 5, first=2)
-                    if len(seen) == 16:
-                        break
-            assert sorted(seen) == [(at, index) for at in range(4) for index in range(3 if at < 2 else 5)]
+                await read_while_it_grows(tools.address, world.name, group)
 
     world.run(scenario)
 
