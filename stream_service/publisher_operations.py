@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from storage.contract import Append, Operation, Session
+from storage.contract import Operation, Session, TimedAppend
 from stream_service import stored
 from stream_service.publisher_rows import (
     LOADED_MAX,
@@ -92,8 +92,8 @@ class NotePublishers(Operation):
         forget_old(session, self.stream_id, self.end, self.times.forget_us)
 
 
-class NotedAppend(Append):
-    """An append of which more than its messages is written down in the same transaction.
+class NotedAppend(TimedAppend):
+    """An append of which more than its messages is written down in the same transaction. It is timed as others are.
 
     falls: whether its time is lower than that of the previous message, because a wrong clock was set back. Then the
     index of its first message is recorded in the table `time_falls`.
