@@ -14,7 +14,7 @@ from storage.thread_runner import ThreadRunner
 from stream_node.config import Config
 from stream_node.services import Services
 from stream_node.statistics import ServerStatistics
-from stream_node.trouble import Trouble
+from stream_node.trouble import Troubles
 
 
 @dataclass
@@ -57,4 +57,4 @@ class NodeParts:
     tls: ServerTls | None
     statistics: Callable[[], ServerStatistics]
     condition: NodeCondition
-    find_troubles: Callable[[], Awaitable[list[Trouble]]] | None = None
+    find_troubles: Callable[[], Awaitable[Troubles]] | None = None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
 
 TroubleKind = Literal[
     "not_writing",
@@ -41,7 +44,11 @@ LISTED_MAX = 20
 count all."""
 
 
-class Trouble(NamedTuple):
+Texts: TypeAlias = tuple[str, str, str, str]
+"""The texts of a trouble: its `title`, `remedy`, `target` and `target_text`."""
+
+
+class Trouble(msgspec.Struct, frozen=True, gc=False):
     """One thing that is wrong.
 
     level: "bad" if the node loses or refuses work, "warning" if it may soon.
@@ -51,13 +58,46 @@ class Trouble(NamedTuple):
     source or a member; otherwise empty. Troubles of one kind have different subjects.
     lasts_s: how long the consumer is stuck, the publisher is silent, or something else lasts, in seconds; 0 if nobody
     knows.
+    write: makes the texts of `about`, which lasts this long, for a trouble that is one of many: only those that are
+    listed get them. None: it has them.
     """
 
     kind: TroubleKind
     level: Literal["bad", "warning"]
-    title: str
-    remedy: str
+    title: str = ""
+    remedy: str = ""
     target: str = ""
     target_text: str = ""
     subject: tuple[str, ...] = ()
     lasts_s: float = 0.0
+    about: Any = None
+    write: Callable[[Any, float], Texts] | None = None
+
+    def written(self) -> Trouble:
+        """Returns this trouble with its texts."""
+        if self.write is None:
+            return self
+        return Trouble(self.kind, self.level, *self.write(self.about, self.lasts_s), self.subject, self.lasts_s)
+
+
+class Troubles:
+    """Everything that is wrong at one moment. by_kind: all of a kind, the worst first, then those that last longest."""
+
+    def __init__(self, found: Iterable[Trouble]) -> None:
+        self.by_kind: dict[TroubleKind, list[Trouble]] = {}
+        for each in found:
+            self.by_kind.setdefault(each.kind, []).append(each)
+        for same in self.by_kind.values():
+            same.sort(key=lambda trouble: (trouble.level != "bad", -trouble.lasts_s))
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self.by_kind.values()))
+
+    def listed(self) -> list[tuple[list[Trouble], int]]:
+        """Returns the first LISTED_MAX of each kind with their texts, and the number of the others; the worst kind
+        first."""
+        found = [
+            ([each.written() for each in same[:LISTED_MAX]], len(same[LISTED_MAX:])) for same in self.by_kind.values()
+        ]
+        return sorted(found, key=lambda part: part[0][0].level != "bad")

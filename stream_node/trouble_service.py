@@ -7,8 +7,6 @@ node/troubles/1
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 import structlog
 import trio
@@ -21,7 +19,6 @@ from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.worker import Worker
 from storage.errors import StorageError
 from stream_node.parts import NodeParts
-from stream_node.trouble import LISTED_MAX
 
 ADDRESS = "node_troubles"
 NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
@@ -46,8 +43,8 @@ class ToldTrouble(msgspec.Struct, frozen=True):
 
 # type Troubles struct { request_id: uint  unknown: str  total: uint  troubles: list<ToldTrouble> }
 class Troubles(msgspec.Struct, frozen=True):
-    """What is wrong, the worst first, at most LISTED_MAX of each kind. unknown: why nobody knows it; empty if it is
-    known. total: the number of all troubles."""
+    """What is wrong, the worst first, as many of each kind as `stream_node.trouble.LISTED_MAX`. unknown: why nobody
+    knows it; empty if it is known. total: the number of all troubles."""
 
     request_id: bare.UInt
     unknown: str
@@ -81,19 +78,18 @@ class TroubleService(Worker):
         return error_payload(reason)
 
     async def _answer(self, message: Message, request_id: int) -> None:
-        unknown, troubles = NOT_LOOKED, []
+        unknown, total, told = NOT_LOOKED, 0, list[ToldTrouble]()
         if self._parts.find_troubles is not None:
             try:
-                unknown, troubles = "", await self._parts.find_troubles()
+                found = await self._parts.find_troubles()
             except StorageError as error:
                 logger.error("troubles_not_read", reason=str(error))
                 unknown = str(error)
-        counts, told = Counter[str](), list[ToldTrouble]()
-        for each in troubles:
-            counts[each.kind] += 1
-            if counts[each.kind] <= LISTED_MAX:
-                told.append(ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy))
-        self.reply(message, TROUBLES.encode_response(Troubles(request_id, unknown, len(troubles), told)))
+            else:
+                unknown, total = "", found.total
+                listed = (each for same, _ in found.listed() for each in same)
+                told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in listed]
+        self.reply(message, TROUBLES.encode_response(Troubles(request_id, unknown, total, told)))
 
 
 def register_troubles(parts: NodeParts, nursery: trio.Nursery) -> None:

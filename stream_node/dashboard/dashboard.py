@@ -38,7 +38,7 @@ from stream_node.dashboard.trends import Trends
 from stream_node.http.app import Call, Endpoint
 from stream_node.http.problems import Problem, problem_of
 from stream_node.parts import NodeParts
-from stream_node.trouble import Trouble
+from stream_node.trouble import Trouble, Troubles
 
 READING_PAUSES = 20.0
 """The task that looks for troubles waits this many times as long as a look takes."""
@@ -113,8 +113,8 @@ class Dashboard:
             ),
         )
 
-    async def find_troubles(self) -> list[Trouble]:
-        """Returns what is wrong with the node now, the worst first. Raises StorageError."""
+    async def find_troubles(self) -> Troubles:
+        """Returns what is wrong with the node now. Raises StorageError."""
         return await self._overview.troubles()
 
     async def watch_troubles(self) -> None:
@@ -132,13 +132,13 @@ class Dashboard:
                 logger.error("troubles_not_read", reason=str(error))
             else:
                 # The log says `draining` and `stopped` of a node that stops.
-                told = (each for each in troubles if each.kind != "stopping")
+                told = (each for same in troubles.by_kind.values() for each in same if each.kind != "stopping")
                 before, known = known, {(each.kind, *each.subject): each for each in told}
                 # As on the page, the others of a kind are counted when many begin or end at once.
-                for each in listed(each for key, each in known.items() if key not in before):
+                for each in listed(Troubles(each for key, each in known.items() if key not in before)):
                     subject = "@".join(each.subject)
                     logger.warning("trouble_began", kind=each.kind, subject=subject, reason=each.title, do=each.remedy)
-                for each in listed(each for key, each in before.items() if key not in known):
+                for each in listed(Troubles(each for key, each in before.items() if key not in known)):
                     logger.info("trouble_ended", kind=each.kind, subject="@".join(each.subject), was=each.title)
             reading_s = trio.current_time() - began_s
 

@@ -4,17 +4,17 @@ and read one page of them. They see what the user may see, and no more."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import trio
-from sqlalchemy import Integer, and_, bindparam, func, literal_column, select
+from sqlalchemy import ColumnElement, Integer, and_, bindparam, func, literal_column, select
 
 from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
 from storage.errors import StorageClosed
 from storage.schema import messages, streams
-from storage.statement import compiled, greatest
+from storage.statement import Statement, compiled, greatest
 from storage.thread_runner import ThreadRunner
 from stream_node.dashboard.listing import ConsumerRow, StreamRow
 from stream_node.http.problems import Problem
@@ -75,9 +75,19 @@ _lags = (
     .join(streams, and_(streams.c.name == to_read.c.stream_name, streams.c.partition == to_read.c.partition))
     .group_by(to_read.c.client_id, to_read.c.stream_name)
 )
-_LAGS = compiled(_lags)
-_LAGS_OF_STREAM = compiled(_lags.where(to_read.c.stream_name == bindparam("stream")))
 _lag = _lags.subquery("lags")
+
+
+def _largest(*of: ColumnElement[bool]) -> Statement:
+    """Compiles a statement that reads, by stream, the largest lag of the consumers with names from `low` to `high`."""
+    to = to_read.c.client_id
+    lags = _lags.where(to >= bindparam("low"), to < bindparam("high"), *of).subquery("lags")
+    return compiled(select(lags.c.stream_name, func.max(lags.c.lag)).group_by(lags.c.stream_name))
+
+
+_LARGEST, _LARGEST_OF_STREAM = _largest(), _largest(to_read.c.stream_name == bindparam("stream"))
+_END = b"\xff"
+"""Both databases order these bytes behind every name."""
 _saved = (
     select(
         saved_indexes.c.client_id,
@@ -114,7 +124,7 @@ class FindStreams(Operation):
         found = [row for row in session.execute(_STREAMS) if asked.may_see(row[0]) and asked.finds(row[0])]
         self.total = len(found)
         # The lags of all consumers are read only for an order that needs them.
-        lags = self._largest(session.execute(_LAGS)) if asked.order == "lag" else {}
+        lags = self._largest(session, _LARGEST) if asked.order == "lag" else {}
         keys: dict[str, Callable[[Any], float]] = {
             "rate": lambda row: (asked.rates or {}).get(row[0], 0.0),
             "lag": lambda row: lags.get(row[0], 0),
@@ -130,16 +140,16 @@ class FindStreams(Operation):
     def _row(self, session: Session, name: str, partitions: int, stored: int, size_bytes: int) -> StreamRow:
         rates, named = self.asked.rates, {"stream": name}
         (first,) = session.log.list_streams(name, None, 1)
-        lag = self._largest(session.execute(_LAGS_OF_STREAM, named)).get(name)
+        lag = self._largest(session, _LARGEST_OF_STREAM, stream=name).get(name)
         rate = None if rates is None else rates.get(name, 0.0)
         (newest_us,) = session.execute(_NEWEST, named).fetchone()
         return StreamRow(name, partitions, describe(session, first), stored, size_bytes, newest_us, rate, lag)
 
-    def _largest(self, lags: Iterable[tuple[str, str, int]]) -> dict[str, int]:
+    def _largest(self, session: Session, statement: Statement, **of: str) -> dict[str, int]:
         """Returns the largest lag of a consumer that the user may see, by stream."""
-        found: dict[str, int] = {}
-        for client_id, stream, lag in lags:
-            if self.asked.may_see_client(client_id):
+        edges, found = self.asked.clients, dict[str, int]()
+        for low, high in zip(edges[::2], (*edges[1::2], _END), strict=False):
+            for stream, lag in session.execute(statement, {"low": low, "high": high, **of}):
                 found[stream] = max(found.get(stream, 0), lag)
         return found
 
@@ -159,13 +169,14 @@ class FindConsumers(Operation):
     def apply(self, session: Session) -> None:
         asked = self.asked
         found = [
-            ConsumerRow(client_id, stream, positions, lag if asked.may_see(stream) else None, saved_us)
+            (client_id, stream, positions, lag if asked.may_see(stream) else None, saved_us)
             for client_id, stream, positions, saved_us, lag in session.execute(_CONSUMERS)
             if asked.may_see_client(client_id) and asked.finds(client_id, stream)
         ]
         self.total = len(found)
-        found.sort(key=lambda row: -(row.lag or 0))
-        self.first, self.rows = _cut(asked, found)
+        found.sort(key=lambda row: -(row[3] or 0))
+        self.first, cut = _cut(asked, found)
+        self.rows = [ConsumerRow(*row) for row in cut]
 
 
 def _cut(asked: Asked, found: list[RowT]) -> tuple[int, list[RowT]]:

@@ -8,11 +8,11 @@ if they last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stream_mirror.protocol import MirrorCondition, MirrorState
 from stream_node.dashboard.rendering import duration, link
-from stream_node.trouble import Trouble, TroubleKind
+from stream_node.trouble import Texts, Trouble, TroubleKind
 
 LASTS_S_MIN = 30.0
 """For how long a mirror may not follow, and a promotion may take, before that is a trouble, in seconds."""
@@ -66,24 +66,18 @@ class MirrorWatch:
                 longest = streams.setdefault(each.state.stream_name, each)
                 if each.since_s < longest.since_s:
                     streams[each.state.stream_name] = each
-            found += [_trouble(each, now_s - each.since_s) for each in streams.values()]
+            for name, each in streams.items():
+                level: Literal["bad", "warning"] = "bad" if _TEXTS[kind][0] else "warning"
+                lasts_s = now_s - each.since_s
+                found.append(Trouble(kind, level, subject=(name,), lasts_s=lasts_s, about=each, write=_texts))
         return found
 
 
-def _trouble(found: _Since, lasts_s: float) -> Trouble:
-    state, (bad, title, remedy) = found.state, _TEXTS[found.kind]
+def _texts(found: _Since, lasts_s: float) -> Texts:
+    state, (_, title, remedy) = found.state, _TEXTS[found.kind]
     reason = f": {state.reason}" if state.reason else ""
     values = {"name": state.stream_name, "source": state.source, "lasts": duration(lasts_s), "reason": reason}
-    return Trouble(
-        found.kind,
-        "bad" if bad else "warning",
-        title.format_map(values),
-        remedy.format_map(values),
-        link("/mirrors"),
-        "The mirrors",
-        (state.stream_name,),
-        lasts_s,
-    )
+    return title.format_map(values), remedy.format_map(values), link("/mirrors"), "The mirrors"
 
 
 _TEXTS: dict[TroubleKind, tuple[bool, str, str]] = {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from itertools import groupby
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,20 +18,20 @@ from stream_node.dashboard.page import OPERATOR, Page
 from stream_node.dashboard.reading import Positions, read_positions
 from stream_node.dashboard.rendering import link, number
 from stream_node.dashboard.silence import Silence
-from stream_node.dashboard.troubles import find_troubles
+from stream_node.dashboard.troubles import find_stuck, find_troubles
 from stream_node.endings import Ending, read_endings
 from stream_node.http.app import json_response
 from stream_node.parts import NodeParts
 from stream_node.patience import Patience
-from stream_node.trouble import LISTED_MAX, Trouble, TroubleKind
+from stream_node.trouble import Trouble, TroubleKind, Troubles
 
 ENDINGS_EVERY_S = 5.0
 """The shortest time between two readings of the files of certificates and tokens, in seconds."""
 READ_EVERY_S = 1.0
-"""The shortest time between two readings of the waiting consumers, in seconds, for all browsers together."""
+"""The shortest time between two looks for troubles, in seconds, for all browsers, commands and scrapes together."""
 _MORE: dict[TroubleKind, tuple[str, str]] = {
     "consumer_stuck": ("consumers are stuck", "/consumers"),
-    "consumer_beyond_end": ("positions lie beyond the end of their partition", "/consumers"),
+    "consumer_beyond_end": ("consumers have positions beyond the end of their stream", "/consumers"),
     "publisher_silent": ("publishers are silent", "/streams"),
     "member_silent": ("members are silent", "/cluster"),
     "token_ends": ("tokens end soon, or have ended", "/access"),
@@ -65,7 +64,8 @@ class Overview:
         self._mirrors = mirrors
         self._started_s = started_s
         self._patience = Patience()
-        self._positions = Positions([], [], [])
+        self._consumers_behind = 0
+        self._troubles = Troubles(())
         self._read_at_s = float("-inf")
         self._endings: list[Ending] = []
         self._endings_at_s = float("-inf")
@@ -85,30 +85,41 @@ class Overview:
         columns = list(zip(*rounded, strict=True)) or [()] * 8
         return json_response({"columns": columns})
 
-    async def troubles(self) -> list[Trouble]:
-        """Returns what is wrong now, the worst first. Raises StorageError."""
+    async def troubles(self) -> Troubles:
+        """Returns what is wrong now, or was wrong less than READ_EVERY_S ago. Raises StorageError."""
         self._parts.services.trials.again()
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
-                found = self._positions = await read_positions(self._parts.runner)
+                self._troubles = await self._look()
                 self._read_at_s = trio.current_time()
-                waiting = {(each.client_id, each.stream): each.since_us for each in found.waiting}
-                self._patience.look(found.saved, waiting)
-            if trio.current_time() >= self._endings_at_s + ENDINGS_EVERY_S:
-                self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
-                self._endings_at_s = trio.current_time()
+        return self._troubles
+
+    async def _look(self) -> Troubles:
+        found = await read_positions(self._parts.runner)
+        self._consumers_behind = len(found.waiting)
+        now_us = round(time.time() * 1e6)
+        # With many consumers this takes long, and clients must be served meanwhile.
+        stuck = await trio.to_thread.run_sync(self._find_stuck, found, now_us)
+        if trio.current_time() >= self._endings_at_s + ENDINGS_EVERY_S:
+            self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
+            self._endings_at_s = trio.current_time()
         now_s = trio.current_time()
         return find_troubles(
             self._parts,
             self._history.latest(),
-            self._positions,
-            self._patience,
+            stuck,
             self._silence.find(now_s),
             self._block_silence.find(now_s),
             self._mirrors.find(now_s),
             self._endings,
-            round(time.time() * 1e6),
+            now_us,
         )
+
+    def _find_stuck(self, found: Positions, now_us: int) -> list[Trouble]:
+        """Runs in another thread: nobody else uses `_patience`."""
+        self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
+        limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
+        return find_stuck(found, limit_s, now_us)
 
     async def _values(self) -> dict[str, Any]:
         troubles = await self.troubles()
@@ -121,21 +132,21 @@ class Overview:
             "http": statistics.http or msgspec.UNSET,
             "condition": parts.condition,
             "least_bytes": parts.config.free_disk_bytes_min,
-            "consumers_behind": len(self._positions.waiting),
+            "consumers_behind": self._consumers_behind,
             "up_s": max(0.0, time.time() - self._started_s),
             "version": __version__,
             "data_dir": parts.config.data_dir,
         }
 
 
-def listed(troubles: Iterable[Trouble]) -> list[Trouble]:
+def listed(troubles: Troubles) -> list[Trouble]:
     """Returns the troubles that a page lists: of each kind the first ones, and one that counts the others."""
     found: list[Trouble] = []
-    for kind, group in groupby(troubles, key=lambda trouble: trouble.kind):
-        first, *_ = same = list(group)
-        found += same[:LISTED_MAX]
-        if len(same) > LISTED_MAX:
-            what, path = _MORE.get(kind, ("streams are in the same trouble", "/mirrors"))
-            title, remedy = f"{number(len(same) - LISTED_MAX)} more {what}", "Mend them like those above."
-            found.append(Trouble(kind, first.level, title, remedy, link(path), "All of them"))
+    for same, left_out in troubles.listed():
+        found += same
+        if left_out:
+            last = same[-1]
+            what, path = _MORE.get(last.kind, ("streams are in the same trouble", "/mirrors"))
+            title, remedy = f"{number(left_out)} more {what}", "Mend them like those above."
+            found.append(Trouble(last.kind, last.level, title, remedy, link(path), "All of them"))
     return found

@@ -19,7 +19,7 @@ from storage.thread_runner import ThreadRunner
 from stream_node.unread_rows import to_read
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A consumer of one stream with messages that it has not processed.
 
     partition: the partition in which a message waits longest. index: the next message of the consumer there.
@@ -36,10 +36,11 @@ class Waiting(msgspec.Struct, frozen=True):
     lag: int
 
 
-class Beyond(msgspec.Struct, frozen=True):
-    """A position of a consumer beyond the end of its partition. One of a former stream of the same name is none.
+class Beyond(msgspec.Struct, frozen=True, gc=False):
+    """A consumer whose position is beyond the end of a partition. One of a former stream of the same name is none.
 
-    index: the position. end: the index that the next message will get.
+    partition: the first such partition. index: the position there. end: the index that the next message there will get.
+    partitions: the number of such partitions of the stream.
     """
 
     client_id: str
@@ -47,10 +48,11 @@ class Beyond(msgspec.Struct, frozen=True):
     partition: int
     index: int
     end: int
+    partitions: int
 
 
 class Positions(NamedTuple):
-    """All consumers for which messages wait, the longest wait first, and all positions that are beyond the end.
+    """All consumers for which messages wait, the longest wait first, and all whose position is beyond the end.
 
     saved: the name, the stream and the last progress of each consumer, in microseconds since 1970.
     """
@@ -83,36 +85,30 @@ _partitions = (
     .subquery("waiting")
 )
 _WAITING = compiled(
-    select(
-        _partitions.c.client_id,
-        _partitions.c.stream_name,
-        _partitions.c.partition,
-        _partitions.c.idx,
-        _partitions.c.since_us,
-        _partitions.c.partitions,
-        _partitions.c.lag,
-    )
-    .where(_partitions.c.place == _ONE)
-    .order_by(_partitions.c.since_us)
+    select(*list(_partitions.c)[:-1]).where(_partitions.c.place == _ONE).order_by(_partitions.c.since_us)
 )
 _saved_join = saved_indexes.join(
     streams,
     (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
 )
-_BEYOND = compiled(
+_own = saved_indexes.c
+_beyond = (
     select(
-        saved_indexes.c.client_id,
-        saved_indexes.c.stream_name,
-        saved_indexes.c.partition,
-        saved_indexes.c.idx,
+        _own.client_id,
+        _own.stream_name,
+        _own.partition,
+        _own.idx,
         streams.c.next_index,
+        func.count().over(partition_by=(_own.client_id, _own.stream_name)).label("partitions"),
+        func.row_number().over(partition_by=(_own.client_id, _own.stream_name), order_by=_own.partition).label("place"),
     )
     .select_from(_saved_join)
-    .where(saved_indexes.c.idx > streams.c.next_index, saved_indexes.c.created_us.in_([_ZERO, streams.c.created_us]))
-    .order_by(saved_indexes.c.client_id, saved_indexes.c.stream_name, saved_indexes.c.partition)
+    .where(_own.idx > streams.c.next_index, _own.created_us.in_([_ZERO, streams.c.created_us]))
+    .subquery("beyond")
 )
-
-
+_BEYOND = compiled(
+    select(*list(_beyond.c)[:-1]).where(_beyond.c.place == _ONE).order_by(_beyond.c.client_id, _beyond.c.stream_name)
+)
 _SAVED = compiled(
     select(saved_indexes.c.client_id, saved_indexes.c.stream_name, func.max(saved_indexes.c.saved_us)).group_by(
         saved_indexes.c.client_id, saved_indexes.c.stream_name

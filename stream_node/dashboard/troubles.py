@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Literal
 
 from stream_node.dashboard.history import Point
-from stream_node.dashboard.reading import Positions
+from stream_node.dashboard.reading import Beyond, Positions, Waiting
 from stream_node.dashboard.rendering import duration, link, number, size
 from stream_node.dashboard.silence import Silent
 from stream_node.endings import Ending
 from stream_node.parts import NodeParts
-from stream_node.patience import Patience
-from stream_node.trouble import Trouble
+from stream_node.trouble import Texts, Trouble, Troubles
 from stream_node.worker_place import shares_shards
 
 ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
@@ -31,30 +29,30 @@ time after which the others take the shards of a dead member."""
 def find_troubles(
     parts: NodeParts,
     point: Point | None,
-    positions: Positions,
-    patience: Patience,
+    consumers: list[Trouble],
     silent: list[Silent],
     silent_blocks: list[Silent],
     mirrors: list[Trouble],
     endings: list[Ending],
     now_us: int,
-) -> list[Trouble]:
-    """Returns everything that is wrong, the worst first.
+) -> Troubles:
+    """Returns everything that is wrong.
 
-    point: the latest rates. positions, silent: the consumers and the streams that may be in trouble. patience: how long
-    each consumer may make no progress. silent_blocks: has one entry if no blocks come any more. mirrors: what is wrong
-    with the mirrors. endings: when certificates and tokens end. now_us: the present time, in microseconds since 1970.
+    point: the latest rates. consumers, mirrors: what is wrong with consumers, and with mirrors. silent: the streams
+    whose publisher is silent. silent_blocks: has one entry if no blocks come any more. endings: when certificates and
+    tokens end. now_us: the present time, in microseconds since 1970.
     """
-    found = [
-        *_storage(parts, point),
-        *_cluster(parts),
-        *mirrors,
-        *_endings(endings, now_us / 1e6),
-        *_blocks(parts, silent_blocks),
-        *_consumers(positions, partial(patience.limit_s, settings=parts.config.consumer_stuck_after), now_us),
-        *_publishers(silent),
-    ]
-    return sorted(found, key=lambda trouble: trouble.level != "bad")
+    return Troubles(
+        (
+            *_storage(parts, point),
+            *_cluster(parts),
+            *mirrors,
+            *_endings(endings, now_us / 1e6),
+            *_blocks(parts, silent_blocks),
+            *consumers,
+            *_publishers(silent),
+        )
+    )
 
 
 def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
@@ -267,50 +265,56 @@ def _some(count: int, one: str, many: str) -> str:
     return f"{number(count)} {one if count == 1 else many}"
 
 
-def _consumers(positions: Positions, limit_s: Callable[[str, str], float], now_us: int) -> Iterator[Trouble]:
-    for each in positions.waiting:
-        lasts_s = (now_us - each.since_us) / 1e6
-        if lasts_s <= limit_s(each.client_id, each.stream):
-            continue
-        where = f"{each.stream}, partition {each.partition}" if each.partition else each.stream
-        if each.partitions > 1:
-            where = f"{number(each.partitions)} partitions of {each.stream}, longest in partition {each.partition}"
-        yield Trouble(
-            "consumer_stuck",
-            "bad",
-            f"The consumer {each.client_id} is stuck: no progress for {duration(lasts_s)}, "
-            f"{number(each.lag)} {'message waits' if each.lag == 1 else 'messages wait'} in {where}",
-            f"Look whether it runs. If message {each.index:,} stops it, set its position behind that message; if "
-            "nobody needs this consumer, forget its position.",
-            link("/consumer", client=each.client_id, stream=each.stream),
-            "This consumer",
-            (each.client_id, each.stream),
-            lasts_s,
-        )
+def find_stuck(positions: Positions, limit_s: Callable[[str, str], float], now_us: int) -> list[Trouble]:
+    """Returns what is wrong with consumers. limit_s: how long each may make no progress, by its name and its stream."""
+    found = []
     for beyond in positions.beyond:
-        yield Trouble(
-            "consumer_beyond_end",
-            "bad",
-            f"The consumer {beyond.client_id} cannot read {beyond.stream}, partition {beyond.partition}: its position "
-            f"is {beyond.index:,}, and the stream ends at {beyond.end:,}",
-            "The stream was made again, or put back to a backup. Set the position of the consumer to the message with "
-            "which it should go on.",
-            link("/consumer", client=beyond.client_id, stream=beyond.stream),
-            "This consumer",
-            (beyond.client_id, beyond.stream),
-        )
+        subject = beyond.client_id, beyond.stream
+        found.append(Trouble("consumer_beyond_end", "bad", subject=subject, about=beyond, write=_beyond))
+    for each in positions.waiting:
+        lasts_s, subject = (now_us - each.since_us) / 1e6, (each.client_id, each.stream)
+        if lasts_s > limit_s(*subject):
+            found.append(Trouble("consumer_stuck", "bad", subject=subject, lasts_s=lasts_s, about=each, write=_stuck))
+    return found
+
+
+def _stuck(each: Waiting, lasts_s: float) -> Texts:
+    where = f"{each.stream}, partition {each.partition}" if each.partition else each.stream
+    if each.partitions > 1:
+        where = f"{number(each.partitions)} partitions of {each.stream}, longest in partition {each.partition}"
+    return (
+        f"The consumer {each.client_id} is stuck: no progress for {duration(lasts_s)}, "
+        f"{number(each.lag)} {'message waits' if each.lag == 1 else 'messages wait'} in {where}",
+        f"Look whether it runs. If message {each.index:,} stops it, set its position behind that message; if "
+        "nobody needs this consumer, forget its position.",
+        link("/consumer", client=each.client_id, stream=each.stream),
+        "This consumer",
+    )
+
+
+def _beyond(each: Beyond, lasts_s: float) -> Texts:
+    more = f" and {number(each.partitions - 1)} more" if each.partitions > 1 else ""
+    return (
+        f"The consumer {each.client_id} cannot read {each.stream}, partition {each.partition}{more}: its position is "
+        f"{each.index:,}, and the stream ends at {each.end:,}",
+        "The stream was made again, or put back to a backup. Set the position of the consumer to the message with "
+        "which it should go on.",
+        link("/consumer", client=each.client_id, stream=each.stream),
+        "This consumer",
+    )
 
 
 def _publishers(silent: list[Silent]) -> Iterator[Trouble]:
     for each in silent:
-        yield Trouble(
-            "publisher_silent",
-            "warning",
-            f"The publisher of {each.stream} is silent: no message for {duration(each.silent_s)}, and before, never "
-            f"longer than {duration(each.pause_s)}",
-            "Look whether the publisher runs and reaches this node.",
-            link("/stream", name=each.stream),
-            "This stream",
-            (each.stream,),
-            each.silent_s,
-        )
+        subject, lasts_s = (each.stream,), each.silent_s
+        yield Trouble("publisher_silent", "warning", subject=subject, lasts_s=lasts_s, about=each, write=_silent)
+
+
+def _silent(each: Silent, lasts_s: float) -> Texts:
+    return (
+        f"The publisher of {each.stream} is silent: no message for {duration(lasts_s)}, and before, never longer "
+        f"than {duration(each.pause_s)}",
+        "Look whether the publisher runs and reaches this node.",
+        link("/stream", name=each.stream),
+        "This stream",
+    )

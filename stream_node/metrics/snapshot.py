@@ -22,7 +22,7 @@ from stream_node.endings import Ending, read_endings
 from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures, read_figures
 from stream_node.parts import NodeCondition, NodeParts
 from stream_node.statistics import ServerStatistics
-from stream_node.trouble import Trouble
+from stream_node.trouble import Troubles
 from stream_service.counters import StreamCounters
 
 PART = 1_000
@@ -59,7 +59,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     mailboxes: Mailboxes
     streams: list[StreamFigures]
     consumers: list[ConsumerFigures]
-    troubles: list[Trouble] | None
+    troubles: Troubles | None
     names_max: int
     endings: list[Ending]
     files: dict[str, float]
@@ -96,7 +96,7 @@ async def _read(parts: NodeParts) -> ReadFigures:
     return operation
 
 
-async def _find_troubles(parts: NodeParts) -> list[Trouble] | None:
+async def _find_troubles(parts: NodeParts) -> Troubles | None:
     if parts.find_troubles is None:
         return None
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 from stream_node.metrics.family import Values, node_metric
@@ -15,8 +14,7 @@ def _count(snapshot: Snapshot) -> Values:
     """Returns the number of troubles of each kind, also of the kinds without any; None if nobody knows them."""
     if snapshot.troubles is None:
         return None
-    counts = Counter[str](trouble.kind for trouble in snapshot.troubles)
-    return {str(kind): float(counts[kind]) for kind in TROUBLE_KINDS}
+    return {str(kind): float(len(snapshot.troubles.by_kind.get(kind, ()))) for kind in TROUBLE_KINDS}
 
 
 def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
@@ -26,8 +24,7 @@ def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
     """
 
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
-        troubles = [each for each in snapshot.troubles or () if each.kind == kind]
-        troubles.sort(key=lambda trouble: -trouble.lasts_s)
+        troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
         found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
         for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
             found[(OTHERS,) * len(trouble.subject)] = trouble.lasts_s

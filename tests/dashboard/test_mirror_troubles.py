@@ -19,7 +19,7 @@ from stream_node.dashboard import mirror_watch
 from stream_node.dashboard.mirror_watch import KINDS, LASTS_S_MIN, MirrorWatch
 from stream_node.dashboard.overview import listed
 from stream_node.process import NodeProcess
-from stream_node.trouble import LISTED_MAX
+from stream_node.trouble import LISTED_MAX, Troubles
 from stream_service.mirroring import ROLE, BeMirror, RoleRequest
 from stream_service.names import stream_address
 from tests.access.guarded_node import guarded, may
@@ -78,11 +78,11 @@ def test_each_stream_is_named_once_with_what_is_known_and_not_more_than_can_be_r
     circles = [state(MirrorCondition.CIRCLE, "{x}", partition, "") for partition in range(3)]
     watch.look([*parted, *circles[:1]], 0.0)
     watch.look([*parted, *circles], 60.0)
-    first, *others = watch.find(61.0)
+    first, *others = [each.written() for each in watch.find(61.0)]
     assert (first.kind, first.level, first.lasts_s) == ("mirror_circle", "bad", 61.0)
     assert first.title == "Nobody takes pushes for {x}: this node and 10.0.0.5:4000 follow each other"
     assert [each.level for each in others] == ["warning"] * (LISTED_MAX + 5)
-    assert [each.title for each in listed([first, *others])][-1] == "5 more streams are in the same trouble"
+    assert [each.title for each in listed(Troubles([first, *others]))][-1] == "5 more streams are in the same trouble"
     assert [each.title for each in others[:2]] == [f"s{n} does not follow 10.0.0.5:4000: why" for n in range(2)]
 
 

@@ -8,24 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import Counter
-from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
-import structlog
-import trio
 
 from access import create_token, revoke_token
 from access.rights import Right
 from stream_client import connect, set_position
-from stream_node.dashboard import dashboard, sessions, silence
+from stream_node.dashboard import sessions
 from stream_node.dashboard.history import History, Sample, quantile_ms
 from stream_node.dashboard.rendering import STATIC
 from stream_node.dashboard.silence import Silence
-from stream_node.repeated_events import RepeatedEvents
-from stream_node.trouble_service import ADDRESS, TROUBLES, TroublesRequest
 from tests.access.guarded_node import may, write_rules
 from tests.dashboard.dashboard_page import get, send
 from tests.http.http_node import http_node
@@ -149,74 +142,6 @@ async def test_a_stuck_consumer_is_named_first(tmp_path: Path) -> None:
         assert texts[-1].index("What is wrong now") < texts[-1].index("The node")
 
 
-async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More consumers are stuck, positions are beyond the end, and publishers are silent, than a page lists and the
-    metrics name. Each number is that of all; the alert's own metric has one series for those without a name."""
-    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
-    monkeypatch.setattr(dashboard, "READING_PAUSES", 2)
-    monkeypatch.setattr(silence, "SILENT_S_MIN", 0.5)
-    written: list[dict[str, Any]] = []
-    repeated = RepeatedEvents(lambda: 0.0)
-
-    def note(logger: object, level: str, event: MutableMapping[str, Any]) -> NoReturn:
-        written.append(dict(repeated(logger, level, event)))
-        raise structlog.DropEvent
-
-    monkeypatch.setattr(dashboard, "logger", structlog.wrap_logger(None, processors=[note]))
-    async with (
-        http_node(tmp_path, metrics_names_max=4, consumer_stuck_after=("*=0s",)) as node,
-        node.client() as client,
-        connect(node.running.address) as streams,
-    ):
-        wide = await streams.create_partitioned("wide", 4)
-        for partition in wide.partitions:
-            await partition.push(b"x")
-            await set_position(streams, "dead", "wide", partition.partition, 0)
-        for number in range(24):
-            await set_position(streams, f"c{number:02}", "wide", 0, 0)
-            await set_position(streams, f"beyond{number:02}", "wide", 1, 9)
-            create_token(tmp_path / "data" / "tokens.json", f"t{number:02}", 1, int(time.time()) + 9_999)
-        steady = [await streams.create(f"s{number:02}") for number in range(24)]
-        for _ in range(silence.LOOKS_MIN + 2):
-            for each in steady:
-                await each.push(b"x")
-            await trio.sleep(0.02)
-        more = ["5 more consumers are stuck", "4 more positions lie beyond", "4 more publishers are silent"]
-        more.append("4 more tokens end soon")
-        text = ""
-        while not all(each in text for each in more):
-            text = (await get(client, "")).text
-        # Who pushed once has no rhythm.
-        assert "The publisher of wide" not in text
-        # What waits in several partitions is told as that.
-        assert "4 messages wait in 4 partitions of wide, longest in partition 0." in text
-        assert [text.count(f" is {what}") for what in ("stuck:", "silent:")] == [20, 20]
-        lines = (await client.get("/metrics")).text.splitlines()
-        counts = {"consumer_stuck": 25, "consumer_beyond_end": 24, "publisher_silent": 24, "token_ends": 24}
-        for kind, count in counts.items():
-            assert f'stream_node_troubles{{kind="{kind}"}} {count}.0' in lines
-        for metric, labels in (
-            ("consumer_stuck", 'client="_others",stream="_others"'),
-            ("publisher_silent", 'stream="_others"'),
-        ):
-            series = [line for line in lines if line.startswith(f"stream_node_{metric}_seconds{{")]
-            assert len(series) == 5
-            assert f"{metric}_seconds{{{labels}}}" in series[-1]
-            assert all(float(line.rpartition(" ")[2]) > 0 for line in series)
-        # The command's answer is as long as the page, and counts all.
-        told = await streams.session.ask(ADDRESS, TROUBLES, TroublesRequest(0))
-        assert (told.total, Counter(each.kind for each in told.troubles)) == (
-            sum(counts.values()),
-            dict.fromkeys(counts, 20),
-        )
-        # The log names as many as the page, although their names differ in digits only, and nothing that is not there.
-        stuck = {f"c{number:02}@wide" for number in range(24)} | {"dead@wide"}
-        await wait_until(lambda: len(stuck & {each["subject"] for each in written}) >= 20)
-        assert {each["kind"] for each in written} == counts.keys()
-
-
 async def test_a_position_beyond_the_end_is_named(tmp_path: Path) -> None:
     """A consumer was set beyond the end. At the end itself, nothing is wrong; nor with a position of a former stream of
     the same name, since its consumer reads the new one from its beginning."""
@@ -230,15 +155,20 @@ async def test_a_position_beyond_the_end_is_named(tmp_path: Path) -> None:
         await (await streams.create("orders")).push(b"new")
         for name, index in (("ahead", 3), ("fine", 1)):
             await set_position(streams, name, "orders", 0, index)
+        await streams.create_partitioned("wide", 3)
+        for partition in (1, 2):
+            await set_position(streams, "ahead", "wide", partition, 7)
         text = ""
         while (
             "The consumer ahead cannot read orders, partition 0: its position is 3, and the stream ends at 1"
             not in text
         ):
             text = (await get(client, "")).text
+        # What is counted and named is the consumer, however many partitions it cannot read.
+        assert "The consumer ahead cannot read wide, partition 1 and 1 more: its position is 7" in text
         assert "The consumer fine cannot" not in text
         assert "The consumer former cannot" not in text
-        assert 'stream_node_troubles{kind="consumer_beyond_end"} 1' in (await client.get("/metrics")).text
+        assert 'stream_node_troubles{kind="consumer_beyond_end"} 2.0' in (await client.get("/metrics")).text
 
 
 async def test_one_identity_ends_only_its_own_sessions(tmp_path: Path) -> None:
