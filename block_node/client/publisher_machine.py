@@ -152,11 +152,14 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Send a block again that the node has acknowledged and cannot show. Returns False if that was done before."""
-        if number in self._offered or self._lost is not None:
+        """Send a block again that the node has acknowledged and cannot show. Returns False if that was done before.
+
+        One block at a time is sent again; any other is compared once more after that one."""
+        if number in self._offered:
             return False
-        del self.to_compare[number]
-        self._lost = number
+        if self._lost is None:
+            del self.to_compare[number]
+            self._lost = number
         return True
 
     def compared(self, number: int) -> None:

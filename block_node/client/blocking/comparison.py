@@ -1,12 +1,13 @@
 # Generated from block_node/client/comparison.py by tools/generate_blocking.py; do not edit.
-"""Compares a block that the program wants to publish with the block that a node already has. It publishes nothing.
+"""Compares blocks that the program wants to publish with the blocks that a node already has. It publishes nothing.
 
 Two blocks count as the same if their root hashes are equal: a root hash covers every item except the proofs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -25,6 +26,9 @@ from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """The checks that a block must pass before its root hash is computed: it has a header, a footer and a proof, and no
 item is missing."""
+STEP_BYTES: Final = 16 * 1024
+"""After this many bytes of small blocks, 16 KiB, the questions about them are sent, so that the node looks for their
+roots while the next blocks are read. A large block is read in its chunks."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
@@ -45,6 +49,11 @@ class GivenReader:
         self._reader = BlockReader(block.number, READING)
         self._steps = self._read(block)
 
+    @property
+    def size_bytes(self) -> int:
+        """The total size of the items that were read."""
+        return self._reader.size_bytes
+
     def step(self) -> GivenBlock | None:
         """Read one more chunk. Returns the root hashes and the size after the last chunk, else None. Raises BlockError
         if the block is not complete."""
@@ -62,104 +71,150 @@ class GivenReader:
 
 
 class Comparison:
-    """Compares one block with the node's block of the same number, in steps. Between the steps the client sends
+    """Compares blocks with the node's blocks of the same numbers, in steps. Between the steps the client sends
     and receives.
 
-    on_done: called once, with None if the blocks are the same. Otherwise its argument is AnotherBlock,
-    BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
+    The blocks are read one after the other. The node is asked for a root as soon as its block was read, and the next
+    block is read before the answer: if every stored block waited for an answer, publishing blocks again would take
+    longer than at first.
+
+    on_done: called once for each block with its number, and with None if the two blocks are the same. Otherwise its
+    second argument is AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
+
+    Invariant: every block is in `_unread`, in `_asked` (with the function that gives the question up), or done.
     """
 
     def __init__(
         self,
         client: StreamClient,
-        block: OutgoingBlock,
-        stored: bytes,
+        blocks: Sequence[OutgoingBlock],
+        stored: Mapping[int, bytes],
         answer_s_max: float,
-        on_done: Callable[[ClientError | BlockError | None], None],
+        on_done: Callable[[int, ClientError | BlockError | None], None],
     ) -> None:
         """Begin the comparison.
 
-        stored: the root hash of the node's block; empty bytes if the comparison must ask the node.
+        stored: for each number, the root hash of the node's block; empty bytes if the comparison must ask the node.
         """
         self._client = client
-        self._block = block
+        self._unread = deque(blocks)
         self._stored = stored
         self._answer_s_max = answer_s_max
         self._on_done = on_done
-        self._reader = GivenReader(block)
-        self._given: GivenBlock | None = None
-        self._cancel = client.session.shell.call_later(0.0, self._step)
+        self._reader: GivenReader | None = None
+        self._asked: dict[int, Callable[[], None]] = {}
+        self._answered_s = client.session.now_s()
+        self._stop_timer: Callable[[], None] | None = None
+        self._stop_step = client.session.shell.call_later(0.0, self._step)
 
     def cancel(self) -> None:
-        """Stop the comparison without calling `on_done`."""
-        self._cancel()
+        """Stop the comparison without calling `on_done` any more."""
         self._on_done = _ignored
+        self._unread.clear()
+        self._stop_step()
+        for forget in self._asked.values():
+            forget()
+        self._asked.clear()
+        self._rest()
 
     def _step(self) -> None:
-        try:
-            self._given = self._reader.step()
-        except BlockError as error:
-            self._finish(error)
-            return
-        if self._given is None:
-            self._cancel = self._client.session.shell.call_later(0.0, self._step)
-        elif self._stored:
-            self._compare(self._given, self._stored)
-        else:
-            self._ask(self._given.size_bytes)
+        """Read blocks until STEP_BYTES are read, and ask for their roots."""
+        read_bytes = 0
+        while self._unread and read_bytes < STEP_BYTES:
+            block = self._unread[0]
+            if self._reader is None:
+                self._reader = GivenReader(block)
+            before_bytes = self._reader.size_bytes
+            given: GivenBlock | BlockError | None
+            try:
+                given = self._reader.step()
+            except BlockError as error:
+                given = error
+            read_bytes += self._reader.size_bytes - before_bytes
+            if given is None:
+                continue
+            self._reader = None
+            self._unread.popleft()
+            if isinstance(given, BlockError):
+                self._finish(block.number, given)
+            elif stored := self._stored[block.number]:
+                self._compare(block.number, given, stored)
+            else:
+                self._ask(block.number, given, given.size_bytes)
+        if self._unread:
+            self._stop_step = self._client.session.shell.call_later(0.0, self._step)
 
-    def _ask(self, offset: int) -> None:
+    def _ask(self, number: int, given: GivenBlock, offset: int) -> None:
         """Ask the node for the root hash of its block. The answer also has bytes of the block, from byte `offset` on.
         An offset near the end of the block keeps the answer small."""
+        if not self._asked:
+            self._answered_s = self._client.session.now_s()
+        # The question is noted and timed first: if the client has ended, the answer comes at once, and ends both.
+        self._asked[number] = _nothing
+        if self._stop_timer is None:
+            self._stop_timer = self._client.session.shell.call_later(self._answer_s_max, self._look_at_time)
+        forget = self._client.session.ask_nowait(
+            "block_get",
+            GET,
+            GetBlock(1, number, False, offset),
+            lambda answer: self._answered(number, given, offset, answer),
+        )
+        if number in self._asked:
+            self._asked[number] = forget
 
-        def timed_out() -> None:
-            self._cancel()
-            self._finish(RequestTimeout(f"{self._client.address} has not answered for {self._answer_s_max:g} s"))
-
-        def answered(answer: BlockPart | ClientError) -> None:
-            stop_timer()
-            self._answered(answer, offset)
-
-        def cancel() -> None:
-            stop_timer()
+    def _look_at_time(self) -> None:
+        """Fail if questions are open and none was answered for `answer_s_max` seconds."""
+        session = self._client.session
+        left_s = self._answered_s + self._answer_s_max - session.now_s() if self._asked else self._answer_s_max
+        if left_s > 0:
+            self._stop_timer = session.shell.call_later(left_s, self._look_at_time)
+            return
+        self._stop_timer = None
+        for number, forget in list(self._asked.items()):
             forget()
+            self._finish(
+                number, RequestTimeout(f"{self._client.address} has not answered for {self._answer_s_max:g} s")
+            )
 
-        # The timer is set first: if the client has ended, `answered` is called at once and must find the timer.
-        stop_timer = self._client.session.shell.call_later(self._answer_s_max, timed_out)
-        request = GetBlock(1, self._block.number, False, offset)
-        self._cancel = stop_timer
-        forget = self._client.session.ask_nowait("block_get", GET, request, answered)
-        if self._on_done is not _ignored:
-            self._cancel = cancel
-
-    def _answered(self, answer: BlockPart | ClientError, offset: int) -> None:
-        given, node = self._given, self._client.address
-        assert given is not None, "a block is read before the node is asked for its root"
+    def _answered(self, number: int, given: GivenBlock, offset: int, answer: BlockPart | ClientError) -> None:
+        node = self._client.address
+        self._answered_s = self._client.session.now_s()
         if isinstance(answer, ClientError):
-            self._finish(answer)
+            self._finish(number, answer)
         elif answer.status is GetStatus.INVALID_REQUEST and offset:
             # The stored block is shorter than `offset`, so the next request names its beginning.
-            self._ask(0)
+            self._ask(number, given, 0)
         elif answer.status in (GetStatus.NOT_AVAILABLE, GetStatus.NOT_FOUND):
-            self._finish(BlockNotCompared(self._block.number, given.roots, node))
+            self._finish(number, BlockNotCompared(number, given.roots, node))
         elif answer.status is not GetStatus.SUCCESS:
-            self._finish(UnexpectedAnswer(f"{node} cannot read block {self._block.number} ({answer.status.name})"))
+            self._finish(number, UnexpectedAnswer(f"{node} cannot read block {number} ({answer.status.name})"))
         else:
-            self._compare(given, answer.root)
+            self._compare(number, given, answer.root)
 
-    def _compare(self, given: GivenBlock, stored: bytes) -> None:
+    def _compare(self, number: int, given: GivenBlock, stored: bytes) -> None:
         if stored in [each.root for each in given.roots]:
-            self._finish(None)
+            self._finish(number, None)
         else:
-            self._finish(AnotherBlock(self._block.number, stored, given.roots, self._client.address))
+            self._finish(number, AnotherBlock(number, stored, given.roots, self._client.address))
 
-    def _finish(self, error: ClientError | BlockError | None) -> None:
-        on_done, self._on_done = self._on_done, _ignored
-        on_done(error)
+    def _finish(self, number: int, error: ClientError | BlockError | None) -> None:
+        self._asked.pop(number, None)
+        if not self._asked and not self._unread:
+            self._rest()
+        self._on_done(number, error)
+
+    def _rest(self) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
 
 
-def _ignored(error: ClientError | BlockError | None) -> None:
-    """Do nothing. Replaces `on_done` after it was called, or after the comparison was cancelled."""
+def _ignored(number: int, error: ClientError | BlockError | None) -> None:
+    """Do nothing. Replaces `on_done` after the comparison was cancelled."""
+
+
+def _nothing() -> None:
+    """Do nothing. Stands for the function that gives a question up while the question is being asked."""
 
 
 def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:

@@ -43,6 +43,8 @@ from stream_client.errors import (
 )
 
 SERVICE: Final = "block_publish"
+COMPARED_MAX: Final = 128
+"""The maximum number of blocks that are compared before the session reads the node's messages again."""
 OPEN_AGAIN_S: Final = 2.0
 """After this many seconds without an answer, the client asks again: a starting node can miss a request."""
 BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST})
@@ -61,7 +63,7 @@ class ClientSessionState(Enum):
     OPEN = auto()
     """The node has opened the session. While there are blocks to send, the session sends them."""
     COMPARING = auto()
-    """A block that the node has from another source is being compared; the session sends nothing."""
+    """Blocks that the node has from another source are being compared; the session sends nothing."""
     ENDED = auto()
 
 
@@ -245,8 +247,8 @@ class ClientPublishSession:
             self._send_chunk(self._chunks)
             return True
         if machine.next_to_compare is not None:
-            # The session compares one block at a time, and reads the node's messages between two comparisons.
-            self._compare(machine.next_to_compare)
+            # The session reads the node's messages again when these blocks are compared.
+            self._compare(sorted(machine.to_compare)[:COMPARED_MAX])
             return False
         if machine.needed is not None:
             kept = machine.kept
@@ -310,28 +312,30 @@ class ClientPublishSession:
 
     # ------------------------------------------------------------------------------------------- comparing
 
-    def _compare(self, number: int) -> None:
+    def _compare(self, numbers: list[int]) -> None:
         self.state = ClientSessionState.COMPARING
         self.moved_s = self.client.session.now_s()
-        stored = self._machine.to_compare[number]
+        left = set(numbers)
 
-        def compared(error: SessionError | None) -> None:
-            self._comparison = None
-            if isinstance(error, BlockNotCompared) and self._machine.offer_again(number):
-                # The node may have lost the bytes of the block. If it has deleted the block, it declines it again.
-                self.state = ClientSessionState.OPEN
-                self._hear()
-                return
-            if error is not None:
+        def compared(number: int, error: SessionError | None) -> None:
+            self.moved_s = self.client.session.now_s()
+            left.remove(number)
+            if error is None:
+                self._machine.compared(number)
+                self._on_compared(number)
+                self._on_settled()
+            elif not (isinstance(error, BlockNotCompared) and self._machine.offer_again(number)):
+                # The node may have lost the bytes of a block. If it has deleted the block, it declines it again.
                 self._end(error)
                 return
-            self.state = ClientSessionState.OPEN
-            self._machine.compared(number)
-            self._on_compared(number)
-            self._on_settled()
-            self._hear()
+            if not left:
+                self._comparison = None
+                self.state = ClientSessionState.OPEN
+                self._hear()
 
-        self._comparison = Comparison(self.client, self._blocks[number], stored, self._answer_s_max, compared)
+        blocks = [self._blocks[number] for number in numbers]
+        stored = {number: self._machine.to_compare[number] for number in numbers}
+        self._comparison = Comparison(self.client, blocks, stored, self._answer_s_max, compared)
 
     # ---------------------------------------------------------------------------------------------- ending
 

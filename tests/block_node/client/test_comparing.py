@@ -5,6 +5,7 @@ Method: whole servers, and two chains of the same numbers. Which roots there are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -27,6 +28,8 @@ from block_node.client import (
 )
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, EndStream, OpenSession, SessionOpened
 from block_node.publish import service, session
+from block_node.read.access import AccessService
+from ockam.message import Message
 from ockam.protocol import Protocol
 from stream_client import Reconnect
 from stream_client import connect as connect_streams
@@ -67,6 +70,31 @@ async def test_the_same_blocks_again_are_compared_and_durable(tmp_path: Path) ->
         await publish(client, *OURS[:4])
         again = await publish(client, *OURS[1:6])
         assert (again.compared, again.acknowledged, again.kept) == (3, 5, 0)
+
+
+async def test_stored_blocks_are_asked_for_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node answers no question before it has all 20: a publisher that waits for each answer would give up. The
+    node opens the session when the publisher has all blocks. No block is asked for twice."""
+    held: list[Message] = []
+    sessions: list[session.PublishSession] = []
+    receive, opened = AccessService.receive, session.PublishSession.opened
+
+    def hold(service: AccessService, run: Sequence[Message]) -> None:
+        held.extend(run)
+        if len(held) == len(OURS):
+            receive(service, held)
+
+    async with served(tmp_path, log_level="error") as running, connect(running.address) as client:
+        await publish(client, *OURS)
+        monkeypatch.setattr(AccessService, "receive", hold)
+        monkeypatch.setattr(session.PublishSession, "opened", lambda opening: sessions.append(opening))
+        async with client.publisher(PublishSettings(give_up_s=10.0)) as publisher:
+            for block in OURS:
+                await publisher.send(outgoing(block))
+            await wait_until(lambda: len(sessions) > 0)
+            monkeypatch.setattr(session.PublishSession, "opened", opened)
+            opened(sessions[0])
+        assert (publisher.compared, publisher.acknowledged, len(held)) == (20, 19, 20)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
