@@ -71,6 +71,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so; tests send SIGINT to themselves and to children, which inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # `nohup` starts what it runs so. With a handler, this process outlives its terminal, and children have the default.
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
 SOAK_S_MAX = float(os.environ.get("SOAK_S_MAX", "3600"))
@@ -303,14 +306,6 @@ def forked_commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         from tests.support.forked import ForkedPopen
 
         monkeypatch.setattr(subprocess, "Popen", ForkedPopen)
-
-
-@pytest.fixture(scope="session")
-def hangup_has_its_meaning() -> Iterator[None]:
-    """For tests that send SIGHUP: a run under `nohup` ignores it, and so would every child process."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 def _drop(_logger: object, _method: str, _event: object) -> NoReturn:

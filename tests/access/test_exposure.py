@@ -50,7 +50,6 @@ def test_an_insecure_node_says_so_in_its_first_line(tmp_path: Path) -> None:
     assert "insecure" in log
 
 
-@pytest.mark.usefixtures("hangup_has_its_meaning")
 def test_a_hangup_reads_the_rules_again_and_opens_the_audit_log_again(tmp_path: Path) -> None:
     """As a service manager and logrotate do it. A node with wrong rules does not start."""
     file, audit = tmp_path / "access.toml", tmp_path / "data" / "audit.jsonl"

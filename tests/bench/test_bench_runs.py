@@ -60,7 +60,6 @@ def test_a_run_measures_every_kind_of_growth_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
-@pytest.mark.usefixtures("hangup_has_its_meaning")
 @pytest.mark.parametrize(
     ("part", "number"),
     [

@@ -25,8 +25,6 @@ from tests.workers.test_workers import wait_for
 WORKERS = ("w00", "w01")
 TWO = ("--workers", "2")
 
-pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
-
 
 def next_state(manager: Manager) -> str:
     """The name of the next state that a node tells, beside progress."""

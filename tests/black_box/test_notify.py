@@ -22,8 +22,6 @@ from stream_node.process import NodeProcess
 from stream_service.protocol import PUSH, PushRequest
 from tests.support.stream_peer import stream_peer
 
-pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
-
 
 class Manager:
     """The socket of a service manager. name: what NOTIFY_SOCKET says."""

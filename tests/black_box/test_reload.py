@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from structlog.testing import capture_logs
 
 from block_node.persist.retention import BlockRetention
@@ -25,8 +24,6 @@ from stream_service.extensions import Retention
 from tests.secure_channel.samples import identity
 from tests.support.served import served, wait_until
 from tests.support.stream_peer import stream_peer
-
-pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
 
 
 def log_lines(node: NodeProcess, event: str) -> list[Any]:

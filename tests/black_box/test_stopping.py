@@ -23,7 +23,6 @@ from tests.support.data_dir import stored_messages
 from tests.support.served import PATIENCE_S
 from tests.support.stream_peer import StreamPeer, stream_peer
 
-pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
 STREAMS = ("one", "two")
 WINDOW = 50
 

@@ -101,7 +101,6 @@ def test_what_cannot_be_measured_is_told(command: CommandLine, at_node: CommandL
     assert _bench_streams(node) == []
 
 
-@pytest.mark.usefixtures("hangup_has_its_meaning")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_run_that_is_told_to_end_leaves_nothing(
     node: NodeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -19,7 +19,6 @@ from stream_client import blocking
 from stream_client.blocking import list_positions
 from stream_node.process import NodeProcess
 
-pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 ASYNC = """
@@ -53,7 +52,7 @@ print("stopped by", stopped.signal, flush=True)
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, hangup_has_its_meaning: None) -> Iterator[NodeProcess]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     environment = {"STREAM_NODE_LEASE_TTL_S": "3600"}
     with NodeProcess(tmp_path_factory.mktemp("stopping") / "data", environment=environment) as running:
         yield running
