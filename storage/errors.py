@@ -428,6 +428,13 @@ class StorageClosed(StorageError):
     operation is stored."""
 
 
+class ReadLate(StorageError):
+    """The error of a read that the database has not answered in time. It may still end, and nobody waits for it."""
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"a read has not ended within {waited_s:g} s; look at the disk or the database server")
+
+
 class OperationFailed(StorageError):
     """The error of an operation whose code has a bug: the code raised an exception that no disk or file can cause.
     `__cause__` is that exception."""

@@ -26,13 +26,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import structlog
 import trio
 
 from storage.contract import Operation, Session
 from storage.engine import Engine
+from storage.errors import ReadLate
 from storage.histogram import Histogram
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from storage.short_commits import ShortCommits
@@ -42,6 +43,10 @@ from storage.storage_threads import ReadingThread, WritingThread
 READING_THREADS = 2
 """The number of reading threads. If a long page of one consumer keeps one thread busy, the other thread serves all
 other reads."""
+READ_S_MAX = 4.0
+"""The longest wait, in seconds, for a read of what the node tells about itself. Monitoring programs wait for ten."""
+
+OperationT = TypeVar("OperationT", bound=Operation)
 
 logger = structlog.get_logger(__name__)
 
@@ -104,6 +109,7 @@ class ThreadRunner:
         self._token = trio.lowlevel.current_trio_token()
         self._ended = trio.Event()
         self._reads: SimpleQueue[Operation | None] = SimpleQueue()
+        self._late: set[Operation] = set()
         sessions: list[Session] = []
         try:
             sessions.append(database.session())
@@ -148,6 +154,33 @@ class ThreadRunner:
     def submit_read(self, operation: Operation) -> None:
         self._completions.admit()
         self._reads.put(operation)
+
+    async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
+        """Carries out an operation that only reads, and returns it.
+
+        make: makes the operation with this `on_done`.
+
+        Raises StorageError; ReadLate if it has not ended after READ_S_MAX seconds, and at once while another one is as
+        late: this one would wait behind it.
+        """
+        if self._late:
+            raise ReadLate(READ_S_MAX)
+        ended = trio.Event()
+
+        def done(operation: OperationT) -> None:
+            self._late.discard(operation)
+            ended.set()
+
+        operation = make(done)
+        self.submit_read(operation)
+        with trio.move_on_after(READ_S_MAX):
+            await ended.wait()
+        if not ended.is_set():
+            self._late.add(operation)
+            raise ReadLate(READ_S_MAX)
+        if operation.error is not None:
+            raise operation.error
+        return operation
 
     def submit_bulk(self, operation: ArrowRead) -> None:
         self._completions.admit()

@@ -7,8 +7,7 @@ node/status/1
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from time import monotonic
 
 import msgspec
@@ -90,12 +89,16 @@ NODE_STATUS = Protocol("node/status/1", StatusRequest, NodeStatus)
 class NodeStatusService(Worker):
     """The worker that answers at `node_status`."""
 
-    def __init__(self, made: Callable[[], NodeStatus], try_write: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, made: Callable[[], NodeStatus], try_write: Callable[[], Awaitable[object]], nursery: trio.Nursery
+    ) -> None:
         """made: returns the present status, with the request id 0.
-        try_write: finds out whether pushes are stored, and then calls the function that it gets (`WriteTrials.begin`).
+        try_write: returns when it is known whether pushes are stored (`WriteTrials.settle`).
+        nursery: runs the tasks that wait for this.
         """
         self._made = made
         self._try_write = try_write
+        self._nursery = nursery
         self._status: NodeStatus | None = None
         self._made_at_s = 0.0
 
@@ -105,9 +108,10 @@ class NodeStatusService(Worker):
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
-        self._try_write(self.context.guard(partial(self._answer, message, request)))
+        self._nursery.start_soon(self._answer, message, request)
 
-    def _answer(self, message: Message, request: StatusRequest) -> None:
+    async def _answer(self, message: Message, request: StatusRequest) -> None:
+        await self._try_write()
         if self._status is None or monotonic() > self._made_at_s + MADE_EVERY_S:
             self._status, self._made_at_s = self._made(), monotonic()
         answer = msgspec.structs.replace(self._status, request_id=request.request_id)
@@ -157,5 +161,5 @@ def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, n
             chain=parts.config.block_chain if parts.config.block_node else None,
         )
 
-    parts.node.register([local(ADDRESS)], lambda: NodeStatusService(made, parts.services.trials.begin))
+    parts.node.register([local(ADDRESS)], lambda: NodeStatusService(made, parts.services.trials.settle, nursery))
     register_troubles(parts, nursery)

@@ -44,7 +44,7 @@ class NodeParts:
     config: the settings in force.
     tls: the TLS of the listeners; None: peers connect without TLS.
     statistics: returns the present statistics of all parts.
-    find_troubles: returns what is wrong now, and raises StorageError. None without HTTP, where nothing looks for it.
+    find_troubles: returns what is wrong now. None without HTTP, where nothing looks for it.
     """
 
     config: Config

@@ -9,6 +9,7 @@ import msgspec
 
 TroubleKind = Literal[
     "not_writing",
+    "not_reading",
     "push_failed",
     "disk_full",
     "disk_nearly_full",

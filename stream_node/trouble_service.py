@@ -8,7 +8,6 @@ node/troubles/1
 from __future__ import annotations
 
 import msgspec
-import structlog
 import trio
 
 import bare
@@ -17,13 +16,10 @@ from ockam.address import local
 from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.worker import Worker
-from storage.errors import StorageError
 from stream_node.parts import NodeParts
 
 ADDRESS = "node_troubles"
 NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
-
-logger = structlog.get_logger(__name__)
 
 
 # type TroublesRequest struct { request_id: uint }
@@ -80,15 +76,10 @@ class TroubleService(Worker):
     async def _answer(self, message: Message, request_id: int) -> None:
         unknown, total, told = NOT_LOOKED, 0, list[ToldTrouble]()
         if self._parts.find_troubles is not None:
-            try:
-                found = await self._parts.find_troubles()
-            except StorageError as error:
-                logger.error("troubles_not_read", reason=str(error))
-                unknown = str(error)
-            else:
-                unknown, total = "", found.total
-                listed = (each for same, _ in found.listed() for each in same)
-                told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in listed]
+            found = await self._parts.find_troubles()
+            unknown, total = "", found.total
+            listed = (each for same, _ in found.listed() for each in same)
+            told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in listed]
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, unknown, total, told)))
 
 

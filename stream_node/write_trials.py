@@ -6,9 +6,10 @@ The last push does not tell it: perhaps there was none, or the disk was full onl
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic
 from typing import Any
+
+import trio
 
 from storage.contract import Operation, Session
 from storage.errors import StorageClosed
@@ -21,6 +22,12 @@ TRIAL_BYTES_MIN = 256 * 1024
 """The smallest trial. A push of a few messages may fit into the rest of a file when hardly another one does."""
 HOLDS_S = 30.0
 """For this long, a failed push tells that pushes fail where no trial can tell it."""
+TRIAL_S_MAX = 2.0
+"""The longest wait for a trial, in seconds. A probe of Kubernetes waits for one second by default."""
+LATE = (
+    f"the database does not answer: a write has not ended within {TRIAL_S_MAX:g} s; look at the disk or the database "
+    "server"
+)
 
 
 class WriteTrial(Operation):
@@ -46,40 +53,54 @@ class WriteTrials:
         self._counters = counters
         self._failure: str | None = None
         self._ended_s = float("-inf")
-        self._waiting: list[Callable[[], None]] = []
+        self._running: trio.Event | None = None
+        self._is_late = False
 
     @property
     def failure(self) -> str | None:
-        """Why pushes are not stored: the reason of the last push or trial, whichever ended later; None if it
-        succeeded."""
+        """Why pushes are not stored: the reason of the last push or trial, whichever ended later, or that a trial has
+        not ended in time; None if it succeeded."""
+        if self._is_late:
+            return LATE
         is_push_last = max(self._counters.stored_s, self._counters.unstored_s) > self._ended_s
         return self._counters.write_failure if is_push_last else self._failure
 
-    def begin(self, on_done: Callable[[], None]) -> None:
-        """Calls `on_done` when `failure` is up to date: at once after a push or a trial that has just ended, else after
-        a trial. It is as large as the last push that was not stored. Raises StorageClosed.
-        """
-        known_s = max(self._counters.stored_s, self._ended_s)
-        if monotonic() < known_s + FRESH_S and known_s > self._counters.unstored_s:
-            on_done()
-            return
-        if not self._waiting:
-            size_bytes = max(TRIAL_BYTES_MIN, self._counters.unstored_bytes)
-            self._storage.submit_write(WriteTrial(size_bytes, self._end))
-        self._waiting.append(on_done)
+    async def settle(self) -> str | None:
+        """Returns `failure` when it is up to date: at once after a push or a trial that has just ended, else after a
+        trial. It waits for TRIAL_S_MAX seconds at most."""
+        ended = self._begin()
+        if ended is not None and not self._is_late:
+            with trio.move_on_after(TRIAL_S_MAX):
+                await ended.wait()
+            self._is_late = not ended.is_set()
+        return self.failure
 
     def again(self) -> None:
         """Tries a write if the last one failed: without this, nobody would notice that pushes are stored again until
         somebody pushes. While nothing has failed, it writes nothing."""
         if self.failure is not None:
-            with suppress(StorageClosed):
-                self.begin(lambda: None)
+            self._begin()
+
+    def _begin(self) -> trio.Event | None:
+        """Begins a trial, unless one runs. It is as large as the last push that was not stored. Returns the event of
+        its end; None if no trial is needed, or the node stops."""
+        known_s = max(self._counters.stored_s, self._ended_s)
+        if monotonic() < known_s + FRESH_S and known_s > self._counters.unstored_s:
+            return None
+        if self._running is None:
+            self._running = trio.Event()
+            size_bytes = max(TRIAL_BYTES_MIN, self._counters.unstored_bytes)
+            try:
+                self._storage.submit_write(WriteTrial(size_bytes, self._end))
+            except StorageClosed:
+                self._running = None
+        return self._running
 
     def _end(self, trial: WriteTrial) -> None:
         self._failure = None if trial.error is None else str(trial.error)
         if not trial.tells and monotonic() < self._counters.unstored_s + HOLDS_S:
             self._failure = self._failure or self._counters.write_failure
-        self._ended_s = monotonic()
-        waiting, self._waiting = self._waiting, []
-        for on_done in waiting:
-            on_done()
+        self._ended_s, self._is_late = monotonic(), False
+        assert self._running is not None, "an operation ends after it was submitted"
+        self._running.set()
+        self._running = None

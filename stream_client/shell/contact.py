@@ -39,8 +39,8 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
         return core.connection.silence()
     if core.connection.received_bytes:
         return NodeUnreachable(
-            f"{address} greets as a node does, and no {core.service_name!r} answers there; real Ockam services since "
-            "2021 are found with --service stream"
+            f"{address} greets as a node does, and no {core.service_name!r} answers there: its database may be silent "
+            "(stream-node status), and real Ockam services since 2021 are found with --service stream"
         )
     if core.statistics().connections > 1:
         return NodeUnreachable(

@@ -12,7 +12,14 @@ import typer
 
 from stream_node.cli.channel_options import make_channel
 from stream_node.cli.plain_services import learn, note_of
-from stream_node.cli.request_options import RequestOptions, channel_for, request_options, tls_for, token_for
+from stream_node.cli.request_options import (
+    CONTACT_TIMEOUT_S,
+    RequestOptions,
+    channel_for,
+    request_options,
+    tls_for,
+    token_for,
+)
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -27,11 +34,12 @@ def with_client(
     via: list[str] | None,
     *,
     waits: bool = False,
+    contact_s: float = CONTACT_TIMEOUT_S,
 ) -> None:
     """Runs an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
 
     waits: whether the command runs until it is stopped. Such a command says when the connection is lost and when it
-    is back.
+    is back. contact_s: as in `open_client`.
     """
     from stream_client import NotSupported
     from stream_node.contexts import resolve_target
@@ -41,7 +49,7 @@ def with_client(
     async def main() -> None:
         on_link = partial(_tell_link, (target.address, *target.via)[-1]) if waits else None
         for believes_note in (True, False):
-            async with open_client(target, on_link, believes_note=believes_note) as client:
+            async with open_client(target, on_link, believes_note=believes_note, contact_s=contact_s) as client:
                 try:
                     return await run(client)
                 except NotSupported:
@@ -59,6 +67,7 @@ async def open_client(
     *,
     is_given: bool = True,
     believes_note: bool = True,
+    contact_s: float = CONTACT_TIMEOUT_S,
 ) -> AsyncIterator[StreamClient]:
     """Opens a client of this node. It waits for answers as long as --timeout says. Notes for later commands whether the
     service has none of our own protocols.
@@ -67,6 +76,7 @@ async def open_client(
     is_given: False for a second node, such as the target of a copy. The options --service, --index-service, --framing,
     --token-file and those of TLS apply only to the first node.
     believes_note: whether a note of an earlier command is believed (`stream_node.cli.plain_services`).
+    contact_s: the longest wait for the first answer of the node, in seconds, unless --timeout is given.
     """
     from ockam.address import tcp
     from stream_client import connect
@@ -83,7 +93,7 @@ async def open_client(
         index_service=given.index_service or (None if given.service else target.index_service),
         framing=given.framing or target.framing,
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
-        contact_timeout_s=given.contact_timeout_s,
+        contact_timeout_s=given.contact_timeout_s(contact_s),
         on_link=on_link,
         tls=given.tls or target.tls,
         token=given.token or target.token,
@@ -127,7 +137,7 @@ async def check_contact(target: Target) -> None:
     from stream_client import NodeUnreachable, TlsFailed, connect
 
     route = tuple(tcp(hop) for hop in target.via)
-    patience_s = request_options().contact_timeout_s
+    patience_s = request_options().contact_timeout_s()
     is_there = False
     try:
         async with connect(

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 CONTACT_TIMEOUT_S = 2.0
 """The longest wait for the first answer of a node, in seconds, unless --timeout is given. A running node and its
 services answer within milliseconds."""
+STANDING_TIMEOUT_S = 5.0
+"""The same for commands that ask how a node stands. A node whose database is silent says so after
+`stream_node.write_trials.TRIAL_S_MAX`."""
 
 TimeoutOption = Annotated[
     float | None,
@@ -133,10 +136,9 @@ class RequestOptions(NamedTuple):
     identity: str | None = None
     channel_listener: str | None = None
 
-    @property
-    def contact_timeout_s(self) -> float:
+    def contact_timeout_s(self, usual_s: float = CONTACT_TIMEOUT_S) -> float:
         """The longest wait for the first answer of the node, in seconds."""
-        return CONTACT_TIMEOUT_S if self.timeout is None else self.timeout
+        return usual_s if self.timeout is None else self.timeout
 
 
 _given: ContextVar[RequestOptions] = ContextVar("request_options", default=RequestOptions())  # noqa: B039  (frozen)

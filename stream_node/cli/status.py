@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, say, tell_error
-from stream_node.cli.request_options import with_request_options
+from stream_node.cli.request_options import STANDING_TIMEOUT_S, with_request_options
 from stream_node.cli.values import UsageError, parse_duration, parse_size, time_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ CONSUMERS_SHOWN = 20
 """The number of consumers that the command prints without `--json`."""
 LEVELS = ("ok", "warning", "critical", "unknown")
 """The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
-
+RANKS = (0, 1, 3, 2)
+"""How bad each level is. What is critical outranks what is unknown: the node may be unable to tell the rest."""
+TROUBLES_WAIT_S = 6.0
+"""How long the command waits for what is wrong, in seconds. The node waits for its database for
+`storage.thread_runner.READ_S_MAX`, and an older node does not answer."""
 
 TROUBLES = "troubles"
 """The name of the check without a limit."""
@@ -103,7 +107,8 @@ def status(
 
     With --check, the exit code is that of a monitoring plug-in: 0 OK, 1 warning, 2 critical, 3 unknown. It is 3 if the
     node does not answer, or may not tell this user, and if the command is wrong. The first line ends with the measured
-    figures (performance data). A node that takes no work is critical. A consumer without lag is never silent.
+    figures (performance data). A node that takes no work, or whose database does not answer, is critical, which
+    outranks unknown. A consumer without lag is never silent.
 
     Example: stream-node status --check troubles --check lag=10000 --check free-disk=10G,5G
     """
@@ -127,9 +132,9 @@ def status(
             levels.append(3)
         say(as_json, _report(view, found), _lines(view, found))
 
-    with_client(run, node, context, via)
+    with_client(run, node, context, via, contact_s=STANDING_TIMEOUT_S)
     if any(levels):
-        raise typer.Exit(max(levels))
+        raise typer.Exit(max(levels, key=RANKS.__getitem__))
 
 
 def parse_check(text: str) -> Check:
@@ -222,13 +227,12 @@ async def _find_troubles(client: StreamClient) -> list[Found]:
     import trio
 
     from stream_client import RequestRefused, UnexpectedAnswer
-    from stream_node.top.reading import STATUS_WAIT_S
     from stream_node.trouble_service import ADDRESS, TroublesRequest
     from stream_node.trouble_service import TROUBLES as PROTOCOL
 
     # An older node does not know this request and does not answer it.
     unknown = "this node does not tell what is wrong; it may be older"
-    with trio.move_on_after(STATUS_WAIT_S):
+    with trio.move_on_after(TROUBLES_WAIT_S):
         try:
             answer = await client.session.ask(ADDRESS, PROTOCOL, TroublesRequest(0))
         except (RequestRefused, UnexpectedAnswer) as error:
@@ -281,7 +285,7 @@ def _report(view: View, found: list[Found]) -> dict[str, Any]:
 def _lines(view: View, found: list[Found]) -> list[str]:
     """The first line is what monitoring programs show."""
     if found:
-        worst_first = sorted(found, key=lambda each: -each.level)
+        worst_first = sorted(found, key=lambda each: -RANKS[each.level])
         texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first)
         first, *others = map(_without_bars, texts)
         return [f"{first} | {' '.join(each.figure for each in found if each.figure)}", *others]

@@ -10,7 +10,7 @@ import typer
 from stream_node.cli.client import open_client, run_to_signal
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import say_json
-from stream_node.cli.request_options import with_request_options
+from stream_node.cli.request_options import STANDING_TIMEOUT_S, with_request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def top(
         from stream_node.top.reading import Reader
 
         # The client connects again by itself, and a view says that the node is gone.
-        async with open_client(target, lambda _: None) as client:
+        async with open_client(target, lambda _: None, contact_s=STANDING_TIMEOUT_S) as client:
             reader = Reader(client, prefix)
             if once or as_json:
                 await _print(reader, address, sort, interval, once, as_json)

@@ -114,7 +114,7 @@ class Dashboard:
         )
 
     async def find_troubles(self) -> Troubles:
-        """Returns what is wrong with the node now. Raises StorageError."""
+        """Returns what is wrong with the node now."""
         return await self._overview.troubles()
 
     async def watch_troubles(self) -> None:
@@ -126,20 +126,16 @@ class Dashboard:
             # not keep the node busy.
             await trio.sleep(max(INTERVAL_S, READING_PAUSES * reading_s))
             began_s = trio.current_time()
-            try:
-                troubles = await self.find_troubles()
-            except StorageError as error:
-                logger.error("troubles_not_read", reason=str(error))
-            else:
-                # The log says `draining` and `stopped` of a node that stops.
-                told = (each for same in troubles.by_kind.values() for each in same if each.kind != "stopping")
-                before, known = known, {(each.kind, *each.subject): each for each in told}
-                # As on the page, the others of a kind are counted when many begin or end at once.
-                for each in listed(Troubles(each for key, each in known.items() if key not in before)):
-                    subject = "@".join(each.subject)
-                    logger.warning("trouble_began", kind=each.kind, subject=subject, reason=each.title, do=each.remedy)
-                for each in listed(Troubles(each for key, each in before.items() if key not in known)):
-                    logger.info("trouble_ended", kind=each.kind, subject="@".join(each.subject), was=each.title)
+            troubles = await self.find_troubles()
+            # The log says `draining` and `stopped` of a node that stops.
+            told = (each for same in troubles.by_kind.values() for each in same if each.kind != "stopping")
+            before, known = known, {(each.kind, *each.subject): each for each in told}
+            # As on the page, the others of a kind are counted when many begin or end at once.
+            for each in listed(Troubles(each for key, each in known.items() if key not in before)):
+                subject = "@".join(each.subject)
+                logger.warning("trouble_began", kind=each.kind, subject=subject, reason=each.title, do=each.remedy)
+            for each in listed(Troubles(each for key, each in before.items() if key not in known)):
+                logger.info("trouble_ended", kind=each.kind, subject="@".join(each.subject), was=each.title)
             reading_s = trio.current_time() - began_s
 
     async def watch(self) -> None:

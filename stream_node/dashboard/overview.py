@@ -11,6 +11,7 @@ import trio
 from starlette.responses import Response
 
 from access.rights import EVERY_NAME
+from storage.errors import StorageError
 from stream_node import __version__
 from stream_node.dashboard.history import History
 from stream_node.dashboard.mirror_watch import MirrorWatch
@@ -65,6 +66,7 @@ class Overview:
         self._started_s = started_s
         self._patience = Patience()
         self._consumers_behind = 0
+        self._stuck: list[Trouble] = []
         self._troubles = Troubles(())
         self._read_at_s = float("-inf")
         self._endings: list[Ending] = []
@@ -86,7 +88,8 @@ class Overview:
         return json_response({"columns": columns})
 
     async def troubles(self) -> Troubles:
-        """Returns what is wrong now, or was wrong less than READ_EVERY_S ago. Raises StorageError."""
+        """Returns what is wrong now, or was wrong less than READ_EVERY_S ago. While the database cannot be read, it is
+        told of the consumers what was known of them last."""
         self._parts.services.trials.again()
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
@@ -95,11 +98,16 @@ class Overview:
         return self._troubles
 
     async def _look(self) -> Troubles:
-        found = await read_positions(self._parts.runner)
-        self._consumers_behind = len(found.waiting)
+        unread: str | None = None
         now_us = round(time.time() * 1e6)
-        # With many consumers this takes long, and clients must be served meanwhile.
-        stuck = await trio.to_thread.run_sync(self._find_stuck, found, now_us)
+        try:
+            found = await read_positions(self._parts.runner)
+        except StorageError as error:
+            unread = str(error)
+        else:
+            self._consumers_behind = len(found.waiting)
+            # With many consumers this takes long, and clients must be served meanwhile.
+            self._stuck = await trio.to_thread.run_sync(self._find_stuck, found, now_us)
         if trio.current_time() >= self._endings_at_s + ENDINGS_EVERY_S:
             self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
             self._endings_at_s = trio.current_time()
@@ -107,7 +115,8 @@ class Overview:
         return find_troubles(
             self._parts,
             self._history.latest(),
-            stuck,
+            unread,
+            self._stuck,
             self._silence.find(now_s),
             self._block_silence.find(now_s),
             self._mirrors.find(now_s),

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
-import trio
 from sqlalchemy import Integer, func, literal_column, select
 
 from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
-from storage.errors import StorageClosed
 from storage.schema import messages, streams
 from storage.statement import compiled, greatest
 from storage.thread_runner import ThreadRunner
@@ -133,15 +131,5 @@ class ReadPositions(Operation):
 
 async def read_positions(runner: ThreadRunner) -> Positions:
     """Returns all consumers that may be in trouble: what the dashboard and the alerts count is never cut. Raises
-    StorageError."""
-    done = trio.Event()
-    operation = ReadPositions(lambda operation: done.set())
-    try:
-        runner.submit_read(operation)
-    except StorageClosed:
-        # The node is stopping.
-        return Positions([], [], [])
-    await done.wait()
-    if operation.error is not None:
-        raise operation.error
-    return operation.found
+    StorageError, see `ThreadRunner.read`."""
+    return (await runner.read(ReadPositions)).found

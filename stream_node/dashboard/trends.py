@@ -18,6 +18,7 @@ import trio
 from starlette.responses import Response
 
 from access.rights import STREAM_RIGHTS, Right
+from storage.errors import StorageClosed, StorageError
 from storage.thread_runner import ThreadRunner
 from stream_node.dashboard.page import Page
 from stream_node.http.app import json_response
@@ -49,17 +50,20 @@ class Trends:
         self._looks: deque[Look] = deque(maxlen=LOOKS_MAX)
 
     async def watch(self, runner: ThreadRunner) -> None:
-        """Runs without end: looks at the streams and consumers."""
+        """Runs until the storage is closed: looks at the streams and consumers."""
         while True:
             began_s = trio.current_time()
-            found = await read_figures(runner, NAMES_MAX)
-            if found.error is None:
+            try:
+                found = await read_figures(runner, NAMES_MAX)
+            except StorageClosed:
+                return
+            except StorageError as error:
+                logger.error("figures_not_read", reason=str(error))
+            else:
                 # Each name is in memory once, and not once for each look.
                 written = {intern(each.name): each.written for each in found.streams}
                 lags = {(intern(each.client_id), intern(each.stream)): each.lag for each in found.consumers}
                 self._looks.append(Look(time(), written, lags))
-            else:
-                logger.error("figures_not_read", reason=str(found.error))
             await trio.sleep(max(INTERVAL_S, READING_PAUSES * (trio.current_time() - began_s)))
 
     async def send_stream(self, page: Page) -> Response:

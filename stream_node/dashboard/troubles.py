@@ -29,6 +29,7 @@ time after which the others take the shards of a dead member."""
 def find_troubles(
     parts: NodeParts,
     point: Point | None,
+    unread: str | None,
     consumers: list[Trouble],
     silent: list[Silent],
     silent_blocks: list[Silent],
@@ -38,13 +39,15 @@ def find_troubles(
 ) -> Troubles:
     """Returns everything that is wrong.
 
-    point: the latest rates. consumers, mirrors: what is wrong with consumers, and with mirrors. silent: the streams
-    whose publisher is silent. silent_blocks: has one entry if no blocks come any more. endings: when certificates and
-    tokens end. now_us: the present time, in microseconds since 1970.
+    point: the latest rates. unread: why the database could not be read just now; None if it could.
+    consumers, mirrors: what is wrong with consumers, and with mirrors. silent: the streams whose publisher is silent.
+    silent_blocks: has one entry if no blocks come any more. endings: when certificates and tokens end.
+    now_us: the present time, in microseconds since 1970.
     """
     return Troubles(
         (
-            *_storage(parts, point),
+            *_database(parts, unread),
+            *_disk(parts, point),
             *_cluster(parts),
             *mirrors,
             *_endings(endings, now_us / 1e6),
@@ -55,10 +58,8 @@ def find_troubles(
     )
 
 
-def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
-    condition, config = parts.condition, parts.config
-    free, least = condition.free_disk_bytes, config.free_disk_bytes_min
-    counters, runner = parts.services.counters, parts.runner
+def _database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
+    condition, runner = parts.condition, parts.runner
     failure = parts.services.trials.failure
     if not runner.is_writing:
         reason = runner.statistics().failure or "no reason is known"
@@ -68,6 +69,14 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             f"Syncing to the disk failed, and nothing is stored any more: {reason}",
             "Look at the disk and at the log line writing_stopped, then restart the node. Confirmed messages are safe.",
         )
+    elif unread is not None and not condition.is_draining:
+        yield Trouble(
+            "not_reading",
+            "bad",
+            f"The database does not answer: {unread}",
+            "Look at the database server, or at the disk with stream-node doctor. The node goes on by itself; until "
+            "then, the consumers are shown as they were.",
+        )
     elif failure is not None and not condition.refusing_pushes:
         yield Trouble(
             "push_failed",
@@ -75,6 +84,11 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             f"Pushes are not stored: {failure}",
             "Look at the disk with stream-node doctor. The node tries a write each second; a success ends this line.",
         )
+
+
+def _disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
+    condition, counters = parts.condition, parts.services.counters
+    free, least = condition.free_disk_bytes, parts.config.free_disk_bytes_min
     if condition.refusing_pushes and free is not None:
         ballast = " and the ballast, given up for deletes and saves" if condition.needed_disk_bytes > least else ""
         yield Trouble(

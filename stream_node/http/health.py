@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import trio
 from starlette.responses import Response
 
 from stream_node.http.app import Call, Endpoint, json_response
@@ -10,8 +9,6 @@ from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
 
 NOT_WRITING = "the writing thread has given up; look at the log line writing_stopped, and restart the node"
-TRIAL_S_MAX = 2.0
-"""The longest wait for a write that is tried, in seconds. A probe of Kubernetes waits for one second by default."""
 
 
 async def livez(call: Call) -> Response:
@@ -47,14 +44,9 @@ async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
         reasons.append(f"the disk has {free} free bytes, and pushes need {least} ({kept}); make room")
     # A write is tried, since perhaps nobody has pushed of late. The database of a server that is down takes its time.
     if not reasons:
-        trials, ended = parts.services.trials, trio.Event()
-        trials.begin(ended.set)
-        with trio.move_on_after(TRIAL_S_MAX):
-            await ended.wait()
-        if not ended.is_set():
-            reasons.append(f"a write has not ended within {TRIAL_S_MAX:g} s; look at the disk or the database server")
-        elif trials.failure is not None:
-            reasons.append(f"pushes are not stored: {trials.failure}")
+        failure = await parts.services.trials.settle()
+        if failure is not None:
+            reasons.append(f"pushes are not stored: {failure}")
     return reasons
 
 

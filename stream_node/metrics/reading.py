@@ -7,13 +7,12 @@ memory in Prometheus for good.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
-import trio
 from sqlalchemy import Integer, Select, bindparam, func, literal_column, select
 
 from storage.contract import Operation, Session
-from storage.errors import StorageClosed
 from storage.schema import messages, streams
 from storage.statement import compiled, greatest
 from storage.thread_runner import ThreadRunner
@@ -137,12 +136,5 @@ class ReadFigures(Operation):
 
 
 async def read_figures(runner: ThreadRunner, most: int) -> ReadFigures:
-    """Returns the operation when it is done, or has failed. While the node stops, it has no figures."""
-    done = trio.Event()
-    operation = ReadFigures(most, lambda operation: done.set())
-    try:
-        runner.submit_read(operation)
-    except StorageClosed:
-        return operation
-    await done.wait()
-    return operation
+    """Returns the operation when it is done. Raises StorageError, see `ThreadRunner.read`."""
+    return await runner.read(partial(ReadFigures, most))

@@ -19,7 +19,7 @@ from storage.errors import StorageError
 from storage.sqlite.database import FILE_NAME
 from storage.thread_runner import StorageHistograms
 from stream_node.endings import Ending, read_endings
-from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures, read_figures
+from stream_node.metrics.reading import ConsumerFigures, StreamFigures, read_figures
 from stream_node.parts import NodeCondition, NodeParts
 from stream_node.statistics import ServerStatistics
 from stream_node.trouble import Troubles
@@ -44,7 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Everything that the metrics show.
 
     histograms, counters, condition: the objects of the running node, which go on counting.
-    streams, consumers: see `ReadFigures`; empty if the database could not be read.
+    streams, consumers: see `stream_node.metrics.reading.ReadFigures`; empty if the database could not be read.
     troubles: what is wrong now; None if it is unknown. names_max: how many of one kind have metrics of their own.
     endings: when certificates and tokens end, the next one first.
     files: the sizes of the database and of its write-ahead log, in bytes, by `database` and `log`.
@@ -69,7 +69,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
     """Takes a snapshot of a running node. version: the version of the program."""
-    figures = await _read(parts)
+    # If the database does not answer, the troubles wait for it, and the figures no more.
+    troubles = None if parts.find_troubles is None else await parts.find_troubles()
+    streams, consumers = await _read(parts)
     return Snapshot(
         statistics=parts.statistics(),
         histograms=parts.runner.histograms,
@@ -77,9 +79,9 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         condition=parts.condition,
         is_writing=parts.runner.is_writing,
         mailboxes=await _walk_mailboxes(parts),
-        streams=figures.streams,
-        consumers=figures.consumers,
-        troubles=await _find_troubles(parts),
+        streams=streams,
+        consumers=consumers,
+        troubles=troubles,
         names_max=parts.config.metrics_names_max,
         endings=await trio.to_thread.run_sync(read_endings, parts.config),
         files=await trio.to_thread.run_sync(_file_sizes, Path(parts.config.data_dir)),
@@ -88,22 +90,13 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
     )
 
 
-async def _read(parts: NodeParts) -> ReadFigures:
-    operation = await read_figures(parts.runner, parts.config.metrics_names_max)
-    if isinstance(operation.error, StorageError):
-        logger.error("figures_not_read", reason=str(operation.error))
-        operation.streams, operation.consumers = [], []
-    return operation
-
-
-async def _find_troubles(parts: NodeParts) -> Troubles | None:
-    if parts.find_troubles is None:
-        return None
+async def _read(parts: NodeParts) -> tuple[list[StreamFigures], list[ConsumerFigures]]:
     try:
-        return await parts.find_troubles()
+        found = await read_figures(parts.runner, parts.config.metrics_names_max)
     except StorageError as error:
-        logger.error("troubles_not_read", reason=str(error))
-        return None
+        logger.error("figures_not_read", reason=str(error))
+        return [], []
+    return found.streams, found.consumers
 
 
 async def _walk_mailboxes(parts: NodeParts) -> Mailboxes:

@@ -15,7 +15,7 @@ import trio
 
 from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
 from index_service.extensions import SavedPosition
-from stream_client import RequestRefused, RequestTimeout, StreamClient, UnexpectedAnswer, list_positions
+from stream_client import NodeFailed, RequestRefused, RequestTimeout, StreamClient, UnexpectedAnswer, list_positions
 from stream_node.node_status import ADDRESS, NODE_STATUS, NodeStatus
 from stream_node.node_status import StatusRequest as NodeStatusRequest
 from stream_service.extensions import StreamInfo
@@ -25,8 +25,9 @@ T = TypeVar("T")
 PARTITIONS_MAX = 10_000
 """The largest number of partitions, and of positions, that a reading of the live view asks for: it comes every two
 seconds, and more would keep the node busy."""
-STATUS_WAIT_S = 2.0
-"""How long the reader waits for the status of a node, in seconds. A node without this service does not answer."""
+STATUS_WAIT_S = 4.0
+"""How long the reader waits for the status of a node, in seconds. A node without this service does not answer. A node
+whose database is silent answers after `stream_node.write_trials.TRIAL_S_MAX`."""
 
 
 class Blocks(msgspec.Struct, frozen=True):
@@ -80,9 +81,23 @@ class Reader:
     async def read(self) -> Reading:
         """Asks the node. Raises ClientError if the node cannot be reached, or does not answer."""
         notes: list[str] = []
-        streams = await self._maybe("streams", self._streams, notes) or []
-        positions = await self._maybe("consumers", self._positions, notes) or []
+        rows: tuple[list[StreamInfo], list[SavedPosition]] | None = None
+        # The status comes first: a node whose database is silent tells it, and does not answer the rest.
         status = await self._maybe("the node", self._status, notes)
+        if status is not None:
+            with trio.move_on_after(STATUS_WAIT_S):
+                rows = await self._rows(notes)
+            if rows is None:
+                # There are many rows, or the database is silent.
+                status = await self._maybe("the node", self._status, notes)
+                if status is not None and status.write_failure is not None:
+                    rows = [], []
+                    notes += [f"{each}: not answered within {STATUS_WAIT_S:g} s" for each in ("streams", "consumers")]
+        streams, positions = rows or await self._rows(notes)
+        if status is None and not notes:
+            # The streams were listed just now, so the node is there: it was slow, or lacks this service.
+            status = await self._status()
+            self._has_status = status is not None
         blocks = None
         if status is not None and status.chain is not None:
             chain = status.chain
@@ -91,11 +106,18 @@ class Reader:
             notes.append(f"only the first {self._rows_max:,} partitions and positions are read; name a --prefix")
         return Reading(monotonic(), status, streams, positions, blocks, notes)
 
+    async def _rows(self, notes: list[str]) -> tuple[list[StreamInfo], list[SavedPosition]]:
+        told: list[str] = []
+        streams = await self._maybe("streams", self._streams, told) or []
+        positions = await self._maybe("consumers", self._positions, told) or []
+        notes += told
+        return streams, positions
+
     async def _maybe(self, what: str, ask: Callable[[], Awaitable[T]], notes: list[str]) -> T | None:
-        """Asks for one part. Returns None, with a note, if the node refuses it."""
+        """Asks for one part. Returns None, with a note, if the node refuses it, or cannot read it."""
         try:
             return await ask()
-        except (RequestRefused, UnexpectedAnswer) as error:
+        except (NodeFailed, RequestRefused, UnexpectedAnswer) as error:
             notes.append(f"{what}: {error}")
             return None
 
@@ -127,8 +149,6 @@ class Reader:
                 return await self._client.session.ask(ADDRESS, NODE_STATUS, NodeStatusRequest(0))
             except RequestTimeout:
                 pass
-        # The streams were listed just now, so the node is there, and lacks this service.
-        self._has_status = False
         return None
 
     async def _blocks(self, chain: str) -> Blocks:

@@ -214,8 +214,8 @@ def test_what_the_rules_hide_is_left_out_with_a_note(command: CommandLine, tmp_p
         view = done.read(TopView)
         assert [each.stream for each in view.streams] == ["open"]
         assert view.version is None
-        assert [note.split(":")[0] for note in view.notes] == ["consumers", "the node"]
-        assert "index" in view.notes[0]
+        assert [note.split(":")[0] for note in view.notes] == ["the node", "consumers"]
+        assert "index" in view.notes[1]
         # Asking is no administrative act, and no refusal of anything else.
         lines = map(json.loads, (tmp_path / "data" / "audit.jsonl").read_text().splitlines())
         assert [line["request"] for line in lines if line["event"] == "admitted"] == ["stream_create"]

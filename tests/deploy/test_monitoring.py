@@ -145,6 +145,7 @@ async def test_a_real_node_tells_what_alerts_and_panels_watch(tmp_path: Path) ->
 
 ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
     "not_writing": "StreamNodeNotWriting",
+    "not_reading": "StreamNodeNotReading",
     "push_failed": "StreamNodePushesFail",
     "disk_full": "StreamNodeRefusesPushes",
     "disk_nearly_full": "StreamNodeDiskNearlyFull",
@@ -215,6 +216,7 @@ CONSUMER = '{client="c", stream="s"}'
 FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeDown": {'up{job="stream-node"}': "0x200"},
     "StreamNodeNotWriting": {"stream_node_writing": "0x200"},
+    "StreamNodeNotReading": {'stream_node_troubles{kind="not_reading"}': "1x200"},
     "StreamNodeRefusesPushes": {"stream_node_refusing_pushes": "1x200"},
     "StreamNodeDiskFills": {"stream_node_refusing_pushes": "0x200", "stream_node_free_disk_bytes": "20000-50x200"},
     "StreamNodeDiskNearlyFull": {'stream_node_troubles{kind="disk_nearly_full"}': "1x200"},
