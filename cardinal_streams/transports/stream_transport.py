@@ -3,20 +3,21 @@
 The key of a message is stored with the message, and chooses its partition. The channel of a reorg is a stream with one
 partition. The transport saves no offsets; the module `checkpoints` saves them.
 
-The first client that opens a topic decides how many partitions the topic has; all other clients use this number.
-Partitions that are added later are noticed within some seconds, by subscriptions and by producers
-(`stream_client.watch`).
+The first client that sends to a topic decides how many partitions the topic has; all other clients use this number.
+Reading creates no topics. Topics and partitions that are added later are noticed within some seconds, by subscriptions
+and by producers (`stream_client.watch`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from cardinal_streams.errors import PayloadOutOfRange
 from cardinal_streams.message.types import Record
-from cardinal_streams.resumption import source_of
+from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.partition_merge import PartitionMerge
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic
 from stream_client import (
@@ -31,6 +32,7 @@ from stream_client import (
 )
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
 from stream_client.consume.reader import Merge, Reader
+from stream_client.session import Session
 from stream_client.watch import PartitionWatch
 from stream_service.extensions import FromIndex, StreamInfo
 from stream_service.names import partition_of
@@ -117,16 +119,22 @@ class StreamTransport:
     ) -> AsyncIterator[StreamReceiver]:
         """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`).
 
-        An endless subscription creates topics that do not exist.
+        An endless subscription waits for topics that do not exist. Raises `PositionBeyondEnd` if `position` says that
+        such a topic was read before.
         """
         starts = []
         watched = {}
         for topic in topics:
-            streams = await (self._find(topic) if stop_at_end else self._open(topic))
+            streams = await self._find(topic)
             watched[topic] = len(streams)
             for stream in streams:
                 starts.append((stream, position.get(source_of(topic, stream.partition), 0)))
+            if not streams and not stop_at_end:
+                for source, offset in position.items():
+                    if split_source(source)[0] == topic:
+                        _check_end(source, offset, 0)
         receiver = StreamReceiver(
+            self.client.session,
             starts,
             self._created,
             stop_at_end=stop_at_end,
@@ -135,7 +143,7 @@ class StreamTransport:
         )
         if not stop_at_end:
             for topic, partitions in watched.items():
-                receiver.watch(self.client, topic, partitions)
+                receiver.watch(topic, partitions)
         try:
             yield receiver
         finally:
@@ -156,29 +164,24 @@ class StreamTransport:
         streams = await self._find(topic)
         return await PartitionedStream(streams).info() if streams else ()
 
-    async def _find(self, topic: str) -> Sequence[Stream]:
-        """Returns the partitions of a topic, none if it does not exist. A node that cannot list its streams creates the
-        topic."""
-        try:
-            found = await self.client.find_stream(topic)
-        except RequestRefused:
-            return await self._open(topic)
-        return () if found is None else found.partitions
-
-    async def _open(self, topic: str) -> Sequence[Stream]:
-        """Opens all partitions of a topic.
+    async def _find(self, topic: str, *, creates: bool = False) -> Sequence[Stream]:
+        """Returns the partitions of a topic, none if it does not exist. Creates the topic if `creates` is True, or if
+        the node cannot list its streams.
 
         The request to create the topic is sent even if the topic exists. In this case the request changes nothing, but
         its answer has the addresses of the partitions.
         """
-        wanted = 1 if is_reorg_topic(topic) else self.partitions
+        found = None
         try:
             found = await self.client.find_stream(topic)
         except RequestRefused:
             # A node without `node/stream_list/1` cannot list its streams.
-            found = None
-        partitions = wanted if found is None else len(found.partitions)
-        return (await self.client.create_partitioned(topic, partitions)).partitions
+            creates = True
+        there = () if found is None else found.partitions
+        if not creates:
+            return there
+        wanted = len(there) or (1 if is_reorg_topic(topic) else self.partitions)
+        return (await self.client.create_partitioned(topic, wanted)).partitions
 
     def _follow_growth(self, topic: str) -> None:
         """Forgets the publishers of a topic that has more partitions by now: a key belongs to another one then."""
@@ -191,7 +194,7 @@ class StreamTransport:
             self._watches[topic].poll()
 
     async def _open_publishers(self, topic: str) -> list[Publisher]:
-        streams = await self._open(topic)
+        streams = await self._find(topic, creates=True)
         # Another task may have opened the topic meanwhile; then its publishers are used, so that order is kept.
         if topic not in self._publishers:
             self._publishers[topic] = [stream.publisher(self._window, keep_failed=True) for stream in streams]
@@ -211,6 +214,7 @@ class StreamReceiver:
 
     def __init__(
         self,
+        session: Session,
         starts: Sequence[tuple[Stream, int]],
         created: Mapping[str, int],
         *,
@@ -223,7 +227,8 @@ class StreamReceiver:
         self._stop_at_end = stop_at_end
         self._page_messages = page_messages
         self._on_hole = on_hole
-        self._pages = Merge(starts[0][0].session.shell) if starts else None
+        self._session = session
+        self._pages = Merge(session.shell)
         self._next: dict[Reader, int] = {}
         self._streams: dict[Reader, Stream] = {}
         self._watches: list[PartitionWatch] = []
@@ -231,17 +236,17 @@ class StreamReceiver:
         for stream, offset in starts:
             self._read(stream, offset, created.get(source_of(stream.name, stream.partition), 0))
 
-    def watch(self, client: StreamClient, topic: str, partitions: int) -> None:
-        """Also reads partitions that the topic gets later. `partitions`: the number of partitions that it has."""
+    def watch(self, topic: str, partitions: int) -> None:
+        """Also reads partitions that the topic gets later. `partitions`: the number of partitions that it has, 0 if it
+        does not exist."""
 
         def grow(added: list[int]) -> None:
-            for handle in client.session.core.find_handles(topic, added):
-                self._read(Stream(client.session, handle), 0, 0)
+            for handle in self._session.core.find_handles(topic, added):
+                self._read(Stream(self._session, handle), 0, 0)
 
-        self._watches.append(PartitionWatch(client.session, topic, partitions, grow))
+        self._watches.append(PartitionWatch(self._session, topic, partitions, grow))
 
     def _read(self, stream: Stream, offset: int, created_us: int) -> None:
-        assert self._pages is not None
         reader = Reader(
             stream.session,
             stream.handle,
@@ -261,7 +266,7 @@ class StreamReceiver:
 
         Raises the client's errors, and `StreamRemade` if a stream was deleted and created again meanwhile.
         """
-        while self._pages is not None:
+        while True:
             for watch in self._watches:
                 watch.poll()
             for reader in self._next:
@@ -271,16 +276,17 @@ class StreamReceiver:
                 self._take(ready)
             if deliveries := self._merge.take(self._page_messages):
                 return deliveries
-            if not self._next:
-                break
-            ready = await self._pages.next_ready()
+            if not self._next and not self._watches:
+                return ()
+            due_s = min((watch.due_s for watch in self._watches), default=math.inf)
+            ready = await self._pages.next_ready(due_s - self._session.shell.now_s())
             if ready is not None:
                 self._take(ready)
-        return ()
 
     def close(self) -> None:
         for watch in self._watches:
             watch.stop()
+        self._watches.clear()
         for reader in list(self._streams):
             reader.stop()
         self._next.clear()
@@ -317,16 +323,21 @@ class StreamReceiver:
         if page.next_index is None:
             raise RequestRefused(f"the node does not answer node/stream_pull/1, without which {source} has no keys")
         self.ends[source] = page.next_index
-        if page.next_index < expected:
-            raise PositionBeyondEnd(
-                f"the position of {source} is {expected}, and the stream ends at {page.next_index}: it has lost "
-                "messages or was made again; forget the saved position to begin anew"
-            )
+        _check_end(source, expected, page.next_index)
         if page.messages:
             for first_missing, next_there in find_holes(page.messages, expected):
                 self.holes += next_there - first_missing
                 if self._on_hole is not None:
                     self._on_hole(source, first_missing, next_there)
+
+
+def _check_end(source: str, offset: int, end: int) -> None:
+    """Raises `PositionBeyondEnd` if the partition ends before the offset from which it shall be read."""
+    if end < offset:
+        raise PositionBeyondEnd(
+            f"the position of {source} is {offset}, and the stream ends at {end}: it has lost messages or was made "
+            "again; forget the saved position to begin anew"
+        )
 
 
 async def _all_confirmed(sent: Sequence[tuple[Publisher, Push]]) -> None:

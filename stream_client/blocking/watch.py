@@ -16,13 +16,15 @@ from stream_service.extensions import LIST, ListRequest, ListResponse, StreamKey
 
 WATCH_S = 5.0
 """The interval between two questions whether a stream has more partitions, in seconds."""
+ABSENT_S = 1.0
+"""The interval between two questions whether a stream exists by now, in seconds."""
 PARTITIONS_MAX = 4_096
 
 
 class PartitionWatch:
     """Asks whether a stream has more partitions than are known. It asks only while its user calls `poll`.
 
-    known: the number of partitions that are known.
+    known: the number of partitions that are known; 0 if the stream does not exist.
     on_more: called with the numbers of partitions that were added, in order.
     """
 
@@ -31,7 +33,8 @@ class PartitionWatch:
         self._name = name
         self._known = known
         self._on_more = on_more
-        self._due_s = session.shell.now_s() + WATCH_S
+        self._due_s = 0.0
+        self._wait()
         self._cancel: Callable[[], None] | None = None
 
     @property
@@ -41,10 +44,9 @@ class PartitionWatch:
 
     def poll(self) -> None:
         """Ask, if the interval is over. Does not wait. A program calls it often."""
-        now_s = self._session.shell.now_s()
-        if now_s < self._due_s:
+        if self._session.shell.now_s() < self._due_s:
             return
-        self._due_s = now_s + WATCH_S
+        self._wait()
         self.stop()
         # The partitions of one stream are listed in order, those of longer names with the same beginning behind them.
         after = StreamKey(self._name, self._known - 1) if self._known else None
@@ -56,6 +58,9 @@ class PartitionWatch:
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
             cancel()
+
+    def _wait(self) -> None:
+        self._due_s = self._session.shell.now_s() + (WATCH_S if self._known else ABSENT_S)
 
     def _answered(self, answer: ListResponse | ClientError) -> None:
         self._cancel = None

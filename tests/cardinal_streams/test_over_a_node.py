@@ -28,7 +28,7 @@ from tests.cardinal_streams.chains import (
 )
 from tests.cardinal_streams.helpers import payload
 from tests.cardinal_streams.world import GENESIS
-from tests.support.served import PATIENCE_S
+from tests.support.served import PATIENCE_S, wait_until
 
 
 class TestChain:
@@ -43,21 +43,30 @@ class TestChain:
         for block in OLD:
             assert ledger.batches[block.payload.hash].values == values_of(block)
 
-    async def test_it_is_followed(self, tmp_path: Path) -> None:
-        """Goal: a consumer that is there first gets every block soon after it was sent."""
+    @pytest.mark.parametrize("there", [(), ("default",)])
+    async def test_a_consumer_waits_for_its_topics(self, tmp_path: Path, there: tuple[str, ...]) -> None:
+        """Goal: a consumer that is there first makes no topics, and gets every block soon after it was sent.
+
+        Method: the producer chooses another number of partitions; its client lists what there is before and after."""
         ledger = Ledger()
-        async with (
-            served_transport(tmp_path) as (_, transport),
-            consume(EVERYTHING, transport, checkpoint=GENESIS) as updates,
-            publish(EVERYTHING, transport) as publisher,
-        ):
-            for block in OLD:
-                await publisher.send([block])
-                with trio.fail_after(PATIENCE_S):
-                    update = await anext(updates)
-                ledger.apply(update)
-                update.done()
+        async with served_transport(tmp_path) as (running, transport), transport_to(running.address, 2) as other:
+            for topic in there:
+                await other.client.create_partitioned(topic, 2)
+            async with (
+                consume(EVERYTHING, transport, checkpoint=GENESIS) as updates,
+                publish(EVERYTHING, other) as publisher,
+            ):
+                await wait_until(updates._feeds.receivers)
+                assert {each.stream_name async for each in other.client.list_streams()} == set(there)
+                for block in OLD:
+                    await publisher.send([block])
+                    with trio.fail_after(PATIENCE_S):
+                        update = await anext(updates)
+                    ledger.apply(update)
+                    update.done()
+                ends = await other.ends(EVERYTHING.topics)
         assert ledger.hashes == hashes(OLD)
+        assert sorted(ends) == sorted(f"{topic}:{n}" for topic in EVERYTHING.topics for n in range(2))
 
     async def test_keys_spread_over_the_partitions(self, tmp_path: Path) -> None:
         many = blocks_of("o", "g", 1, 60)
@@ -107,6 +116,10 @@ class TestChain:
 
     async def test_a_stream_that_was_made_again_is_told(self, tmp_path: Path) -> None:
         async with served_transport(tmp_path, partitions=1) as (_, transport):
+            with pytest.raises(PositionBeyondEnd, match="position of ta:0 is 5"):
+                async with transport.subscribe(["ta"], {"ta:0": 5}):
+                    pass
+            await transport.client.create("ta")
             async with transport.subscribe(["ta"], {"ta:0": 5}) as receiver:
                 with pytest.raises(PositionBeyondEnd, match="position of ta:0 is 5"):
                     await receiver.receive_some()

@@ -37,6 +37,7 @@ LARGE: dict[str, str] = {
     "stream_node/cli/cardinal.py::consume": "half of it is the signature, which is the list of the command's options",
     "stream_node/cli/export_options.py::settings_of": "half of it is the signature, which is the list of the options",
     "stream_node/cli/consume.py::consume": "half of it is the signature, which is the list of the command's options",
+    "cardinal_streams/transports/stream_transport.py": "one transport: sending and reading find the same streams",
     "cardinal_streams/machines/chain_order_machine.py": "one table of places, and what each does to the chain",
     "cardinal_streams/machines/reassembly_machine.py": "one machine: its table, and what it drops and reads again",
     "cardinal_streams/machines/consumer_machine.py": "one machine: each message, each step of a reorg, the checkpoint",
