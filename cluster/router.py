@@ -164,6 +164,9 @@ class Router:
                     self._route(shard, self._envelopes.wrap(shard, asked))
         return True
 
+    def is_member(self, connection: Address) -> bool:
+        return self.proofs.is_member(connection)
+
     # What the member tells.
 
     @property

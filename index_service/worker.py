@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 import structlog
@@ -61,7 +62,7 @@ from ockam.elsewhere import Elsewhere
 from ockam.log_rate import LogRate
 from ockam.message import Message, Origin, reply_to
 from ockam.node import Node
-from ockam.pages import PageMissing, join_pages, read_pages
+from ockam.pages import ask_all, join_pages
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageClosed, StorageError
@@ -351,25 +352,19 @@ class IndexWorker(Worker):
 
     def _list(self, message: Message, request: PositionsRequest) -> None:
         service = self._service
-        if service.elsewhere is not None and message.onward_route[0] != PART_ADDRESS:
-            # Other nodes may have positions in databases of their own.
-            asked = Message((PART_ADDRESS,), (), message.payload, message.origin)
-            joined = self.context.guard(lambda found: self._join_lists(message, request, found))
-            if service.elsewhere.ask_all(asked, joined):
-                return
+        protocol = protocol_of_list(message)
+        # Other nodes may have positions in databases of their own.
+        joined = partial(self._join_lists, message, request)
+        if ask_all(self, service.elsewhere, PART_ADDRESS, message, protocol, joined):
+            return
         if service.lists_waiting >= LISTS_WAITING_MAX:
             raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
         listed = self.context.guard(lambda operation: self._listed(message, operation))
         service.storage.submit_read(ListPositions(request, min(request.limit, PAGE_POSITIONS_MAX), on_done=listed))
         service.lists_waiting += 1
 
-    def _join_lists(self, message: Message, request: PositionsRequest, found: list[bytes] | None) -> None:
-        """Answers a list request with the answers of all nodes. None: a node did not answer."""
-        try:
-            pages = read_pages(protocol_of_list(message), found, "positions")
-        except PageMissing as error:
-            self.reply(message, failed_payload(str(error)))
-            return
+    def _join_lists(self, message: Message, request: PositionsRequest, pages: list[Any]) -> None:
+        """Answers a list request with the answers of all nodes."""
         positions, more = join_pages(
             [(page.positions, page.more) for page in pages],
             lambda row: (row.client_id, row.stream_name, row.partition),

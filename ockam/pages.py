@@ -1,32 +1,51 @@
-"""Joins the pages of one list that several nodes have in parts."""
+"""Asks all nodes for what each has a part of, and joins the pages of their lists."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ockam.protocol import Protocol, ProtocolError
+from ockam.address import Address
+from ockam.elsewhere import Elsewhere
+from ockam.message import Message
+from ockam.protocol import Protocol, ProtocolError, failed_payload
+from ockam.worker import Worker
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
-class PageMissing(Exception):
-    """Error: a node has not sent its page of a list. The text is for the one who asked for the list."""
+def ask_all(
+    worker: Worker,
+    elsewhere: Elsewhere | None,
+    part: Address,
+    message: Message,
+    protocol: Protocol[Any, A],
+    on_answers: Callable[[list[A]], None],
+) -> bool:
+    """Sends a request that one worker of this node has got to all nodes with streams in a database of their own.
 
-
-def read_pages(protocol: Protocol[Any, A], payloads: Sequence[bytes] | None, what: str) -> list[A]:
-    """Returns the answers of all nodes to one list request.
-
-    payloads: None if a node did not answer. what: the name of the list, for the error. Raises PageMissing.
+    elsewhere: None without other nodes. part: the address at which the worker answers for its own node only.
+    on_answers: called with the answers of all, also of this node. If a node does not answer, or with an error, the
+    sender gets an error instead.
+    Returns False, and does nothing, if this node answers alone.
     """
-    if payloads is None:
-        raise PageMissing("a worker of this node does not answer; ask again")
-    try:
-        return [protocol.decode_response(payload) for payload in payloads]
-    except ProtocolError as error:
-        # One of them has answered with an error.
-        raise PageMissing(f"the {what} of a worker cannot be listed: {error}") from error
+    if elsewhere is None or message.onward_route[0] == part:
+        return False
+
+    def joined(payloads: list[bytes] | None) -> None:
+        if payloads is None:
+            worker.reply(message, failed_payload("a worker of this node does not answer; ask again"))
+            return
+        try:
+            answers = [protocol.decode_response(payload) for payload in payloads]
+        except ProtocolError as error:
+            worker.reply(message, failed_payload(f"a worker of this node has answered with an error: {error}"))
+        else:
+            on_answers(answers)
+
+    asked = Message((part,), (), message.payload, message.origin)
+    return elsewhere.ask_all(asked, worker.context.guard(joined))
 
 
 def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any], limit: int) -> tuple[list[T], bool]:

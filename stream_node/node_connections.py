@@ -1,4 +1,5 @@
-"""The service `node_connections`: lists the open connections of a node with their bytes, and closes some.
+"""The service `node_connections`: lists the open connections of a node with their bytes, and closes some. Workers with
+a database each answer together; members of a cluster, each for itself.
 
 node/connections/1
   request   { request_id: uint  limit: uint }
@@ -11,18 +12,23 @@ node/connections_close/1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import nsmallest
 
 import msgspec
 import structlog
 import trio
+from msgspec.structs import astuple
 
 import bare
 from access.audit_lines import Entry
 from access.rights import EVERY_NAME, Demand, Right
 from ockam.address import local
 from ockam.connection import Connection
+from ockam.elsewhere import Elsewhere
 from ockam.message import Message
+from ockam.pages import ask_all
 from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.tcp import TcpTransport
 from ockam.tcp_statistics import Traffic
@@ -31,6 +37,8 @@ from ockam.worker import Worker
 from stream_node.parts import NodeParts
 
 ADDRESS = "node_connections"
+PART_ADDRESS = local("node_connections_part")
+"""The address at which one worker of several tells its part."""
 LISTED_MAX = 1_000
 """The largest number of connections, and of identities, in an answer."""
 CLOSED = "closed_by_operator"
@@ -122,23 +130,35 @@ CLOSE = Protocol("node/connections_close/1", CloseRequest, CloseResponse)
 class NodeConnectionsService(Worker):
     """The worker that answers at `node_connections`."""
 
-    def __init__(self, tcp: TcpTransport, note: Callable[[Entry], None]) -> None:
+    def __init__(self, tcp: TcpTransport, elsewhere: Elsewhere | None, note: Callable[[Entry], None]) -> None:
         """note: writes a line to the audit log."""
         self._tcp = tcp
+        self._elsewhere = elsewhere
         self._note = note
 
     def handle(self, message: Message) -> None:
         try:
             if CLOSE.is_in(message.payload):
                 request = CLOSE.decode_request(message.payload)
-                response = CloseResponse(request.request_id, self._close(message, request.who))
-                self.reply(message, CLOSE.encode_response(response))
+                closed = partial(self._closed, message, request)
+                if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CLOSE, closed):
+                    closed([CloseResponse(request.request_id, self._close(message, request.who))])
                 return
             asked = CONNECTIONS.decode_request(message.payload)
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
-        self.reply(message, CONNECTIONS.encode_response(list_connections(self._tcp, asked.request_id, asked.limit)))
+        listed = partial(self._listed, message, asked)
+        if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CONNECTIONS, listed):
+            listed([list_connections(self._tcp, self._is_link)])
+
+    def _listed(self, message: Message, asked: ConnectionsRequest, found: Sequence[ConnectionsResponse]) -> None:
+        joined = join_connections(found, asked.request_id, asked.limit)
+        self.reply(message, CONNECTIONS.encode_response(joined))
+
+    def _closed(self, message: Message, request: CloseRequest, found: Sequence[CloseResponse]) -> None:
+        closed = sum(each.closed for each in found)
+        self.reply(message, CLOSE.encode_response(CloseResponse(request.request_id, closed)))
 
     def demand(self, message: Message) -> Demand:
         """Returns the rights of which the sender of this message needs one, see `access.authorizer.Guarded`."""
@@ -150,27 +170,33 @@ class NodeConnectionsService(Worker):
 
     def _close(self, message: Message, who: str) -> int:
         """Closes connections, and notes in both logs who has closed whose."""
-        asking = message.return_route[:1]
 
         def is_meant(connection: Connection) -> bool:
             party = party_key(connection.identity, connection.peer)
             is_named = who in (connection.peer, str(connection.identity), party)
-            return is_named and (connection.own_address,) != asking and connection.link is None
+            # Another worker knows the connection by which the request came by its peer only.
+            return is_named and connection.peer != message.origin.peer and not self._is_link(connection)
 
         gone = self._tcp.close_connections(is_meant, CLOSED)
-        logger.info("connections_closed", of=who, closed=len(gone), **message.origin.who)
-        whose = ", ".join(sorted({f"{each.peer} ({each.identity})" for each in gone})) or "none"
-        self._note(
-            Entry("connections_closed", str(message.origin.identity), message.origin.peer, name=who, reason=whose)
-        )
+        if gone:
+            logger.info("connections_closed", of=who, closed=len(gone), **message.origin.who)
+            whose = ", ".join(sorted({f"{each.peer} ({each.identity})" for each in gone}))
+            self._note(
+                Entry("connections_closed", str(message.origin.identity), message.origin.peer, name=who, reason=whose)
+            )
         return len(gone)
 
+    def _is_link(self, connection: Connection) -> bool:
+        """Whether a connection is between two members of a cluster, or two workers. Clients of both use it."""
+        is_theirs = self._elsewhere is not None and self._elsewhere.is_member(connection.own_address)
+        return is_theirs or connection.link is not None
 
-def list_connections(tcp: TcpTransport, request_id: int, limit: int) -> ConnectionsResponse:
+
+def list_connections(tcp: TcpTransport, is_link: Callable[[Connection], bool]) -> ConnectionsResponse:
     """Returns the connections and the identities that send and receive most, at most LISTED_MAX of each."""
     now_s, found = trio.current_time(), list[OpenConnection]()
     rates: dict[str, list[float]] = {}
-    for connection in tcp.connections:
+    for connection in (each for each in tcp.connections if not is_link(each)):
         each = connection.statistics()
         age_s, received_s, sent_s = tcp.rates.find(connection, now_s)
         moved = each.received, each.received_bytes, each.sent, each.sent_bytes
@@ -189,9 +215,25 @@ def list_connections(tcp: TcpTransport, request_id: int, limit: int) -> Connecti
             )
         )
     parties = [_party(name, traffic, *rates.get(name, (0, 0.0, 0.0))) for name, traffic in tcp.traffic().items()]
-    most = min(limit, LISTED_MAX)
     return ConnectionsResponse(
-        request_id, len(found), sorted(found, key=_busiest)[:most], sorted(parties, key=_busiest)[:most]
+        0, len(found), nsmallest(LISTED_MAX, found, _busiest), nsmallest(LISTED_MAX, parties, _busiest)
+    )
+
+
+def join_connections(found: Sequence[ConnectionsResponse], request_id: int, limit: int) -> ConnectionsResponse:
+    """Joins what the workers of a node have answered. limit: the most connections, and identities, of the answer."""
+    parties: dict[str, PartyTraffic] = {}
+    for each in (party for part in found for party in part.parties):
+        same = parties.setdefault(each.party, each)
+        if same is not each:
+            figures = zip(astuple(same)[1:], astuple(each)[1:], strict=True)
+            parties[each.party] = PartyTraffic(each.party, *map(sum, figures))
+    connections = [each for part in found for each in part.connections]
+    return ConnectionsResponse(
+        request_id,
+        sum(each.total for each in found),
+        nsmallest(limit, connections, _busiest),
+        nsmallest(limit, parties.values(), _busiest),
     )
 
 
@@ -211,4 +253,5 @@ def register_connections(parts: NodeParts) -> None:
         if parts.authorizer is not None:
             parts.authorizer.audit.note(entry)
 
-    parts.node.register([local(ADDRESS)], lambda: NodeConnectionsService(parts.tcp, note))
+    addresses = [local(ADDRESS), PART_ADDRESS]
+    parts.node.register(addresses, lambda: NodeConnectionsService(parts.tcp, parts.elsewhere, note))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from access.authorizer import Authorizer
 from ockam.authenticator import Authenticator
+from ockam.elsewhere import Elsewhere
 from ockam.node import Node
 from ockam.tcp import TcpTransport
 from ockam.tls import ServerTls
@@ -44,6 +45,7 @@ class NodeParts:
     config: the settings in force.
     tls: the TLS of the listeners; None: peers connect without TLS.
     statistics: returns the present statistics of all parts.
+    elsewhere: the other nodes of the cluster, or the other workers of the node; None without.
     find_troubles: returns what is wrong now. None without HTTP, where nothing looks for it.
     """
 
@@ -57,4 +59,5 @@ class NodeParts:
     tls: ServerTls | None
     statistics: Callable[[], ServerStatistics]
     condition: NodeCondition
+    elsewhere: Elsewhere | None = None
     find_troubles: Callable[[], Awaitable[Troubles]] | None = None

@@ -163,6 +163,7 @@ class Server:
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
                     if is_member:
                         self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place)
+                    elsewhere = None if self._cluster is None else self._cluster.router
                     services = Services(
                         node,
                         runner,
@@ -171,7 +172,7 @@ class Server:
                         known_time=read_known(folder, newest_us, wall_clock_us()),
                         note_offset=partial(write_note, folder),
                         tracing=self._tracing,
-                        elsewhere=None if self._cluster is None else self._cluster.router,
+                        elsewhere=elsewhere,
                     )
                     services.start(stored)
                     channels = start_channels(node, nursery, config, self._access)
@@ -187,6 +188,7 @@ class Server:
                         tls=tls,
                         statistics=self.statistics,
                         condition=self.condition,
+                        elsewhere=elsewhere,
                     )
                     register_status(parts, wall_clock_us, program_version(), nursery)
                     register_connections(parts)

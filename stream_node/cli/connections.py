@@ -38,7 +38,7 @@ def connections(
     connections. In and out are as the node sees them; rates are those of the last 10 to 20 seconds.
 
     With --close, end connections in place of that. A client connects again, so revoke its token or change its rules
-    first. With several workers, each process of the node has connections of its own.
+    first. Connections between the workers of a node, or the members of a cluster, are left out.
 
     Example: stream-node connections --limit 5
 

@@ -7,6 +7,7 @@ client. The answer is called Init, and its return route is the address of the st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
@@ -15,7 +16,7 @@ from ockam.address import Address, local
 from ockam.errors import AddressInUse
 from ockam.gate import DENIED
 from ockam.message import Message
-from ockam.pages import PageMissing, join_pages, read_pages
+from ockam.pages import ask_all, join_pages
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
@@ -209,12 +210,10 @@ class ServiceWorker(Worker):
 
     def _list(self, message: Message) -> None:
         request = LIST.decode_request(message.payload)
-        elsewhere = self._directory.elsewhere
-        if elsewhere is not None and message.onward_route[0] != PART_ADDRESS:
-            # Other nodes may have streams in databases of their own.
-            asked = Message((PART_ADDRESS,), (), message.payload, message.origin)
-            if elsewhere.ask_all(asked, self.context.guard(lambda found: self._join_lists(message, request, found))):
-                return
+        # Other nodes may have streams in databases of their own.
+        joined = partial(self._join_lists, message, request)
+        if ask_all(self, self._directory.elsewhere, PART_ADDRESS, message, LIST, joined):
+            return
         after = (request.after.stream_name, request.after.partition) if request.after is not None else None
         self._list_after(message, request, after)
 
@@ -228,13 +227,8 @@ class ServiceWorker(Worker):
         address, epoch = ("", 0) if elsewhere is None else elsewhere.owner_of(stream)
         self.reply(message, WHERE.encode_response(WhereResponse(request.request_id, address, epoch)))
 
-    def _join_lists(self, message: Message, request: ListRequest, found: list[bytes] | None) -> None:
-        """Answers a list request with the answers of all nodes. None: a node did not answer."""
-        try:
-            pages = read_pages(LIST, found, "streams")
-        except PageMissing as error:
-            self.reply(message, failed_payload(str(error)))
-            return
+    def _join_lists(self, message: Message, request: ListRequest, pages: list[ListResponse]) -> None:
+        """Answers a list request with the answers of all nodes."""
         infos, more = join_pages(
             [(page.streams, page.more) for page in pages],
             lambda info: (info.stream_name, info.partition),

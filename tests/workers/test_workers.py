@@ -19,11 +19,19 @@ import pytest
 
 from block_node.protocol_reading import STATUS, StatusRequest
 from stream_client import ClientError, ConnectionLost, blocking
+from stream_node.node_connections import (
+    ADDRESS,
+    CLOSE,
+    CONNECTIONS,
+    CloseRequest,
+    ConnectionsRequest,
+    ConnectionsResponse,
+)
 from stream_node.process import NodeNotStarted, NodeProcess
 
 WORKERS = 3
 STREAMS = 12
-CONNECTIONS = 12
+CLIENTS = 12
 """So many connections reach all workers, but for one time in forty."""
 PATIENCE_S = 60.0
 
@@ -65,7 +73,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 def test_every_connection_reaches_every_stream(node: NodeProcess, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        clients = [stack.enter_context(blocking.connect(node.address)) for _ in range(CONNECTIONS)]
+        clients = [stack.enter_context(blocking.connect(node.address)) for _ in range(CLIENTS)]
         for number, client in enumerate(clients):
             for name in (f"s{each}" for each in range(STREAMS)):
                 stream = client.create(name)
@@ -80,7 +88,7 @@ def test_every_connection_reaches_every_stream(node: NodeProcess, tmp_path: Path
             found = [(row.client_id, row.index) for row in blocking.list_positions(client)]
             assert found == sorted((f"reader{each}", each) for each in range(number + 1))
         messages = [message.data for message in clients[0].get_stream("s1").partitions[0].pull(index=0)]
-        assert messages == [b"%d" % number for number in range(CONNECTIONS)]
+        assert messages == [b"%d" % number for number in range(CLIENTS)]
     assert node.stop() == 0
     # Every worker has some of the streams, none has one of another.
     by_worker = [
@@ -110,6 +118,44 @@ def test_a_client_learns_who_serves_a_stream_and_goes_there(shared_node: NodePro
                     assert direct.find_owner(f"s{number}") is None
                     assert direct.create(f"s{number}").push(b"second") == 1
         assert {client.find_owner(f"s{number}") is None for number in range(STREAMS)} == {True, False}
+
+
+def test_one_answer_tells_the_connections_of_all_workers_and_closes_them(shared_node: NodeProcess) -> None:
+    """The kernel says who is connected to the node. The connection that asks stays, and so do those between the
+    workers: a client reaches every stream through them."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(blocking.connect(shared_node.address)) for _ in range(CLIENTS)]
+        for client in clients:
+            client.create("told").push(bytes(10_000))
+        asked = clients[0].session
+
+        def tell() -> ConnectionsResponse:
+            return asked.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, 1_000))
+
+        # The node may still be closing connections of the tests before.
+        wait_for(lambda: {each.peer for each in tell().connections} == peers_of(shared_node))
+        found = tell()
+        assert found.total == len(found.connections) == CLIENTS
+        (party,) = found.parties
+        assert (party.party, party.connections) == ("anonymous:127.0.0.1", CLIENTS)
+        assert all(10_000 < each.received_bytes < 11_000 for each in found.connections)
+        fewer = asked.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, 2))
+        assert (fewer.total, len(fewer.connections)) == (CLIENTS, 2)
+        assert asked.ask(ADDRESS, CLOSE, CloseRequest(0, "anonymous:127.0.0.1")).closed == CLIENTS - 1
+        wait_for(lambda: len(peers_of(shared_node)) < CLIENTS)
+        assert asked.ask(ADDRESS, CLOSE, CloseRequest(0, "token:nobody")).closed == 0
+        for number in range(STREAMS):
+            clients[0].create(f"s{number}").push(b"x")
+
+
+def peers_of(node: NodeProcess) -> set[str]:
+    """The `host:port` of everybody who is connected to the address of a node, as the kernel tells it."""
+    port, found = int(node.address.rpartition(":")[2]), set[str]()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        local, remote, state = line.split()[1:4]
+        if int(local.partition(":")[2], 16) == port and state == "01":
+            found.add(f"127.0.0.1:{int(remote.partition(':')[2], 16)}")
+    return found
 
 
 def test_a_worker_that_is_killed_comes_back_with_everything_confirmed(node: NodeProcess) -> None:
@@ -176,7 +222,7 @@ def test_a_wrong_setting_ends_all_workers_with_its_reason(tmp_path: Path) -> Non
 
 def test_the_block_node_answers_on_every_connection(shared_node: NodeProcess) -> None:
     """One worker has the block node, and the others send its requests there."""
-    for _ in range(CONNECTIONS):
+    for _ in range(CLIENTS):
         with blocking.connect(shared_node.address) as client:
             found = client.session.ask("block_status", STATUS, StatusRequest(0, True))
             assert found.next_expected == 0
