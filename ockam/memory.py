@@ -104,8 +104,11 @@ class Holdings:
         memory.unread_bytes += unread_bytes - self.unread_bytes
         if (unread_bytes > 0) != (self.unread_bytes > 0):
             memory.behind += 1 if unread_bytes else -1
+        has_shrunk = unread_bytes < self.unread_bytes
         self.header_bytes, self.unread_bytes = header_bytes, unread_bytes
         self._sum()
+        if has_shrunk and memory.rooms:
+            memory.grant_rooms()
 
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
         """Counts the memory of a pull that waits for a message.
@@ -148,6 +151,17 @@ class Holdings:
         self._memory.parked_bytes += change_bytes
         self.parked_bytes += change_bytes
         self._sum()
+
+    def reserve(self, size_bytes: int, backlog_bytes_max: int, tell: Callable[[], None]) -> Room:
+        """Asks for room for one large answer to the peer, of at most this size.
+
+        backlog_bytes_max: the room comes only while the peer has at most this many bytes of unread answers.
+        tell: called once when the room has come, perhaps at once, or in the middle of a send.
+        """
+        room = Room(self._memory, self, size_bytes, backlog_bytes_max, tell)
+        self._memory.rooms[room] = None
+        self._memory.grant_rooms()
+        return room
 
     def tell_taken(self) -> None:
         """Calls every watcher with False, because the peer has taken enough answers to get more."""
@@ -200,6 +214,25 @@ class Holdings:
         self.end()
 
 
+class Room(msgspec.Struct, eq=False):
+    """The room for one large answer, from before its messages are read until they count as unread.
+
+    The parameters are those of `Holdings.reserve`. has_come: whether the room may be used.
+    """
+
+    memory: PeerMemory
+    holdings: Holdings
+    size_bytes: int
+    backlog_bytes_max: int
+    tell: Callable[[], None]
+    has_come: bool = False
+
+    def end(self) -> None:
+        """Gives the room back, or waits for it no longer. Safe to repeat."""
+        if self.memory.rooms.pop(self, self) is None:
+            self.memory.grant_rooms()
+
+
 class PeerMemory:
     """The memory for all connections of a node, kept below a limit.
 
@@ -210,6 +243,7 @@ class PeerMemory:
 
     Invariant: after every change `size_bytes` is at most `bytes_max`, apart from bytes that are being sent at the time.
     `behind` is the number of connections with unread answers. `holders` are the connections with any counted memory.
+    `rooms` are the rooms for large answers that are used or waited for, in the order in which they were asked for.
     """
 
     def __init__(
@@ -223,6 +257,7 @@ class PeerMemory:
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0
         self.behind = 0
         self.holders: dict[Holdings, None] = {}
+        self.rooms: dict[Room, None] = {}
         self._forgotten = self._given_up = self._closed = 0
         self._making_room = False
 
@@ -239,6 +274,25 @@ class PeerMemory:
         if self.unread_bytes * 2 <= self.bytes_max:
             return most_bytes
         return min(most_bytes, max(SHARE_BYTES_MIN, self.bytes_max // (2 * max(1, self.behind))))
+
+    def grant_rooms(self) -> None:
+        """Grants the rooms that were asked for, oldest first, while they and all unread answers are within the limit.
+
+        A connection has one room at a time, and gets none while it does not take its answers. If no answer is unread,
+        one room is granted in any case."""
+        granted = [room for room in self.rooms if room.has_come]
+        used_bytes = self.unread_bytes + sum(room.size_bytes for room in granted)
+        busy = {room.holdings for room in granted}
+        for room in list(self.rooms):
+            holdings = room.holdings
+            if room.has_come or holdings in busy or holdings.unread_bytes > room.backlog_bytes_max:
+                continue
+            used_bytes += room.size_bytes
+            if used_bytes > max(self.bytes_max, room.size_bytes):
+                return
+            busy.add(holdings)
+            room.has_come = True
+            room.tell()
 
     def change_limit(self, bytes_max: int) -> None:
         """Changes the limit, and frees memory if more is used."""

@@ -145,6 +145,8 @@ class WritingThread(threading.Thread):
                 if batch:
                     self._write(batch)
                     self._post(batch)
+                # The thread may sleep for long, so it must not keep megabytes in memory that are stored.
+                batch = []
                 # Copy the log after the batch is posted, so that no confirm waits for the copy.
                 if self.failure is None and not stopping:
                     self.failure = self.upkeep.after_commit(self.commits, waiting=bool(self._queue), tight=self._tight)
@@ -233,7 +235,8 @@ class ReadingThread(threading.Thread):
         self._post = post
 
     def run(self) -> None:
-        while (operation := self._queue.get()) is not None:
+        operation = self._queue.get()
+        while operation is not None:
             try:
                 apply_read(self._session, operation)
             except BaseException as error:
@@ -242,6 +245,9 @@ class ReadingThread(threading.Thread):
                 logger.critical("read_failed", reason=str(error))
             self.operations += 1
             self._post([operation])
+            # The thread may sleep for long, so it must not keep a page in memory that is answered.
+            del operation
+            operation = self._queue.get()
         _close_session(self._session)
 
 

@@ -215,7 +215,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peer_memory_bytes_max: MemoryBytes = MEMORY_BYTES_MAX
     """The maximum memory for all peers together: for answers not yet sent, waiting pulls, remembered routes, and what
     HTTP requests hold. If it is exceeded, the node first limits the peer that uses most. In a memory limit (cgroup)
-    below 1 GiB for each worker, this is at most a sixteenth of the limit."""
+    below 1 GiB for each worker, this is at most an eighth of the limit."""
     streams_max: Count = 100_000
     """The maximum number of partitions of all streams together."""
     partitions_max: Count = 4_096

@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from storage.sqlite.freed_memory import return_freed
 from stream_node.config import Config
 
 SUITED_BYTES = 1024 * 1024 * 1024
 """With at least this much memory, the settings hold as they are."""
-PEER_SHARE, IN_FLIGHT_SHARE = 16, 32
-"""The parts of a smaller limit that all clients together, and the requests of one client, may use. A request takes
-several times its size on its way to the disk, and Python and the caches take 80 MiB."""
+PEER_SHARE, IN_FLIGHT_SHARE, CACHE_SHARE = 8, 32, 16
+"""The parts of a smaller limit that all clients together, the requests of one client, and the page caches of SQLite may
+use. A request takes several times its size on its way to the disk, as an answer does, and Python takes 80 MiB."""
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 BYTES_MIN = 1024 * 1024
@@ -62,6 +63,8 @@ def bounded(config: Config, limit_bytes: int | None) -> Config:
     own_bytes = limit_bytes // config.workers
     peer_bytes = min(config.peer_memory_bytes_max, max(BYTES_MIN, own_bytes // PEER_SHARE))
     in_flight_bytes = min(config.identity_in_flight_bytes_max, max(BYTES_MIN, own_bytes // IN_FLIGHT_SHARE))
+    # The process itself changes, too: by default it keeps much of what it has freed.
+    return_freed(own_bytes // CACHE_SHARE)
     logger.info("memory_bounded", limit_bytes=limit_bytes, peer_bytes=peer_bytes, in_flight_bytes=in_flight_bytes)
     return msgspec.structs.replace(
         config,

@@ -105,6 +105,7 @@ class Page:
     - rich: whether the answer has keys and headers.
     - passes_over: whether the page skips messages at its start that are too large for the connection.
     - size_bytes: the size of the data that the request asks for, in bytes; None if it does not say.
+    - has_room: whether there is room in memory for a message of any size.
 
     These attributes are the result:
 
@@ -117,6 +118,7 @@ class Page:
         "bytes_max",
         "first_bytes_max",
         "found",
+        "has_room",
         "index",
         "limit",
         "passed_over",
@@ -133,6 +135,7 @@ class Page:
         self.size_bytes: int | None = None
         self.bytes_max = 0
         self.first_bytes_max = 0
+        self.has_room = False
         self.index = 0
         self.found: list[Record] | StorageError = []
         self.passes_over = False
@@ -144,9 +147,10 @@ class ReadPages(Operation):
 
     bytes_max: reading stops after the page with which the data of all pages has reached this size, in bytes.
     read: the number of pages read so far. The caller must request the remaining pages again.
+    needs_room: whether the next page begins with a message larger than `bytes_max`, for which it needs room.
     """
 
-    __slots__ = ("bytes_max", "pages", "read", "stream_id")
+    __slots__ = ("bytes_max", "needs_room", "pages", "read", "stream_id")
 
     def __init__(
         self, stream_id: int, pages: Sequence[Page], bytes_max: int, on_done: Callable[[ReadPages], None]
@@ -156,6 +160,7 @@ class ReadPages(Operation):
         self.pages = pages
         self.bytes_max = bytes_max
         self.read = 0
+        self.needs_room = False
 
     def apply(self, session: Session) -> None:
         self.read = 0
@@ -164,7 +169,11 @@ class ReadPages(Operation):
             try:
                 # A page that cannot be read gets its own error, so that the other pulls are still answered.
                 page.index = self._resolve(session, page.start)
-                page.found = self._read(session, page)
+                found = self._read(session, page)
+                if found is None:
+                    self.needs_room = True
+                    return
+                page.found = found
                 bytes_left -= data_bytes(page.found)
             except StorageError as error:
                 page.found = error
@@ -182,13 +191,17 @@ class ReadPages(Operation):
             return max(record.first_index, record.next_index - start.messages)
         return stored.first_index_at(session, record, start.time_us)
 
-    def _read(self, session: Session, page: Page) -> list[Record]:
+    def _read(self, session: Session, page: Page) -> list[Record] | None:
+        """Returns the messages of a page, or None if the page needs room for its first message."""
         read, index = session.log.read, page.index
-        found = read(self.stream_id, index, page.limit, page.bytes_max, first_bytes_max=page.first_bytes_max)
+        first_bytes_max = page.first_bytes_max if page.has_room else min(page.first_bytes_max, self.bytes_max)
+        found = read(self.stream_id, index, page.limit, page.bytes_max, first_bytes_max=first_bytes_max)
         # An empty page has three reasons: the limit is 0, the stream has no message there, or the first one is too
         # large.
         if found or not page.limit:
             return _checked(page, found)
+        if not page.has_room:
+            return None if index < session.log.get_stream(self.stream_id).next_index else []
         # Reading without the limit of the connection tells the last two reasons apart: it returns the message that is
         # too large, and `_checked` raises the error for it.
         if not page.passes_over:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ockam.memory import Room
 from ockam.message import Message, Origin, reply_to
 from ockam.protocol import error_payload
 from ockam.worker import Worker
@@ -22,7 +23,16 @@ from stream_service.extensions import FromIndex, MarkedPull, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
 from stream_service.operations import Page, ReadPages
 from stream_service.protocol import PullRequest
-from stream_service.workers.pull_machine import CLOSE, HOLD, RELEASE, TURN_CAME, TURN_YIELDED, PullMachine
+from stream_service.workers.pull_machine import (
+    CLOSE,
+    CLOSED,
+    HOLD,
+    READY,
+    RELEASE,
+    TURN_CAME,
+    TURN_YIELDED,
+    PullMachine,
+)
 from stream_service.workers.pull_pages import Pull, PullPages
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.tail_machine import Tail
@@ -42,6 +52,9 @@ class PullQueue:
 
     A read ends when it has the data of one full page, so that the answers to a thousand pulls are never in memory
     together. Pages in the tail (the newest messages of the stream, in memory) are not read from the disk.
+
+    A message larger than `pull_bytes_max` is read only when there is room for it in the memory for all peers
+    (`ockam.memory.Room`). Until then, the stream answers no pull.
 
     A rich pull (`node/stream_pull/1`) that finds no message may wait for one, as a long poll. A pull is blocked while
     its consumer has not taken earlier answers. Blocked pulls and long polls may wait long, so their memory is counted
@@ -68,6 +81,7 @@ class PullQueue:
         self._on_room = on_room
         self._machine: PullMachine[Pull] = PullMachine(_is_slow)
         self._timer_at_s = math.inf
+        self._room: Room | None = None
 
     def started(self) -> None:
         """Completes the initialization. Called when the worker has its address."""
@@ -160,6 +174,9 @@ class PullQueue:
                     self._worker.context.call_later(0.0, self._turn_came)
             elif pulls:
                 self._read(pulls)
+        # The pull that needed the room may have gone.
+        if self._machine.state is READY:
+            self._end_room()
 
     def _take(self) -> Sequence[Pull]:
         """Takes the next batch of pulls, and updates the memory counts of blocked pulls.
@@ -200,11 +217,13 @@ class PullQueue:
         self._machine.begin_read()
         for pull in pulls:
             self._pages.bound(pull)
+            pull.page.has_room = False
         pages, bytes_max = [pull.page for pull in pulls], self._services.limits.pull_bytes_max
-        answered = self._worker.context.guard(self._answered)
+        pages[0].has_room = self._room is not None
+        answered = self._worker.context.guard(partial(self._answered, pulls))
         self._services.storage.submit_read(ReadPages(self._bounds.stream_id, pages, bytes_max, on_done=answered))
 
-    def _answered(self, read: ReadPages) -> None:
+    def _answered(self, pulls: Sequence[Pull], read: ReadPages) -> None:
         """Called when a read has ended: sends the pages that were read. The pulls of the other pages wait again."""
         count = read.read
         if read.error is not None:
@@ -212,7 +231,28 @@ class PullQueue:
             for page in read.pages:
                 page.found = read.error
         self._finish(self._machine.end_read(count))
+        if self._room is not None:
+            # The answers count as unread only after they have reached their connections.
+            self._machine.note(TURN_YIELDED)
+            self._worker.context.call_later(0.0, self._room_used)
+        elif read.needs_room and self._machine.state is not CLOSED:
+            self._wait_room(pulls[count])
         self.go_on()
+
+    def _wait_room(self, pull: Pull) -> None:
+        """Answers no pull until there is room in memory for the message that this pull begins with."""
+        self._machine.note(TURN_YIELDED)
+        later = partial(self._worker.context.call_later, 0.0, self._turn_came)
+        self._room = pull.consumer.holdings.reserve(pull.page.first_bytes_max, BACKLOG_BYTES_MAX, later)
+
+    def _room_used(self) -> None:
+        self._end_room()
+        self._turn_came()
+
+    def _end_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.end()
 
     def _turn_came(self) -> None:
         self._machine.note(TURN_CAME)
@@ -328,6 +368,7 @@ class PullQueue:
     def _clear(self) -> tuple[list[Pull], list[Pull], list[Pull]]:
         """Removes and returns all waiting pulls, all blocked pulls and all long polls. Their memory is no longer
         counted."""
+        self._end_room()
         waiting, blocked, long_polls = self._machine.clear()
         for pull in long_polls:
             _unpark(pull)

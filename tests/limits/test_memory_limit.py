@@ -1,4 +1,5 @@
-"""Goal: a node in a small memory limit bounds itself, and is not killed by one client that pushes large messages.
+"""Goal: a node in a small memory limit bounds itself. It is not killed by one client that pushes large messages, or
+that asks for large messages and reads no answer.
 
 Method: the texts of both versions of cgroups; and a real cgroup of 256 MiB, the request of the manifest, where this
 machine lets one be made.
@@ -6,17 +7,26 @@ machine lets one be made.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
+import termios
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import trio
 
+from ockam.address import split_host_port
+from ockam.wire_head import HEAD
 from stream_client.blocking import connect
 from stream_node import memory_limit
 from stream_node.config import Config
 from stream_node.memory_limit import bounded, find_memory_limit
 from stream_node.process import NodeProcess
+from stream_service.protocol import PULL, PullRequest
+from tests.support.stream_peer import StreamPeer, stream_peer
 
 LIMIT_BYTES = 256 * 1024 * 1024
 
@@ -72,16 +82,64 @@ def cgroup() -> Iterator[Path]:
     made.rmdir()
 
 
-@pytest.mark.slow  # stores 120 MB within the limit
-def test_large_messages_of_one_client_do_not_kill_a_node_with_little_memory(tmp_path: Path, cgroup: Path) -> None:
+@pytest.fixture
+def limited(tmp_path: Path, cgroup: Path) -> Iterator[NodeProcess]:
+    """A node in this cgroup, which stops without an error."""
+
     class Limited(NodeProcess):
         def command(self) -> list[str]:
             return ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs; exec "$@"', "sh", *super().command()]
 
-    with Limited(tmp_path / "data") as node, connect(node.address) as client:
+    with Limited(tmp_path / "data") as node:
+        yield node
+        assert node.stop() == 0
+    assert "memory_bounded" in (tmp_path / "data.log").read_text()
+
+
+@pytest.mark.slow  # stores 120 MB within the limit
+def test_large_messages_of_one_client_do_not_kill_a_node_with_little_memory(limited: NodeProcess) -> None:
+    with connect(limited.address) as client:
         for number in range(2):
             with client.create("s").publisher() as publisher:
                 pushes = [publisher.push(bytes([number, each]) * 7_500_000) for each in range(4)]
             assert [push.index for push in pushes] == [4 * number + each for each in range(4)]
-        assert node.stop() == 0
-    assert "memory_bounded" in (tmp_path / "data.log").read_text()
+
+
+@pytest.mark.slow  # stores 60 MB, and sends 75 MB, within the limit
+async def test_a_client_that_reads_no_answers_does_not_kill_a_node_with_little_memory(limited: NodeProcess) -> None:
+    """Four connections of one client ask for four messages each, 240 MB in all, and read nothing.
+
+    Meanwhile a client at another address is served. When the first one is gone, a connection that reads gets each of
+    its messages whole."""
+    async with stream_peer(limited.address) as owner:
+        routes = [await owner.create(f"s{number}") for number in range(4)]
+        for number, route in enumerate(routes):
+            await owner.push(route, bytes([number]) * 15_000_000)
+        small = await owner.create("small")
+        await owner.push(small, b"small")
+        async with AsyncExitStack() as stack:
+            silent = []
+            for _ in range(4):
+                stream = await trio.open_tcp_stream(*split_host_port(limited.address), local_address="127.0.0.2")
+                silent.append(StreamPeer(await stack.enter_async_context(stream), HEAD))
+                await stream.send_all(HEAD.hello)
+            for peer in silent:
+                for number, route in enumerate(routes):
+                    await peer.send(route, PULL.encode_request(PullRequest(number, 0, 1)))
+            with trio.fail_after(30):
+                while not any(_waiting_bytes(peer.stream) > 100_000 for peer in silent):
+                    await trio.sleep(0.02)
+            for _ in range(100):
+                assert (await owner.pull(small, 0, 1)).messages[0].data == b"small"
+        async with stream_peer(limited.address) as reader:
+            for number, route in enumerate(routes):
+                await reader.send(route, PULL.encode_request(PullRequest(number, 0, 1)))
+            found = [PULL.decode_response((await reader.receive()).payload) for _ in routes]
+        assert {each.request_id: each.messages[0].data for each in found} == {
+            number: bytes([number]) * 15_000_000 for number in range(4)
+        }
+
+
+def _waiting_bytes(stream: trio.SocketStream) -> int:
+    """The bytes that the kernel has received and nobody has read."""
+    return int.from_bytes(fcntl.ioctl(stream.socket.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)

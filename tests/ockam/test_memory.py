@@ -93,6 +93,35 @@ def test_the_peer_with_most_unread_answers_is_closed_when_nothing_else_helps() -
     assert memory.size_bytes == 200
 
 
+def test_large_answers_wait_for_room_and_each_peer_has_one_at_a_time() -> None:
+    memory = PeerMemory(800)
+    slow, other = Held(memory), Held(memory)
+    told: list[str] = []
+    first = slow.holdings.reserve(400, 100, lambda: told.append("first"))
+    second = slow.holdings.reserve(400, 100, lambda: told.append("second"))
+    third = other.holdings.reserve(400, 100, lambda: told.append("third"))
+    fourth = Held(memory).holdings.reserve(400, 100, lambda: told.append("fourth"))
+    assert told == ["first", "third"]
+    slow.holdings.note(0, 400)
+    first.end()
+    assert told == ["first", "third"]
+    third.end()
+    assert told == ["first", "third", "fourth"]
+    fourth.end()
+    slow.holdings.note(0, 101)
+    assert not second.has_come
+    slow.holdings.note(0, 100)
+    assert told[3:] == ["second"]
+    second.end()
+    # What is larger than the whole bound comes alone, and the end of a connection frees its room.
+    huge = other.holdings.reserve(1_000, 100, lambda: told.append("huge"))
+    assert not huge.has_come
+    slow.holdings.end()
+    assert told[4:] == ["huge"]
+    huge.end()
+    assert not memory.rooms
+
+
 def test_under_pressure_each_has_its_share() -> None:
     memory = PeerMemory(16 * 1024 * KIB)
     most = 4 * 1024 * KIB

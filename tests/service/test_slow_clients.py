@@ -245,7 +245,7 @@ async def test_a_read_that_ends_after_its_stream_is_gone_leaves_nothing_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long poll that found nothing: it is answered, since a stream that is gone would keep it for ever."""
-    late: list[tuple[PullQueue, ReadPages]] = []
+    late: list[tuple[PullQueue, Sequence[Pull], ReadPages]] = []
     answered = PullQueue._answered
     monkeypatch.setattr(PullQueue, "_answered", lambda *given: late.append(given))
     async with served(tmp_path) as server:

@@ -8,7 +8,6 @@ next read then starts a new child.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrup
 from storage.sqlite.bulk.child import Answer, BulkChild
 from storage.sqlite.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
 from storage.sqlite.errors import storage_error
+from storage.sqlite.freed_memory import keep_freed
 
 BUSY_ROWS = 64
 """If the node has stored at least this many messages while a page was read, the thread pauses after the page.
@@ -35,8 +35,6 @@ bulk reads use a third of the time while the node is busy."""
 KEPT_BYTES = 64 * 1024 * 1024
 """The number of bytes of freed memory that the C library keeps for reuse. It is enough for the four copies of a page
 (read, packed, framed, half sent), even if the page has twice the largest size of 8 MiB."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""The numbers of the two options of `mallopt`, from malloc.h."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")
 
 logger = structlog.get_logger(__name__)
@@ -108,18 +106,6 @@ def find_missing() -> str | None:
     """Returns a text that names the packages that are missing for bulk reads, or None if no package is missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     return f"{' and '.join(missing)} are not installed here: install the extra `spark`" if missing else None
-
-
-def keep_large_blocks() -> None:
-    """Make the C library keep freed memory, up to KEPT_BYTES, instead of giving it back to the system (glibc only).
-
-    Without this setting, each copy of a page of several megabytes gets new memory from the system, with many page
-    faults. The page faults were half of the cost of a bulk read.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES // 2)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 class ArrowThread(threading.Thread):
@@ -215,7 +201,8 @@ class ArrowThread(threading.Thread):
                 self._end_child()
         self._child = BulkChild(self._path)
         self.children += 1
-        keep_large_blocks()
+        # Without this, each copy of a page gets new memory from the system, and the page faults are half of the cost.
+        keep_freed(KEPT_BYTES)
         return self._child.ask(request)
 
     def _end_child(self) -> None:
