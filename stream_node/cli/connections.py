@@ -10,7 +10,7 @@ from stream_node.cli.client import with_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.request_options import with_request_options
-from stream_node.cli.values import CommandFailed
+from stream_node.cli.values import CommandFailed, UsageError
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
@@ -44,6 +44,8 @@ def connections(
 
     Close those of one token: stream-node connections --close token:spark
     """
+    if close == "":
+        raise UsageError("--close needs the HOST:PORT of a connection, or an identity; run connections to see them")
 
     async def run(client: StreamClient) -> None:
         import msgspec

@@ -168,7 +168,8 @@ async def _pull_matching(
         _write_page(seen, begin, source.partition, print_format, holes, match.fits)
         begin, looked, found = seen[-1].index + 1, looked + len(seen), found + len(fitting)
     place = f"{source.name}/{source.partition}"
-    on = "" if looked < scan and found < left else f"; go on with --index {begin}"
+    # A search that looked at nothing has no place to go on from, and one that came to the end none to go to.
+    on = f"; go on with --index {begin}" if looked and not (looked < scan and found < left) else ""
     tell(f"{found:,} of {counted(looked, 'message')} in {place} match{on}")
 
 

@@ -5,6 +5,7 @@ and as raw bytes."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from stream_client.arguments import StartLike
 from stream_node.cli.messages import ndjson_line
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.dashboard.decoding import VIEWS, Decoded, decode
-from stream_node.dashboard.page import Page
+from stream_node.dashboard.page import Page, number_of
 from stream_node.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
 from stream_node.http.problems import Problem
 from stream_node.match import LOOKED_MAX, Match
@@ -100,24 +101,38 @@ async def show_messages(page: Page) -> Response:
 
 
 async def save_messages(page: Page) -> Response:
-    """The messages of a page as a file, which `stream-node push --ndjson` reads."""
-    name, number, view = _place(page)
+    """The messages with these indexes as a file, which `stream-node push --ndjson` reads."""
+    name, number, _ = _place(page)
+    indexes = [number_of({"indexes": each}, "indexes") for each in page.query.get("indexes", "").split(",")]
+    if len(indexes) > ROWS:
+        raise Problem(400, "invalid-request", f"a file of this page has at most {ROWS} messages")
     async with page.client() as client:
-        rows = [each for each in (await _read(page, client, name, number, view)).rows if each.message is not None]
-        size_bytes = sum(each.message.size_bytes for each in rows if each.message is not None)
+        stream = (await client.get_stream(name)).get_partition(number)
+        async with page.call.memory.making(cut_bytes(len(indexes), 0)):
+            heads = [await pull_cut(stream, FromIndex(each), 1, 0) for each in indexes]
+        _check_stored(indexes, [message.index for head in heads for message in head.messages])
+        size_bytes = sum(message.size_bytes for head in heads for message in head.messages)
         if size_bytes > FILE_BYTES_MAX:
             detail = (
                 f"these messages have {size_bytes:,} bytes, and a file of this page has at most {FILE_BYTES_MAX:,}; "
-                f"use stream-node pull {name} --partition {number} --index {rows[0].index} --ndjson"
+                f"use stream-node pull {name} --partition {number} --index {indexes[0]} --ndjson"
             )
             raise Problem(413, "file-too-large", detail)
-        stream = (await client.get_stream(name)).get_partition(number)
-        async with page.call.memory.making(COPIES * size_bytes + cut_bytes(len(rows), 0)):
-            pages = [await stream.pull_page(FromIndex(each.index), 1) for each in rows]
-    lines = [ndjson_line(message, number) for each in pages for message in each.messages]
-    file = f"{_file_name(name)}-{number}-{rows[0].index if rows else 0}.ndjson"
-    headers = {"content-disposition": f'attachment; filename="{file}"'}
+        async with page.call.memory.making(COPIES * size_bytes + cut_bytes(len(indexes), 0)):
+            pages = [await stream.pull_page(FromIndex(each), 1) for each in indexes]
+    messages = [message for each in pages for message in each.messages]
+    _check_stored(indexes, [message.index for message in messages])
+    headers = {"content-disposition": f'attachment; filename="{_file_name(name)}-{number}-{indexes[0]}.ndjson"'}
+    lines = [ndjson_line(message, number) for message in messages]
     return answer_raw(b"".join(lines), headers, "application/x-ndjson")
+
+
+def _check_stored(indexes: Sequence[int], found: Sequence[int]) -> None:
+    """Raises Problem if not all messages of a page are stored any more."""
+    gone = [str(each) for each in indexes if each not in found]
+    if gone:
+        detail = f"the node has deleted these messages since the page was shown: {', '.join(gone)}; show the page again"
+        raise Problem(404, "no-such-message", detail)
 
 
 async def _read(page: Page, client: StreamClient, name: str, number: int, view: str) -> Read:
@@ -140,19 +155,23 @@ async def _read(page: Page, client: StreamClient, name: str, number: int, view: 
 async def _search(
     page: Page, stream: Stream, first: int, end: int, view: str, match: Match
 ) -> tuple[list[MessageRow], int]:
-    """Returns the messages from `first` up to `end` that match, a page at most, and the index behind the last message
-    that was looked at. Ends earlier after LOOK_S seconds."""
+    """Returns the messages from `first` up to `end` that match or are damaged, a page at most, and the index behind
+    the last message that was looked at. Ends earlier after LOOK_S seconds."""
     rows: list[MessageRow] = []
-    at, gives_up_s = first, trio.current_time() + LOOK_S
-    while at < end and trio.current_time() < gives_up_s:
+    at, gives_up_s, count = first, trio.current_time() + LOOK_S, LOOKED_AT_ONCE
+    while at < end and len(rows) < ROWS and trio.current_time() < gives_up_s:
         try:
-            found = await pull_counted(page.call.memory, stream, FromIndex(at), min(LOOKED_AT_ONCE, end - at))
+            found = await pull_counted(page.call.memory, stream, FromIndex(at), min(count, end - at))
         except (AccessDenied, StreamNotFound):
             raise
         except ClientError as error:
-            # A damaged message fails the page that it is on; nobody can say whether it matches.
-            rows.append(MessageRow(at, None, Decoded("error", f"a page from here on cannot be searched: {error}")))
-            return rows, at + 1
+            # A damaged message fails each page that it is on, so it is found by halves. The search goes on behind it.
+            if min(count, end - at) > 1:
+                count = min(count, end - at) // 2
+                continue
+            rows.append(MessageRow(at, None, Decoded("error", f"this message cannot be searched: {error}")))
+            at, count = at + 1, LOOKED_AT_ONCE
+            continue
         for each in found.messages:
             if match.fits(each) and each.index < end:
                 beginning = each.data[:ROW_BYTES_MAX]

@@ -25,6 +25,8 @@ FIELDS_MAX = 100
 """The largest number of fields in a form."""
 FORM_BYTES_MAX = 1024 * 1024
 """The size of the largest form: that of a message that is typed or pasted."""
+COUNT_MAX = 2**63 - 1
+"""The largest index or number in a query: the largest integer of the database."""
 OPERATOR = Right.OPERATE | Right.ADMIN
 """One of these rights lets somebody see how something does: what has a name, by its name; the whole node, on
 `EVERY_NAME`."""
@@ -62,9 +64,15 @@ class Page:
         """Opens a client of this node with the identity of the user."""
         return self.call.client()
 
-    def count(self, name: str, default: int, most: int = 2**63 - 1) -> int:
-        """Returns a whole number from the query. Raises Problem if the parameter is not a whole number."""
-        return min(number_of(self.query, name), most) if self.query.get(name, "").strip() else default
+    def count(self, name: str, default: int, most: int = COUNT_MAX) -> int:
+        """Returns a whole number from the query, at most `most`. Raises Problem if the parameter is not a whole number
+        of 63 bits."""
+        if not self.query.get(name, "").strip():
+            return default
+        number = number_of(self.query, name)
+        if number > COUNT_MAX:
+            raise Problem(400, "invalid-request", f"{name} is {number}, and at most {COUNT_MAX} is possible")
+        return min(number, most)
 
     def number(self, name: str, default: float = 0.0) -> float:
         """Returns a number from the query. Raises Problem if the parameter is no number."""

@@ -70,6 +70,8 @@ def test_the_busiest_is_seen_and_closed(command: CommandLine, tmp_path: Path) ->
             # Who only sees closes nobody.
             refused = command("connections", *at, "--token-file", files["watcher"], "--close", "token:busy")
             assert "access denied: admin" in refused.failed(1)
+            nobody = command("connections", *at, "--token-file", files["operator"], "--close", "")
+            assert "--close needs the HOST:PORT of a connection, or an identity" in nobody.failed(2)
             peer = by_identity["token:busy"].peer
             closing = ("connections", *at, "--token-file", files["operator"], "--json", "--close")
             assert command(*closing, "token:busy").read(ConnectionsClosed) == ConnectionsClosed("token:busy", 1)
