@@ -158,7 +158,8 @@ class BlockServices:
 
     def start(self) -> None:
         self._blocks.start()
-        self._node.register([SCAN_ADDRESS], lambda: BlockScan(self._blocks.store, self._scan_bytes_per_s))
+        if self._scan_bytes_per_s:
+            self._node.register([SCAN_ADDRESS], lambda: BlockScan(self._blocks.store, self._scan_bytes_per_s))
         self._read.start()
         self._backfill.start()
 

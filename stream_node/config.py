@@ -305,9 +305,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_retention_bytes: Count | None = None
     """The node keeps blocks up to this total size. It deletes the lowest numbers first."""
 
-    block_scan_bytes: Count = 4 * 1024 * 1024
+    block_scan_bytes: Amount = 64 * 1024
     """How many bytes of stored blocks the node reads again in each second, round and round, to find damaged ones before
-    a reader does."""
+    a reader does: by default 5.7 GB a day. 0: it reads none."""
 
     # Group "Block limits": the limits on the size of blocks and on the numbers of publishers and subscribers.
     block_bytes_max: Count = 1024 * 1024 * 1024

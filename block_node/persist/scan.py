@@ -3,15 +3,17 @@ reader needs them. The store makes such a block a missing one."""
 
 from __future__ import annotations
 
+from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.operations import PLACES_PER_READ, ReadBlocks
 from block_node.persist.store import BlockStore
 from ockam.worker import Worker
-from storage.errors import StorageClosed
+from storage.errors import DatabaseCorrupt, StorageClosed
 
 READ_BYTES = 256 * 1024
 """The maximum number of bytes in one read of the scan, 256 KiB. It is small, so that readers wait for it briefly."""
-ROUND_PAUSE_S = 5.0
-"""The pause in seconds between two rounds through all blocks, which matters for short chains only."""
+PAUSE_S = 5.0
+"""The pause in seconds between two rounds through all blocks, which matters for short chains only, and after a read
+that failed for another reason than its block, such as a database that is away."""
 
 
 class BlockScan(Worker):
@@ -29,7 +31,7 @@ class BlockScan(Worker):
         number = self._store.available.next_from(self._number)
         if number is None:
             self._number = self._part = 0
-            self.context.call_later(ROUND_PAUSE_S, self._read)
+            self.context.call_later(PAUSE_S, self._read)
             return
         if number != self._number:
             self._number, self._part = number, 0
@@ -47,4 +49,5 @@ class BlockScan(Worker):
         if last is not None:
             is_whole = last.is_last or not last.parts
             self._number, self._part = (last.place.number + 1, 0) if is_whole else (last.place.number, last.next_part)
-        self.context.call_later(max(size_bytes, 1) / self._bytes_per_s, self._read)
+        is_of_block = operation.error is None or isinstance(operation.error, DatabaseCorrupt | BlockNumberUnknown)
+        self.context.call_later(max(size_bytes, 1) / self._bytes_per_s if is_of_block else PAUSE_S, self._read)

@@ -79,10 +79,10 @@ async def test_what_retention_has_deleted_is_not_mended(tmp_path: Path) -> None:
 
 
 async def test_backfill_mends_what_is_damaged(tmp_path: Path) -> None:
-    """A reader meets it and finds it missing at once; it comes without a look at all blocks."""
+    """A reader meets it and finds it missing at once; it comes without a look at all blocks, and without the scan."""
     async with source(tmp_path / "one", BLOCKS) as one:
         settings = QUICK | {"backfill_block_node_sources": (one.address,), "backfill_scan_interval_secs": 3_600.0}
-        async with served(tmp_path / "two", **settings, block_scan_bytes=1) as two:
+        async with served(tmp_path / "two", **settings, block_scan_bytes=0) as two:
             await wait_until(lambda: len(stored_rows(tmp_path / "two")) == 80)
             damage_blocks(tmp_path / "two", 7, 8, 39)
             damage_blocks(tmp_path / "two", 20, change=CHANGES[1])

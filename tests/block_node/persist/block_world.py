@@ -33,7 +33,7 @@ from block_node.persist.store import BlockStore
 from ockam.address import local
 from ockam.node import Node
 from storage.contract import Operation, Session
-from storage.errors import DiskFull
+from storage.errors import ConnectionLost, DiskFull
 from storage.runner import Runner
 from storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import check_database, items_of, root_of
@@ -79,8 +79,16 @@ class FullLog(ChainLog):
         self.store()
 
 
+class AwayLog(ChainLog):
+    """A chain in a database that is away."""
+
+    def places(self, *arguments: object) -> NoReturn:
+        raise ConnectionLost("said the test")
+
+
 class FussyRunner:
-    """A runner that refuses chosen operations as a full disk would; all else it hands on."""
+    """A runner that refuses chosen operations as a full disk would, or a database that is away; all else it hands
+    on."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -93,6 +101,9 @@ class FussyRunner:
         self.runner.submit_write(operation)
 
     def submit_read(self, operation: Operation) -> None:
+        if self.refuses(operation):
+            assert isinstance(operation, ReadBlocks)
+            operation.log = AwayLog("away")
         self.runner.submit_read(operation)
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from block_node.persist.operations import ReadBlocks
 from block_node.persist.scan import BlockScan
 from block_node.protocol_reading import GetStatus, SubscribeStatus
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.address import local
+from storage.contract import Operation
 from storage.errors import DatabaseCorrupt
 from tests.block_node.persist.block_samples import block_of, check_database, items_of, root_of, serialized
 from tests.block_node.persist.block_world import World, world
@@ -164,3 +166,25 @@ async def test_the_scan_finds_damage_that_nobody_reads(tmp_path: Path) -> None:
         made.node.register([local("block_scan")], lambda: BlockScan(made.store, 100_000_000))
         await wait_until(lambda: list(made.store.damaged) == [(1, 2)])
         assert list(made.store.available) == [(0, 0), (3, 3)]
+
+
+async def test_a_scan_whose_reads_fail_pauses(tmp_path: Path) -> None:
+    """Goal: while the database is away, the scan leaves it alone; no block counts as damaged. Method: after the first
+    read that fails, others read many times, and the scan has not read again."""
+    async with world(tmp_path) as made:
+        await fill(made)
+        failed: list[Operation] = []
+
+        def refuses(operation: Operation) -> bool:
+            is_scan = isinstance(operation, ReadBlocks) and operation.blocks > 1
+            if is_scan:
+                failed.append(operation)
+            return is_scan
+
+        made.runner.refuses = refuses
+        made.node.register([local("block_scan")], lambda: BlockScan(made.store, 100_000_000))
+        await wait_until(lambda: failed and failed[0].error)
+        for _ in range(50):
+            await made.stored(0)
+        assert len(failed) == 1
+        assert list(made.store.available) == [(0, 3)]
