@@ -30,17 +30,25 @@ logger = structlog.get_logger(__name__)
 
 
 async def watch_disk(
-    config: Callable[[], Config], condition: NodeCondition, services: Services, runner: ThreadRunner, ballast: Ballast
+    config: Callable[[], Config],
+    condition: NodeCondition,
+    services: Services,
+    runner: ThreadRunner,
+    ballast: Ballast,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
-    deleting and stopping, and makes the ballast. The disk of a database server is not watched: only that server
-    sees it.
+    deleting and stopping, and makes the ballast. It has started after the first measurement, so that no push comes
+    before that.
 
     config: returns the settings in force. condition: is told what is measured.
     """
     runner.tell_no_room = partial(services.leave_room, 0)
     ballast_from_s = trio.current_time() + BALLAST_AFTER_S
-    while (settings := config()).database is None:
+
+    async def measure() -> None:
+        settings = config()
         least_bytes = settings.free_disk_bytes_min
         try:
             free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, settings.data_dir)).free
@@ -51,8 +59,7 @@ async def watch_disk(
             # The free space is unknown, so the limits stay as they are.
             condition.free_disk_bytes, condition.disk_failure = None, str(error)
             logger.error("disk_not_seen", data_dir=settings.data_dir, reason=str(error))
-            await trio.sleep(DISK_INTERVAL_S)
-            continue
+            return
         condition.free_disk_bytes, condition.needed_disk_bytes = free_bytes, least_bytes
         condition.disk_failure = None
         services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
@@ -60,4 +67,9 @@ async def watch_disk(
         if (free_bytes < least_bytes) != condition.refusing_pushes:
             condition.refusing_pushes = free_bytes < least_bytes
             logger.warning("disk_floor", refusing_pushes=condition.refusing_pushes, free_bytes=free_bytes)
+
+    await measure()
+    task_status.started()
+    while True:
         await trio.sleep(DISK_INTERVAL_S)
+        await measure()

@@ -23,7 +23,6 @@ from ockam.address import split_host_port
 from ockam.identity import Identity
 from ockam.node import Node
 from ockam.tcp import TcpTransport
-from ockam.tls import ServerTls
 from secure_channel.workers.channels import SecureChannels
 from storage.sqlite.ballast import Ballast
 from storage.thread_runner import ThreadRunner
@@ -192,9 +191,9 @@ class Server:
                     )
                     register_status(parts, wall_clock_us, program_version(), nursery)
                     register_connections(parts)
+                    await self._watch(parts, nursery, Ballast(folder))
                     await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
-                    self._watch(nursery, services, runner, tls, tcp, Ballast(folder))
                     if self._cluster is not None:
                         await self._cluster.start(runner, services.shards, self.addresses[0])
                     self._listening.set()
@@ -212,22 +211,17 @@ class Server:
             database.close()
             await end_traces(self._tracing)
 
-    def _watch(
-        self,
-        nursery: trio.Nursery,
-        services: Services,
-        runner: ThreadRunner,
-        tls: ServerTls | None,
-        tcp: TcpTransport,
-        ballast: Ballast,
-    ) -> None:
+    async def _watch(self, parts: NodeParts, nursery: trio.Nursery, ballast: Ballast) -> None:
         """Starts the tasks that look at the disk, at the writing thread, and at the files of certificates."""
-        nursery.start_soon(watch_disk, lambda: self.config, self.condition, services, runner, ballast)
-        nursery.start_soon(self._notifier.report_progress, runner)
-        self._day_log = DayLog(tcp)
+        # Only the server of another database sees its disk.
+        if parts.config.database is None:
+            watched = self.condition, parts.services, parts.runner, ballast
+            await nursery.start(watch_disk, lambda: self.config, *watched)
+        nursery.start_soon(self._notifier.report_progress, parts.runner)
+        self._day_log = DayLog(parts.tcp)
         nursery.start_soon(self._day_log.run)
-        if tls is not None:
-            self._tls_watch = TlsWatch(tls, partial(self._end_refused, tcp), self._audit)
+        if parts.tls is not None:
+            self._tls_watch = TlsWatch(parts.tls, partial(self._end_refused, parts.tcp), self._audit)
             nursery.start_soon(self._tls_watch.run)
 
     def _gather(

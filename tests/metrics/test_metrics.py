@@ -24,7 +24,6 @@ from tests.access.guarded_node import may, write_rules
 from tests.dashboard.dashboard_page import get
 from tests.http.http_node import HttpNode, http_node
 from tests.support.certificates import Authority
-from tests.support.served import wait_until
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -196,7 +195,6 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 async def test_a_full_disk_and_a_stop_are_not_ready(tmp_path: Path) -> None:
     """The reasons say what is wrong; the node is live all the same."""
     async with http_node(tmp_path, free_disk_bytes_min=2**60) as node, node.client() as client:
-        await wait_until(lambda: node.running.server.condition.refusing_pushes)
         answer = await client.get("/readyz")
         assert answer.status_code == 503
         (reason,) = answer.json()["reasons"]

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
 from stream_node import disk_watch
+from stream_node.config import Config
+from stream_node.server import Server
 from stream_service.protocol import PushConfirm, Status
 from tests.support.data_dir import stored_messages
 from tests.support.served import served, wait_until
@@ -51,6 +54,23 @@ async def test_pushes_are_refused_before_the_disk_is_full_and_all_else_goes_on(
     assert [line["refusing_pushes"] for line in logs if line["event"] == "disk_floor"] == [True, False]
 
 
+async def test_the_disk_is_looked_at_before_anybody_can_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(Config(data_dir=str(tmp_path), listen="127.0.0.1:0", free_disk_bytes_min=2**60, error_delay_s=0.05))
+    was_listening: list[bool] = []
+    usage = shutil.disk_usage(tmp_path)
+
+    def look(path: Path) -> Any:
+        was_listening.append(bool(server.addresses))
+        return usage
+
+    monkeypatch.setattr(shutil, "disk_usage", look)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve)
+        assert not was_listening[0]
+        assert server.refusing_pushes
+        server.stop()
+
+
 async def test_what_is_pushed_between_two_looks_at_the_disk_leaves_it_its_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +88,6 @@ async def test_what_is_pushed_between_two_looks_at_the_disk_leaves_it_its_floor(
     async with served(tmp_path, error_delay_s=0.05, free_disk_bytes_min=5_000_000) as server:
         peer = await server.peer()
         route = await peer.create("s")
-        await wait_until(lambda: bool(looks))
         confirms = [await peer.push(route, bytes(1_000_000)) for _ in range(4)]
         assert [confirm.status for confirm in confirms] == [Status.OK, Status.OK, Status.ERROR, Status.ERROR]
         assert (await peer.push(route, b"small")).index == 2

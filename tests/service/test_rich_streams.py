@@ -40,7 +40,7 @@ from stream_service.extensions import (
 )
 from stream_service.extensions import Sequence as PushSequence
 from tests.support.rich import ask, data_of, info, pull, push, refusal
-from tests.support.served import served, wait_until
+from tests.support.served import served
 from tests.support.stream_peer import SERVICE
 
 pytestmark = pytest.mark.usefixtures("each_database")
@@ -297,7 +297,6 @@ async def test_below_the_disk_floor_pushes_are_refused_and_reading_and_deleting_
     async with served(tmp_path, free_disk_bytes_min=2**60, error_delay_s=0.01) as server:
         peer = await server.peer()
         route = await peer.create("s")
-        await wait_until(lambda: server.server.refusing_pushes)
         assert (await push(peer, route, b"x")).status is RichStatus.ERROR
         assert (await peer.push(route, b"x")).status.name == "ERROR"
         assert data_of(await pull(peer, route, FromIndex(0))) == [b"before"]
