@@ -14,12 +14,15 @@ import trio
 from storage.contract import Operation, Session
 from storage.errors import StorageClosed
 from storage.runner import Runner
-from stream_service.counters import StreamCounters
+from stream_service.counters import NO_ROOM, StreamCounters
 
 FRESH_S = 1.0
 """For this long, a stored push, or a trial that has ended, tells whether pushes are stored."""
-TRIAL_BYTES_MIN = 256 * 1024
-"""The smallest trial. A push of a few messages may fit into the rest of a file when hardly another one does."""
+CALM_S = 3.0
+"""The same for a trial that has succeeded on a disk. With the four pages that a trial writes there, a node that nobody
+uses writes some 5 KB in a second, however often it is asked."""
+TRIAL_BYTES_MIN = 64 * 1024
+"""The smallest trial. SQLite keeps most of it in memory."""
 HOLDS_S = 30.0
 """For this long, a failed push tells that pushes fail where no trial can tell it."""
 TRIAL_S_MAX = 2.0
@@ -52,7 +55,7 @@ class WriteTrials:
         self._storage = storage
         self._counters = counters
         self._failure: str | None = None
-        self._ended_s = float("-inf")
+        self._ended_s = self._known_until_s = float("-inf")
         self._running: trio.Event | None = None
         self._is_late = False
 
@@ -84,8 +87,8 @@ class WriteTrials:
     def _begin(self) -> trio.Event | None:
         """Begins a trial, unless one runs. It is as large as the last push that was not stored. Returns the event of
         its end; None if no trial is needed, or the node stops."""
-        known_s = max(self._counters.stored_s, self._ended_s)
-        if monotonic() < known_s + FRESH_S and known_s > self._counters.unstored_s:
+        known_until_s = max(self._counters.stored_s + FRESH_S, self._known_until_s)
+        if monotonic() < known_until_s and max(self._counters.stored_s, self._ended_s) > self._counters.unstored_s:
             return None
         if self._running is None:
             self._running = trio.Event()
@@ -100,7 +103,10 @@ class WriteTrials:
         self._failure = None if trial.error is None else str(trial.error)
         if not trial.tells and monotonic() < self._counters.unstored_s + HOLDS_S:
             self._failure = self._failure or self._counters.write_failure
+        if not self._counters.has_room(self._counters.unstored_bytes):
+            self._failure = self._failure or NO_ROOM
         self._ended_s, self._is_late = monotonic(), False
+        self._known_until_s = self._ended_s + (CALM_S if trial.tells and self._failure is None else FRESH_S)
         assert self._running is not None, "an operation ends after it was submitted"
         self._running.set()
         self._running = None

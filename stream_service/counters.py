@@ -25,6 +25,8 @@ APPEND_BYTES = 24 * 1024
 """The disk space reserved for each append in addition to its messages, in bytes. An append also changes existing pages
 of the database, and each changed page is written again as a whole."""
 
+NO_ROOM = "the disk is nearly full: free_disk_bytes_min and the ballast would not stay free; make room and push again"
+
 logger = structlog.get_logger(__name__)
 
 
@@ -72,13 +74,15 @@ class StreamCounters:
         data: the data of the messages to append.
         """
         data_bytes = sum(map(len, data))
-        needed_bytes = APPEND_BYTES + COPIES * (data_bytes + MESSAGE_BYTES * len(data))
-        if needed_bytes > self.room_bytes:
-            reason = "the disk is nearly full: free_disk_bytes_min and the ballast would not stay free"
-            return f"{reason}; make room and push again"
-        self.room_bytes -= needed_bytes
+        if not self.has_room(data_bytes, len(data)):
+            return NO_ROOM
+        self.room_bytes -= _needed_bytes(data_bytes, len(data))
         self.push_bytes += data_bytes
         return None
+
+    def has_room(self, data_bytes: int, messages: int = 1) -> bool:
+        """Whether there is disk space for an append of this size."""
+        return _needed_bytes(data_bytes, messages) <= self.room_bytes
 
     def stored(self, pushes: int, confirm_s: float) -> None:
         """Counts the pushes of one stored append. confirm_s: the time from their arrival to their confirm."""
@@ -112,3 +116,7 @@ class StreamCounters:
         address = str(message.onward_route[0])
         self._lines.log(logger.info, "request_refused", **message.origin.who, address=address, reason=reason)
         worker.reply(message, error_payload(reason) if answer is None else answer)
+
+
+def _needed_bytes(data_bytes: int, messages: int) -> int:
+    return APPEND_BYTES + COPIES * (data_bytes + MESSAGE_BYTES * messages)

@@ -21,6 +21,10 @@ from storage.sqlite.log import SqliteLog
 from storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
 from storage.statement import Values
 
+TRIAL_ROOM_BYTES = 256 * 1024
+"""The least room that a trial asks the disk for. A push of a few messages may fit into the rest of a file when hardly
+another one does."""
+
 
 class Checkpoint(NamedTuple):
     """The result of a checkpoint, as SQLite reports it.
@@ -141,7 +145,7 @@ class SqliteSession:
     def try_write(self, size_bytes: int) -> bool:
         # The log may have room that a later commit can overwrite, when the disk has none for the commits after it.
         path = self._path()
-        no_room = find_no_room(Path(path), size_bytes) if path else None
+        no_room = find_no_room(Path(path), max(size_bytes, TRIAL_ROOM_BYTES)) if path else None
         if no_room is not None:
             raise storage_error(no_room)
         # SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.

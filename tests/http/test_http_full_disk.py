@@ -7,6 +7,8 @@ really full, under the running command. Real requests over real sockets.
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +22,7 @@ from stream_node.process import NodeProcess
 from tests.http.http_node import http_node
 from tests.http.test_data_pull import following
 from tests.support.limited_disk import LimitedDisk, limit_disk
-from tests.support.served import PATIENCE_S, wait_until
+from tests.support.served import PATIENCE_S
 from tests.support.small_disk import mounted_disk
 
 RAW = {"Content-Type": "application/octet-stream"}
@@ -142,11 +144,40 @@ async def test_a_push_below_the_floor_is_a_507(tmp_path: Path) -> None:
     """The node keeps some space free; a push that would use it is refused with the name of the setting, and the node
     says that it is not ready."""
     async with http_node(tmp_path, free_disk_bytes_min=2**60) as node, node.client() as client:
-        await wait_until(lambda: node.running.server.refusing_pushes)
         answer = await client.post("/v1/streams/orders", content=b"1", headers=RAW)
         assert "free_disk_bytes_min" in checked(answer, "not-stored")["detail"]
         ready = await client.get("/readyz")
         assert (ready.status_code, "free_disk_bytes_min" in ready.json()["reasons"][0]) == (503, True)
+
+
+async def test_a_push_that_is_larger_than_the_room_above_the_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is not ready until a push is stored again."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=11_000_000))
+    async with http_node(tmp_path, free_disk_bytes_min=5_000_000) as node, node.client() as client:
+        assert (await client.get("/readyz")).status_code == 200
+        answer = await client.post("/v1/streams/orders", content=bytes(4_000_000), headers=RAW)
+        assert "free_disk_bytes_min" in checked(answer, "not-stored")["detail"]
+        assert not node.running.server.refusing_pushes
+        assert "free_disk_bytes_min" in await reason_against(client)
+        assert (await client.post("/v1/streams/orders", content=b"small", headers=RAW)).json()["indexes"] == [0]
+        assert (await client.get("/readyz")).status_code == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process writes")
+async def test_an_idle_node_that_is_asked_whether_it_is_ready_hardly_writes(tmp_path: Path) -> None:
+    """Method: the system counts the written bytes of this process, in which the node runs."""
+
+    def written_bytes() -> int:
+        return int(re.findall(r"^wchar: (.*)$", Path("/proc/self/io").read_text(), re.MULTILINE)[0])
+
+    async with http_node(tmp_path) as node, node.client() as client:
+        before = written_bytes()
+        for _ in range(20):
+            assert (await client.get("/readyz")).status_code == 200
+        assert 0 < written_bytes() - before < 100_000
 
 
 async def test_a_file_system_that_is_full_under_the_running_command(tmp_path: Path) -> None:
