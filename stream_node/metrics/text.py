@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
@@ -19,6 +20,10 @@ from stream_node.metrics.snapshot import Snapshot
 
 GZIP_LEVEL = 1
 """The text repeats itself, so that the fastest level makes a tenth of it."""
+_UNWANTED = re.compile(
+    r"""; \s* (q \s*=\s* 0 (\.0*)? \s* (;|$) | version \s*=\s* (?! "?(0\.0\.4|1\.0\.0)"? \s* (;|$)))""",
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 class SnapshotCollector(Collector):
@@ -68,12 +73,14 @@ def render(snapshot: Snapshot, accept: str = "", accept_encoding: str = "") -> t
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)
-    try:
-        encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):
-        # The header names a version that is none.
-        encode, content_type = choose_encoder("")
+    # prometheus-client knows no exclusion, and repeats every version.
+    encode, content_type = choose_encoder(_wanted(accept))
     text, headers = encode(registry), {"content-type": content_type, "vary": "accept, accept-encoding"}
-    if gzip_accepted(accept_encoding):
+    if gzip_accepted(_wanted(accept_encoding)):
         text, headers["content-encoding"] = gzip.compress(text, GZIP_LEVEL), "gzip"
     return text, headers
+
+
+def _wanted(header: str) -> str:
+    """Returns the header without what it excludes, and without the versions of formats that are not made here."""
+    return ",".join(each for each in header.split(",") if not _UNWANTED.search(each))

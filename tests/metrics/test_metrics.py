@@ -64,8 +64,10 @@ async def test_openmetrics_and_gzip_are_spoken(tmp_path: Path) -> None:
         assert int(modern.headers["content-length"]) < len(modern.content) / 4
         names = {each.name for each in openmetrics_families(modern.text)}  # type: ignore[no-untyped-call]
         assert names == {each.name for each in text_string_to_metric_families(plain.text)}
-        wrong = await ask("application/openmetrics-text;version=x", "deflate")
-        assert (wrong.status_code, wrong.headers["content-type"]) == (200, plain.headers["content-type"])
+        for accept in ("version=x", "version=99.9", 'version="2.0.0"', "version=1.0.0=1", "version=1.0.0;q=0"):
+            wrong = await ask(f"application/openmetrics-text;{accept}", "gzip;q=0, deflate")
+            assert (wrong.status_code, wrong.headers["content-type"]) == (200, plain.headers["content-type"])
+            assert "content-encoding" not in wrong.headers
 
 
 def end_of(file: Path) -> float:
