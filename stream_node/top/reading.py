@@ -84,15 +84,14 @@ class Reader:
         rows: tuple[list[StreamInfo], list[SavedPosition]] | None = None
         # The status comes first: a node whose database is silent tells it, and does not answer the rest.
         status = await self._maybe("the node", self._status, notes)
-        if status is not None:
-            with trio.move_on_after(STATUS_WAIT_S):
-                rows = await self._rows(notes)
-            if rows is None:
-                # There are many rows, or the database is silent.
-                status = await self._maybe("the node", self._status, notes)
-                if status is not None and status.write_failure is not None:
-                    rows = [], []
-                    notes += [f"{each}: not answered within {STATUS_WAIT_S:g} s" for each in ("streams", "consumers")]
+        with trio.move_on_after(STATUS_WAIT_S):
+            rows = await self._rows(notes)
+        if rows is None and not notes:
+            # There are many rows, or the database is silent.
+            status = await self._maybe("the node", self._status, notes)
+            if status is not None and status.write_failure is not None:
+                rows = [], []
+                notes += [f"{each}: not answered within {STATUS_WAIT_S:g} s" for each in ("streams", "consumers")]
         streams, positions = rows or await self._rows(notes)
         if status is None and not notes:
             # The streams were listed just now, so the node is there: it was slow, or lacks this service.
