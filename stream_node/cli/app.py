@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from stream_node.cli.output import say, tell, tell_error
+from stream_node.cli.output import say, tell_error, wants_json
 from stream_node.cli.system_errors import explain_system_error
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
@@ -115,16 +115,20 @@ def main() -> NoReturn:
     if sys.stderr is None:
         sys.stderr = open(os.open(os.devnull, os.O_WRONLY), "w")  # noqa: SIM115  (likewise)
     if sys.stdout is None:
-        tell("standard output is closed; to discard what the command prints, write > /dev/null")
+        tell_error("standard output is closed; to discard what the command prints, write > /dev/null", FAILED)
         sys.exit(FAILED)
     sys.exit(run(build()))
 
 
-def run(command: Callable[[], object]) -> int:
-    """Runs a command and returns its exit code. An error that a user can cause is printed on stderr, without
-    a traceback: as a line for people, or with `--json` as a JSON object with `error` and `exit_code`."""
+def run(command: Callable[..., object]) -> int:
+    """Runs a command with the arguments of this process and returns its exit code. An error that a user can cause is
+    printed on stderr, without a traceback: as a line for people, or with `--json` as a JSON object with `error` and
+    `exit_code`."""
     try:
-        command()
+        # typer prints its own errors, of arguments that it cannot read, as text. With `--json` it raises them instead,
+        # and returns the code with which it would have ended the process.
+        ended_with = command(standalone_mode=not wants_json())
+        return ended_with if isinstance(ended_with, int) else 0
     except SystemExit as ended:
         # typer exits with 1 when the reader of a pipe closes it. With `… | head` this is normal, so it is no
         # failure.
@@ -141,8 +145,10 @@ def run(command: Callable[[], object]) -> int:
         code = exit_code(cause)
         if code is None:
             raise
-        for text in getattr(cause, "mistakes", (str(cause),)):
-            tell_error(explain_system_error(" ".join(text.split())), code, "--json" in sys.argv)
+        # Errors of the command line itself have format_message.
+        told = getattr(cause, "format_message", cause.__str__)
+        for text in getattr(cause, "mistakes", (told(),)):
+            tell_error(explain_system_error(" ".join(text.split())), code)
         return code
     return 0
 
@@ -178,6 +184,7 @@ CODES: dict[int, frozenset[str]] = {
             "stream_node.config.ConfigError",
             "stream_node.contexts.ContextError",
             "stream_client.errors.InvalidArgument",
+            "typer._click.exceptions.UsageError",
         }
     ),
     FAILED: frozenset(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stream_node.cli.channel_options import make_channel
+from stream_node.cli.output import tell
 from stream_node.cli.plain_services import learn, note_of
 from stream_node.cli.request_options import (
     CONTACT_TIMEOUT_S,
@@ -20,7 +21,6 @@ from stream_node.cli.request_options import (
     tls_for,
     token_for,
 )
-from stream_node.printable import printable
 
 if TYPE_CHECKING:
     from stream_client import ClientError, PartitionedStream, Stream, StreamClient
@@ -161,7 +161,7 @@ def _tell_link(node: str, error: ClientError | None) -> None:
     error: the reason why it is gone; None if it is back.
     """
     text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
-    typer.echo(printable(f"stream-node: {text}"), err=True)
+    tell(text)
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:

@@ -28,15 +28,22 @@ def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> 
         typer.echo(printable(line))
 
 
+def wants_json() -> bool:
+    """Returns whether this process was started with `--json`. Known also when its arguments cannot be read."""
+    return "--json" in sys.argv
+
+
 def tell(text: str) -> None:
-    """Prints a line for people on stderr, apart from the output of the command and behind what it logged so far."""
+    """Prints a warning or a note on stderr, apart from the output of the command and behind what it logged so far: a
+    line for people, or with `--json` an object with `warning`."""
     write_waiting_lines()
-    typer.echo(f"stream-node: {printable(text)}", err=True)
+    typer.echo(json.dumps({"warning": text}) if wants_json() else f"stream-node: {printable(text)}", err=True)
 
 
-def tell_error(text: str, exit_code: int, as_json: bool) -> None:
-    """Prints the error that ends a command on stderr: as a line for people, or as JSON."""
-    if not as_json:
+def tell_error(text: str, exit_code: int) -> None:
+    """Prints the error that ends a command on stderr: a line for people, or with `--json` an object with `error` and
+    `exit_code`."""
+    if not wants_json():
         tell(text)
         return
     write_waiting_lines()

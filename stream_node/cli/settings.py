@@ -18,7 +18,7 @@ from stream_node.cli.options import (
     LogLevelOption,
     ViaOption,
 )
-from stream_node.cli.output import columns, counted, say, say_json
+from stream_node.cli.output import columns, counted, say, say_json, tell
 from stream_node.cli.request_options import (
     FramingOption,
     IndexServiceOption,
@@ -237,7 +237,7 @@ def _tell_without_effect(effective: Config) -> None:
     from stream_node.config import without_effect
 
     for name, reason in without_effect(effective).items():
-        typer.echo(f"{name} has no effect: {reason}", err=True)
+        tell(f"{name} has no effect: {reason}")
 
 
 def _context(name: str, target: Target, current: bool) -> dict[str, Any]:

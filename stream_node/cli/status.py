@@ -81,7 +81,7 @@ def _unknown_on_errors(is_check: bool, as_json: bool) -> Iterator[None]:
         if not is_check or (told == cause.__str__ and exit_code(cause) is None):
             raise
         text = " ".join(told().split())
-        tell_error(text, 3, True) if as_json else say(False, {}, _without_bars(f"UNKNOWN: {text}"))
+        tell_error(text, 3) if as_json else say(False, {}, _without_bars(f"UNKNOWN: {text}"))
         raise typer.Exit(3) from error
 
 

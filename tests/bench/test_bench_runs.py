@@ -150,17 +150,19 @@ def test_a_report_in_json_has_all_that_is_told_of_a_sample(tmp_path: Path, capsy
 
 
 def test_a_report_has_the_fields_that_are_promised(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_command(lambda: build()(["pull", "--quick", "--messages", "100", "--json"], standalone_mode=False)) == 0
+    assert (
+        run_command(lambda **_: build()(["pull", "--quick", "--messages", "100", "--json"], standalone_mode=False)) == 0
+    )
     report = msgspec.json.decode(capfd.readouterr().out, type=Benched)
     assert [(sample.work, sample.messages) for sample in report.samples] == [("pull", 100)]
 
 
 def test_an_unknown_part_or_peer_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_command(lambda: build()(["flying"], standalone_mode=False)) == 2
+    assert run_command(lambda **_: build()(["flying"], standalone_mode=False)) == 2
     said = capfd.readouterr().err.rstrip()
     assert "there are push, pull, latency, deliver, loads, share, fanout, codec," in said
     assert said.endswith("and all")
-    assert run_command(lambda: build()(["--peer", "kafka"], standalone_mode=False)) == 2
+    assert run_command(lambda **_: build()(["--peer", "kafka"], standalone_mode=False)) == 2
     assert "there are valkey, valkey, hiredis, redis 7 of Debian, nats synced," in capfd.readouterr().err
 
 

@@ -128,7 +128,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(
 ) -> None:
     """In this process, since nothing is done; `test_a_wrong_command_line_of_the_installed_command` is the whole way."""
     try:
-        code: Any = run(lambda: build()(arguments))
+        code: Any = run(lambda **_: build()(arguments))
     except SystemExit as end:
         code = end.code
     out, err = capsys.readouterr()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -42,11 +42,19 @@ class Done(NamedTuple):
         assert (self.code, self.stderr) == (0, ""), self
         return [msgspec.json.decode(line, type=schema) for line in self.stdout.splitlines()]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What it said on stderr: the lines of text, or with --json the objects."""
+        return [
+            msgspec.json.decode(line)["warning"] if line[:1] == "{" else line.removeprefix("stream-node: ")
+            for line in self.stderr.splitlines()
+        ]
+
     def failed(self, code: int) -> str:
-        """The one line on stderr of a command that failed so."""
+        """The one line on stderr of a command that failed so: text, or with --json an object."""
         assert (self.code, self.stdout) == (code, b""), self
         (line,) = self.stderr.splitlines()
-        assert line.startswith("stream-node: ")
+        assert line.startswith(("stream-node: ", '{"error": '))
         return line
 
 
@@ -69,8 +77,9 @@ class CommandLine:
             file.write(stdin)
             file.seek(0)
             self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+            self._monkeypatch.setattr(sys, "argv", ["stream-node", *map(str, arguments)])
             try:
-                code = run(lambda: whole_command()([str(each) for each in arguments], prog_name="stream-node"))
+                code = run(partial(whole_command(), prog_name="stream-node"))
             except SystemExit as ended:
                 code = int(ended.code or 0)
         sys.stdout.flush()

@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from storage import failpoint
@@ -176,7 +177,7 @@ def become(streams: list[int], arguments: list[str], environment: dict[str, str]
         io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace", line_buffering=True
     )
     sys.argv = ["stream-node", *arguments]
-    sys.exit(app.run(lambda: program()(prog_name="stream-node")))
+    sys.exit(app.run(partial(program(), prog_name="stream-node")))
 
 
 if __name__ == "__main__":
