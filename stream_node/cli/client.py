@@ -6,7 +6,7 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -21,10 +21,20 @@ from stream_node.cli.request_options import (
     tls_for,
     token_for,
 )
+from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
+    from ockam.protocol import Protocol
     from stream_client import ClientError, PartitionedStream, Stream, StreamClient
     from stream_node.contexts import Target
+
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+NEWER_WAIT_S = 6.0
+"""How long a command waits for a service of the node that older nodes lack, in seconds. The node waits for its database
+for `storage.thread_runner.READ_S_MAX`, and for its workers for `cluster.gather.WAIT_S`."""
 
 
 def with_client(
@@ -104,6 +114,17 @@ async def open_client(
             yield client
         finally:
             learn(note, client.session.core.service_route.has_extensions)
+
+
+async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A], request: Q, what: str) -> A:
+    """Asks a service that older nodes lack, so that they do not answer. what: what an older node does not tell or do.
+
+    Raises CommandFailed, ClientError."""
+    import trio
+
+    with trio.move_on_after(NEWER_WAIT_S):
+        return await client.session.ask(address, protocol, request)
+    raise CommandFailed(f"this node does not {what}; it may be older")
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:

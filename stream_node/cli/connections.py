@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream_node.cli.client import with_client
+from stream_node.cli.client import ask_newer, with_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.request_options import with_request_options
@@ -61,12 +61,12 @@ def connections(
         )
 
         if close is not None:
-            closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, close))).closed
+            closed = (await ask_newer(client, ADDRESS, CLOSE, CloseRequest(0, close), "close connections")).closed
             if not closed:
                 raise CommandFailed(f"the node has no other connection of {close!r}; run connections to see them")
             say(as_json, {"who": close, "closed": closed}, f"{counted(closed, 'connection')} closed")
             return
-        found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, limit))
+        found = await ask_newer(client, ADDRESS, CONNECTIONS, ConnectionsRequest(0, limit), "tell its connections")
         rows: list[tuple[str, ...]] = [HEADS]
         shown: list[PartyTraffic | OpenConnection] = [*found.parties, *found.connections]
         for each in shown:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
-from stream_node.cli.client import with_client
+from stream_node.cli.client import ask_newer, with_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, say, tell_error
 from stream_node.cli.request_options import STANDING_TIMEOUT_S, with_request_options
-from stream_node.cli.values import UsageError, parse_duration, parse_size, time_text
+from stream_node.cli.values import CommandFailed, UsageError, parse_duration, parse_size, time_text
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
@@ -26,9 +26,6 @@ LEVELS = ("ok", "warning", "critical", "unknown")
 """The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
 RANKS = (0, 1, 3, 2)
 """How bad each level is. What is critical outranks what is unknown: the node may be unable to tell the rest."""
-TROUBLES_WAIT_S = 6.0
-"""How long the command waits for what is wrong, in seconds. The node waits for its database for
-`storage.thread_runner.READ_S_MAX`, and an older node does not answer."""
 
 TROUBLES = "troubles"
 """The name of the check without a limit."""
@@ -224,28 +221,22 @@ CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
 
 async def _find_troubles(client: StreamClient) -> list[Found]:
     """Returns one result for each thing that the node calls wrong now."""
-    import trio
-
     from stream_client import RequestRefused, UnexpectedAnswer
     from stream_node.trouble_service import ADDRESS, TroublesRequest
     from stream_node.trouble_service import TROUBLES as PROTOCOL
 
-    # An older node does not know this request and does not answer it.
-    unknown = "this node does not tell what is wrong; it may be older"
-    with trio.move_on_after(TROUBLES_WAIT_S):
-        try:
-            answer = await client.session.ask(ADDRESS, PROTOCOL, TroublesRequest(0))
-        except (RequestRefused, UnexpectedAnswer) as error:
-            return [Found(TROUBLES, 3, str(error), f"{TROUBLES}=U")]
+    try:
+        answer = await ask_newer(client, ADDRESS, PROTOCOL, TroublesRequest(0), "tell what is wrong")
         unknown = answer.unknown
-        if not unknown:
-            figure = f"{TROUBLES}={answer.total};0;;0"
-            found = [Found(each.kind, 1 + each.is_bad, each.title) for each in answer.troubles]
-            last = "that is all that is wrong" if found else "nothing is wrong"
-            if more := answer.total - len(found):
-                last = f"{more:,} more of these kinds; the metrics and the dashboard count all"
-            return [*found, Found(TROUBLES, 0, last, figure)]
-    return [Found(TROUBLES, 3, unknown, f"{TROUBLES}=U")]
+    except (RequestRefused, UnexpectedAnswer, CommandFailed) as error:
+        unknown = str(error)
+    if unknown:
+        return [Found(TROUBLES, 3, unknown, f"{TROUBLES}=U")]
+    found = [Found(each.kind, 1 + each.is_bad, each.title) for each in answer.troubles]
+    last = "that is all that is wrong" if found else "nothing is wrong"
+    if more := answer.total - len(found):
+        last = f"{more:,} more of these kinds; the metrics and the dashboard count all"
+    return [*found, Found(TROUBLES, 0, last, f"{TROUBLES}={answer.total};0;;0")]
 
 
 def _level(value: float, check: Check) -> int:

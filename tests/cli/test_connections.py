@@ -14,11 +14,16 @@ import pytest
 
 from access import create_token
 from ockam.token import Token
-from stream_client import blocking
+from stream_client import blocking, connect
 from stream_client.errors import ClientError
+from stream_node.cli import client as client_module
+from stream_node.cli.client import ask_newer
+from stream_node.cli.values import CommandFailed
+from stream_node.node_connections import ADDRESS, CONNECTIONS, ConnectionsRequest
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.status_schemas import Connections, ConnectionsClosed
+from tests.support.served import served
 
 RULES = """
 [[rule]]
@@ -92,3 +97,12 @@ def test_the_busiest_is_seen_and_closed(command: CommandLine, tmp_path: Path) ->
     audit = [json.loads(line) for line in (tmp_path / "data" / "audit.jsonl").read_text().splitlines()]
     (line,) = [each for each in audit if each["event"] == "connections_closed" and each["name"] == "token:busy"]
     assert (line["identity"], line["reason"]) == ("token:operator", f"{peer} (token:busy)")
+
+
+async def test_an_older_node_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node drops a request to a service that it lacks, as an older one drops this request."""
+    monkeypatch.setattr(client_module, "NEWER_WAIT_S", 0.1)
+    async with served(tmp_path / "data") as node, connect(node.address) as client:
+        assert (await ask_newer(client, ADDRESS, CONNECTIONS, ConnectionsRequest(0, 9), "tell")).total == 1
+        with pytest.raises(CommandFailed, match="this node does not tell its connections; it may be older"):
+            await ask_newer(client, "newer", CONNECTIONS, ConnectionsRequest(0, 9), "tell its connections")
