@@ -90,6 +90,7 @@ class Router:
         has_own_database: bool = False,
         others_at: Address | None = None,
         openings: Mapping[Address, Callable[[Message], bytes]] | None = None,
+        linked: Callable[[Address], None] = lambda connection: None,
     ) -> None:
         """call: begins to connect a link; then its `begin` is called, or `ended`.
         hang_up: ends the connections with these addresses. new_nonce: returns 32 random bytes.
@@ -100,6 +101,7 @@ class Router:
         openings: the addresses among them at which a message opens a session, each with what makes the payload that
         refuses it. A session is never opened by way of a third member, because it would end without a word when that
         member leaves.
+        linked: called with each connection that another member has made.
         """
         self.name = name
         self.proofs = Proofs(token, new_nonce, node.is_registered)
@@ -113,6 +115,7 @@ class Router:
         self._has_own_database = has_own_database
         self._others_at = None if others_at is None else shard_of(others_at)
         self._openings = openings or {}
+        self._linked = linked
         self._view = View({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
         self._held: dict[int, Held] = {}
@@ -163,9 +166,6 @@ class Router:
                 else:
                     self._route(shard, self._envelopes.wrap(shard, asked))
         return True
-
-    def is_member(self, connection: Address) -> bool:
-        return self.proofs.is_member(connection)
 
     # What the member tells.
 
@@ -268,6 +268,7 @@ class Router:
             connection = message.return_route[0]
             if PROVE.is_in(message.payload) and len(message.onward_route) == 1:
                 self.proofs.finish(connection, PROVE.decode_request(message.payload).proof)
+                self._linked(connection)
             elif len(message.onward_route) < 3 or not self.proofs.is_member(connection):
                 raise ProtocolError("only members of the cluster send this")
             else:

@@ -51,10 +51,6 @@ class Elsewhere(Protocol):
         """
         ...
 
-    def is_member(self, connection: Address) -> bool:
-        """Whether another node of the cluster has made the connection with this address."""
-        ...
-
 
 class LinkEnd(Protocol):
     """This node's end of a connection that it has made to another member of its cluster."""

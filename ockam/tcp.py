@@ -21,7 +21,6 @@ from ockam.authenticator import Authenticator
 from ockam.calling import Caller, Framing
 from ockam.connection import Connection
 from ockam.connection_machine import ConnectionLimits
-from ockam.connection_rates import ConnectionRates
 from ockam.connection_usage import TOO_MANY
 from ockam.elsewhere import LinkEnd
 from ockam.errors import ConnectFailed, InvalidAddress
@@ -35,8 +34,9 @@ from ockam.message import Message
 from ockam.node import Node
 from ockam.outgoing_tokens import OutgoingTokens
 from ockam.partial_frames import PartialFrames
+from ockam.roster import Roster
 from ockam.sockets import socket_name
-from ockam.tcp_statistics import TcpStatistics, Traffic, TrafficOfParties
+from ockam.tcp_statistics import TcpStatistics, Traffic
 from ockam.tls import PLAINTEXT, OutgoingTls
 from ockam.tls_faults import PROBED, TlsFault
 from ockam.tls_layer import TlsLayer
@@ -74,7 +74,7 @@ class TcpTransport:
     limits: time limits; None means the defaults.
     new_id: returns 8 random bytes as hex, for the address of a connection.
     connections_max: the largest number of open connections.
-    memory_bytes_max: the memory limit for all peers together, see `memory`.
+    memory_bytes_max: the memory limit for all peers together, see `memory`. roster: the connections of clients.
     tls: the TLS of the peers that connect to this node; None: they connect without TLS.
     outgoing_tls: the TLS of the connections that this node makes.
     authenticator: judges the tokens of the peers that connect to this node; None: they have none.
@@ -121,8 +121,7 @@ class TcpTransport:
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._past = Traffic()
-        self._past_of_parties = TrafficOfParties()
-        self.rates = ConnectionRates()
+        self.roster = Roster()
         self._reads = True
         self._drains = False
         self._listening = trio.CancelScope()
@@ -198,14 +197,10 @@ class TcpTransport:
         """Closes the connections of all peers whose identity the function chooses. Returns the number of connections.
 
         reason: a short, fixed word for counters."""
-        return len(self.close_connections(lambda each: is_meant(each.identity), reason))
-
-    def close_connections(self, is_meant: Callable[[Connection], bool], reason: str) -> list[Connection]:
-        """Closes the connections that the function chooses, and returns them. reason: see `close_identities`."""
-        meant = [each for each in self._connections if is_meant(each)]
+        meant = [each for each in self._connections if is_meant(each.identity)]
         for connection in meant:
             connection.close(reason)
-        return meant
+        return len(meant)
 
     def stop_accepting(self) -> None:
         self._listening.cancel()
@@ -254,17 +249,6 @@ class TcpTransport:
             identities=dict(Counter(connection.identity.source for connection in self._connections)),
         )
 
-    @property
-    def connections(self) -> Collection[Connection]:
-        """The open connections."""
-        return self._connections
-
-    def traffic(self) -> dict[str, Traffic]:
-        """Returns what each party has sent and received since the start, see `ockam.usage.party_key`."""
-        return self._past_of_parties.sums(
-            (party_key(each.identity, each.peer), each.statistics()) for each in self._connections
-        )
-
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         with self._listening:
             async with trio.open_nursery() as nursery:
@@ -279,7 +263,7 @@ class TcpTransport:
             for connection in self._connections:
                 connection.forget_if_idle()
             self._node.usages.forget_unused(trio.current_time())
-            self.rates.look(trio.current_time())
+            self.roster.look(trio.current_time())
 
     def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
@@ -361,7 +345,9 @@ class TcpTransport:
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
-        self.rates.begin(connection, trio.current_time())
+        # What clients send over HTTP counts at their own connections, and links are shared by clients.
+        if link is None and (wire is not None or identity is None):
+            self.roster.begin(connection, peer, trio.current_time())
         # A connection that we make may be ready only after the node has begun to stop.
         if not self._reads:
             connection.stop_reading()
@@ -377,9 +363,8 @@ class TcpTransport:
             logger.error("connection_failed", peer=connection.peer, exc_info=error)
         finally:
             self._connections.discard(connection)
-            self.rates.end(connection)
-            self._past.add(connection.statistics())
-            self._past_of_parties.add(party_key(connection.identity, connection.peer), connection.statistics())
+            self.roster.end(connection)
+            self._past.add(Traffic.of(connection.statistics()))
             self._silent.discard(connection)
             self._node.unregister(connection.own_address)
             self._closed[reason] += 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from ockam.connection_machine import ConnectionStatistics
@@ -18,34 +16,24 @@ class Traffic(msgspec.Struct):
     sent: int = 0
     sent_bytes: int = 0
 
-    def add(self, connection: ConnectionStatistics) -> None:
-        self.received += connection.received
-        self.received_bytes += connection.received_bytes
-        self.sent += connection.sent
-        self.sent_bytes += connection.sent_bytes
+    @classmethod
+    def of(cls, connection: ConnectionStatistics) -> Traffic:
+        return cls(connection.received, connection.received_bytes, connection.sent, connection.sent_bytes)
 
+    def add(self, more: Traffic) -> None:
+        self.received += more.received
+        self.received_bytes += more.received_bytes
+        self.sent += more.sent
+        self.sent_bytes += more.sent_bytes
 
-PARTIES_MAX = 1_000
-"""The largest number of parties whose ended connections are counted apart. All other parties share one count."""
-OTHERS = "others"
-
-
-class TrafficOfParties:
-    """The traffic of the connections that have ended, by the party that used them (`ockam.usage.party_key`)."""
-
-    def __init__(self) -> None:
-        self._past: dict[str, Traffic] = {}
-
-    def add(self, party: str, connection: ConnectionStatistics) -> None:
-        name = party if party in self._past or len(self._past) < PARTIES_MAX else OTHERS
-        self._past.setdefault(name, Traffic()).add(connection)
-
-    def sums(self, connections: Iterable[tuple[str, ConnectionStatistics]]) -> dict[str, Traffic]:
-        """Returns the traffic of each party since the start. connections: those that are open, each with its party."""
-        found = {party: msgspec.structs.replace(each) for party, each in self._past.items()}
-        for party, connection in connections:
-            found.setdefault(party, Traffic()).add(connection)
-        return found
+    def less(self, before: Traffic) -> Traffic:
+        """Returns what was exchanged since an earlier count."""
+        return Traffic(
+            self.received - before.received,
+            self.received_bytes - before.received_bytes,
+            self.sent - before.sent,
+            self.sent_bytes - before.sent_bytes,
+        )
 
 
 class TcpStatistics(msgspec.Struct, frozen=True):

@@ -181,6 +181,7 @@ class NodeCluster:
             has_own_database=self._view is not None,
             others_at=chain_address(config) if config.block_node else None,
             openings=BLOCK_OPENINGS,
+            linked=self._linked,
         )
 
     async def start(self, storage: Runner, shards: StreamShards, address: str) -> None:
@@ -219,6 +220,12 @@ class NodeCluster:
             link.ended(OpenRequests())
         else:
             link.begin(connection.own_address)
+
+    def _linked(self, address: Address) -> None:
+        """Leaves out of the lists of clients a connection that another member has made: clients of both use it."""
+        connection = self._node.find_worker(address)
+        if isinstance(connection, Connection):
+            self._tcp.roster.forget(connection)
 
     def _hang_up(self, connections: Sequence[Address]) -> None:
         for address in connections:

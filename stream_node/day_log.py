@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from companion import VERSION
-from ockam.tcp import TcpTransport
+from ockam.roster import Roster
 from ockam.tcp_statistics import Traffic
 from ockam.token import hide_tokens
 from stream_node.logs import REPEATED
@@ -37,8 +37,8 @@ def log_started(settings: Iterable[Setting], addresses: list[str], http: list[st
 class DayLog:
     """Writes, while a node runs, which events came again and again, and which clients have sent and received most."""
 
-    def __init__(self, tcp: TcpTransport) -> None:
-        self._tcp = tcp
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
         self._before: dict[str, Traffic] = {}
         self._started_s = self._since_s = trio.current_time()
 
@@ -68,8 +68,8 @@ class DayLog:
         )
 
     def _tell_clients(self) -> None:
-        before, self._before = self._before, self._tcp.traffic()
-        grown = [(party, _less(now, before.get(party, Traffic()))) for party, now in self._before.items()]
+        before, self._before = self._before, self._roster.traffic()
+        grown = [(party, now.less(before.get(party, Traffic()))) for party, now in self._before.items()]
         busiest = sorted(grown, key=lambda each: -(each[1].received_bytes + each[1].sent_bytes))[:CLIENTS_MAX]
         clients = [
             f"{party} sent {each.received_bytes} bytes in {each.received} messages and received {each.sent_bytes} in "
@@ -80,12 +80,3 @@ class DayLog:
         since_s, self._since_s = self._since_s, trio.current_time()
         if clients:
             logger.info("busiest_clients", seconds=round(self._since_s - since_s), clients=clients)
-
-
-def _less(now: Traffic, before: Traffic) -> Traffic:
-    return Traffic(
-        now.received - before.received,
-        now.received_bytes - before.received_bytes,
-        now.sent - before.sent,
-        now.sent_bytes - before.sent_bytes,
-    )

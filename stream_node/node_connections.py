@@ -6,15 +6,17 @@ node/connections/1
   response  ConnectionsResponse, whose schema is below
 
 node/connections_close/1
-  request   { request_id: uint  who: str }
+  request   { request_id: uint  who: str  keep: str }
   response  { request_id: uint  closed: uint }
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
+from operator import itemgetter
 
 import msgspec
 import structlog
@@ -25,14 +27,13 @@ import bare
 from access.audit_lines import Entry
 from access.rights import EVERY_NAME, Demand, Right
 from ockam.address import local
-from ockam.connection import Connection
+from ockam.connection_machine import ConnectionStatistics
 from ockam.elsewhere import Elsewhere
 from ockam.message import Message
 from ockam.pages import ask_all
 from ockam.protocol import Protocol, ProtocolError, error_payload
-from ockam.tcp import TcpTransport
+from ockam.roster import Connected, Presence, Roster
 from ockam.tcp_statistics import Traffic
-from ockam.usage import party_key
 from ockam.worker import Worker
 from stream_node.parts import NodeParts
 
@@ -41,6 +42,8 @@ PART_ADDRESS = local("node_connections_part")
 """The address at which one worker of several tells its part."""
 LISTED_MAX = 1_000
 """The largest number of connections, and of identities, in an answer."""
+LISTED_EVERY_S = 1.0
+"""The shortest time between two looks at all connections, in seconds. Many browsers ask again and again."""
 CLOSED = "closed_by_operator"
 """The reason, for counters, why such a connection is closed."""
 
@@ -61,7 +64,8 @@ class ConnectionsRequest(msgspec.Struct, frozen=True):
 class OpenConnection(msgspec.Struct, frozen=True):
     """One open connection. received, sent: the numbers of messages from and to the peer, with their bytes.
 
-    peer: the `host:port` of the other side. identity: what it has proved. framing: how its messages are framed.
+    peer: the `host:port` of the other side. identity: what it has proved. framing: how its messages are framed; `http`
+    for HTTP, where requests count as received messages and answers as sent ones.
     age_s: for how long it is open. received_bytes_s, sent_bytes_s: the bytes a second in the last 10 to 20 seconds.
     backlog_bytes: the bytes that wait to be sent to the peer.
     """
@@ -108,13 +112,14 @@ class ConnectionsResponse(msgspec.Struct, frozen=True):
     parties: list[PartyTraffic]
 
 
-# type CloseRequest struct { request_id: uint  who: str }
+# type CloseRequest struct { request_id: uint  who: str  keep: str }
 class CloseRequest(msgspec.Struct, frozen=True):
     """who: the `host:port` of one connection; or an identity or a `party`, all of whose connections are closed. The
-    connection by which the request comes stays open."""
+    connection by which the request comes stays open. keep: the `host:port` of another one that does."""
 
     request_id: bare.UInt
     who: str
+    keep: str = ""
 
 
 # type CloseResponse struct { request_id: uint  closed: uint }
@@ -130,11 +135,12 @@ CLOSE = Protocol("node/connections_close/1", CloseRequest, CloseResponse)
 class NodeConnectionsService(Worker):
     """The worker that answers at `node_connections`."""
 
-    def __init__(self, tcp: TcpTransport, elsewhere: Elsewhere | None, note: Callable[[Entry], None]) -> None:
+    def __init__(self, roster: Roster, elsewhere: Elsewhere | None, note: Callable[[Entry], None]) -> None:
         """note: writes a line to the audit log."""
-        self._tcp = tcp
+        self._roster = roster
         self._elsewhere = elsewhere
         self._note = note
+        self._listed_at_s, self._list = -math.inf, ConnectionsResponse(0, 0, [], [])
 
     def handle(self, message: Message) -> None:
         try:
@@ -142,7 +148,7 @@ class NodeConnectionsService(Worker):
                 request = CLOSE.decode_request(message.payload)
                 closed = partial(self._closed, message, request)
                 if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CLOSE, closed):
-                    closed([CloseResponse(request.request_id, self._close(message, request.who))])
+                    closed([CloseResponse(request.request_id, self._close(message, request))])
                 return
             asked = CONNECTIONS.decode_request(message.payload)
         except ProtocolError as error:
@@ -150,7 +156,9 @@ class NodeConnectionsService(Worker):
             return
         listed = partial(self._listed, message, asked)
         if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CONNECTIONS, listed):
-            listed([list_connections(self._tcp, self._is_link)])
+            if trio.current_time() >= self._listed_at_s + LISTED_EVERY_S:
+                self._listed_at_s, self._list = trio.current_time(), list_connections(self._roster)
+            listed([self._list])
 
     def _listed(self, message: Message, asked: ConnectionsRequest, found: Sequence[ConnectionsResponse]) -> None:
         joined = join_connections(found, asked.request_id, asked.limit)
@@ -168,56 +176,52 @@ class NodeConnectionsService(Worker):
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
 
-    def _close(self, message: Message, who: str) -> int:
+    def _close(self, message: Message, request: CloseRequest) -> int:
         """Closes connections, and notes in both logs who has closed whose."""
+        who = request.who
 
-        def is_meant(connection: Connection) -> bool:
-            party = party_key(connection.identity, connection.peer)
-            is_named = who in (connection.peer, str(connection.identity), party)
+        def is_meant(connection: Connected, presence: Presence) -> bool:
+            is_named = who in (presence.peer, str(connection.identity), presence.party)
             # Another worker knows the connection by which the request came by its peer only.
-            return is_named and connection.peer != message.origin.peer and not self._is_link(connection)
+            is_kept = presence.peer in (message.origin.peer, request.keep)
+            return is_named and not is_kept
 
-        gone = self._tcp.close_connections(is_meant, CLOSED)
+        gone = self._roster.close(is_meant, CLOSED)
+        self._listed_at_s = -math.inf
         if gone:
             logger.info("connections_closed", of=who, closed=len(gone), **message.origin.who)
-            whose = ", ".join(sorted({f"{each.peer} ({each.identity})" for each in gone}))
+            whose = ", ".join(sorted({f"{presence.peer} ({each.identity})" for each, presence in gone.items()}))
             self._note(
                 Entry("connections_closed", str(message.origin.identity), message.origin.peer, name=who, reason=whose)
             )
         return len(gone)
 
-    def _is_link(self, connection: Connection) -> bool:
-        """Whether a connection is between two members of a cluster, or two workers. Clients of both use it."""
-        is_theirs = self._elsewhere is not None and self._elsewhere.is_member(connection.own_address)
-        return is_theirs or connection.link is not None
 
-
-def list_connections(tcp: TcpTransport, is_link: Callable[[Connection], bool]) -> ConnectionsResponse:
+def list_connections(roster: Roster) -> ConnectionsResponse:
     """Returns the connections and the identities that send and receive most, at most LISTED_MAX of each."""
-    now_s, found = trio.current_time(), list[OpenConnection]()
-    rates: dict[str, list[float]] = {}
-    for connection in (each for each in tcp.connections if not is_link(each)):
+    now_s, rates = trio.current_time(), dict[str, list[float]]()
+    found = list[tuple[float, int, Connected, ConnectionStatistics, Presence]]()
+    for connection, presence in roster.open.items():
         each = connection.statistics()
-        age_s, received_s, sent_s = tcp.rates.find(connection, now_s)
-        moved = each.received, each.received_bytes, each.sent, each.sent_bytes
-        sums = rates.setdefault(party_key(connection.identity, connection.peer), [0, 0.0, 0.0])
+        received_s, sent_s = presence.rates(each, now_s)
+        sums = rates.setdefault(presence.party, [0, 0.0, 0.0])
         sums[:] = sums[0] + 1, sums[1] + received_s, sums[2] + sent_s
-        found.append(
-            OpenConnection(
-                each.peer,
-                str(connection.identity),
-                each.framing,
-                round(age_s),
-                *moved,
-                round(received_s),
-                round(sent_s),
-                each.backlog_bytes,
-            )
-        )
-    parties = [_party(name, traffic, *rates.get(name, (0, 0.0, 0.0))) for name, traffic in tcp.traffic().items()]
+        found.append((received_s + sent_s, each.received_bytes + each.sent_bytes, connection, each, presence))
+    parties = [_party(name, traffic, *rates.get(name, (0, 0.0, 0.0))) for name, traffic in roster.traffic().items()]
     return ConnectionsResponse(
-        0, len(found), nsmallest(LISTED_MAX, found, _busiest), nsmallest(LISTED_MAX, parties, _busiest)
+        0,
+        len(found),
+        # With many connections, only those that are listed are written out.
+        [_open(*each[2:], now_s) for each in nlargest(LISTED_MAX, found, itemgetter(0, 1))],
+        nsmallest(LISTED_MAX, parties, _busiest),
     )
+
+
+def _open(connection: Connected, each: ConnectionStatistics, presence: Presence, now_s: float) -> OpenConnection:
+    received_s, sent_s = map(round, presence.rates(each, now_s))
+    identity, age_s = str(connection.identity), round(now_s - presence.began_s)
+    moved = each.received, each.received_bytes, each.sent, each.sent_bytes
+    return OpenConnection(each.peer, identity, each.framing, age_s, *moved, received_s, sent_s, each.backlog_bytes)
 
 
 def join_connections(found: Sequence[ConnectionsResponse], request_id: int, limit: int) -> ConnectionsResponse:
@@ -254,4 +258,4 @@ def register_connections(parts: NodeParts) -> None:
             parts.authorizer.audit.note(entry)
 
     addresses = [local(ADDRESS), PART_ADDRESS]
-    parts.node.register(addresses, lambda: NodeConnectionsService(parts.tcp, parts.elsewhere, note))
+    parts.node.register(addresses, lambda: NodeConnectionsService(parts.tcp.roster, parts.elsewhere, note))

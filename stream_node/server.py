@@ -218,7 +218,7 @@ class Server:
             watched = self.condition, parts.services, parts.runner, ballast
             await nursery.start(watch_disk, lambda: self.config, *watched)
         nursery.start_soon(self._notifier.report_progress, parts.runner)
-        self._day_log = DayLog(parts.tcp)
+        self._day_log = DayLog(parts.tcp.roster)
         nursery.start_soon(self._day_log.run)
         if parts.tls is not None:
             self._tls_watch = TlsWatch(parts.tls, partial(self._end_refused, parts.tcp), self._audit)

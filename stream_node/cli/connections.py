@@ -35,7 +35,8 @@ def connections(
     as_json: JsonOption = False,
 ) -> None:
     """Print which clients send and receive most: first each identity since the start of the node, then the open
-    connections. In and out are as the node sees them; rates are those of the last 10 to 20 seconds.
+    connections, also those over HTTP. In and out are as the node sees them; rates are those of the last 10 to 20
+    seconds.
 
     With --close, end connections in place of that. A client connects again, so revoke its token or change its rules
     first. Connections between the workers of a node, or the members of a cluster, are left out.

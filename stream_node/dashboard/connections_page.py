@@ -27,7 +27,7 @@ async def close(page: Page) -> Response:
     """Closes one connection, or all of an identity."""
     who = (await page.form()).get("who", "")
     async with page.client() as client:
-        closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, who))).closed
+        closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))).closed
     if not closed:
         raise Problem(404, "no-such-connection", f"this node has no other connection of {who[:200]!r}")
     return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")

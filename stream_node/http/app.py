@@ -67,7 +67,8 @@ class Call(NamedTuple):
     memory: RequestMemory
 
     def count_for(self, caller: Caller) -> None:
-        """Counts the memory of the request for another identity, too, which it has proved."""
+        """Counts the request for another identity, too, which it has proved."""
+        place_of(self.request).note_caller(caller.identity)
         self.memory.count_for(party_key(caller.identity, caller.peer.address))
 
     def check(self, demand: Demand) -> None:
@@ -240,7 +241,8 @@ class HttpApp:
             else:
                 caller = await identify(request, self._parts.authenticator)
             call = Call(request, caller, self._parts, self._clients, endpoint, request.scope[MEMORY])
-            call.count_for(caller)
+            if not endpoint.is_open:
+                call.count_for(caller)
             if endpoint.demand is not None:
                 call.check(endpoint.demand)
             return await endpoint.handle(call)

@@ -6,6 +6,7 @@ supported either.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import trio
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.events import Event, Updated
 from hypercorn.protocol.events import Body, EndBody
+from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.events import Response as HttpResponse
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.trio.task_group import TaskGroup
@@ -21,9 +23,13 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 
+from ockam.connection_machine import ConnectionStatistics
 from ockam.errors import RemoteProtocolError
+from ockam.identity import Identity
 from ockam.memory import Holdings, PeerMemory
+from ockam.roster import Roster
 from ockam.sockets import send_nowait
+from ockam.tcp_statistics import Traffic
 from ockam.tls_layer import PeerCertificate, TlsLayer, identity_of
 from ockam.tls_stream import receive_decrypted
 from stream_node.http.identity import PEER_STATE, PLACE_STATE, Peer, Place
@@ -36,6 +42,7 @@ class HttpStream:
     """The bytes of one connection, encrypted if it uses TLS. It has the methods of a stream that hypercorn needs.
 
     send_s: the longest time, in seconds, in which the peer may take no part of an answer.
+    traffic: counts the bytes, without TLS.
     tls: a connection of TLS whose handshake is complete; None: the connection is not encrypted.
     """
 
@@ -44,9 +51,11 @@ class HttpStream:
         self._stream = stream
         self._tls = tls
         self._send_s = send_s
+        self.traffic = Traffic()
 
     async def send_all(self, data: bytes) -> None:
         """Sends the bytes. Raises trio.BrokenResourceError if the peer does not take them in time."""
+        self.traffic.sent_bytes += len(data)
         if self._tls is not None:
             data = self._tls.encrypt(data)
         with trio.move_on_after(self._send_s) as scope:
@@ -56,6 +65,11 @@ class HttpStream:
             raise trio.BrokenResourceError("the peer does not take its answer")
 
     async def receive_some(self, bytes_max: int) -> bytes:
+        data = await self._receive_some(bytes_max)
+        self.traffic.received_bytes += len(data)
+        return data
+
+    async def _receive_some(self, bytes_max: int) -> bytes:
         if self._tls is None:
             return bytes(await self._stream.receive_some(bytes_max))
         try:
@@ -78,6 +92,10 @@ class HttpStream:
 
 
 class _Http11(H11Protocol):
+    """traffic: counts the requests and the answers."""
+
+    traffic: Traffic
+
     async def _check_protocol(self, event: Any) -> None:
         """Ignores every request to change to HTTP/2."""
 
@@ -89,7 +107,12 @@ class _Http11(H11Protocol):
         plain = type(request)(
             method=request.method, target=request.target, headers=headers, http_version=request.http_version
         )
+        self.traffic.received += 1
         await super()._create_stream(plain)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        self.traffic.sent += isinstance(event, HttpResponse)
+        await super().stream_send(event)
 
     async def _send_error_response(self, status_code: int) -> None:
         """Answers a request that is not valid HTTP, or whose headers are too large."""
@@ -103,7 +126,8 @@ class _Http11(H11Protocol):
 class HttpConnection(TCPServer):
     """Serves the requests of one connection, one after the other.
 
-    certificate: the certificate that the peer has proved to own.
+    certificate: the certificate that the peer has proved to own. identity: what the last request has proved.
+    roster: lists the connection while it runs. closed: counts the connections that the node closes, by reason.
     memory: the memory of the node for all its peers. is_for_health: see `Place`.
     note_received, note_waits: called when a whole request was received, and when its answer was sent.
     """
@@ -118,22 +142,31 @@ class HttpConnection(TCPServer):
         certificate: PeerCertificate | None,
         *,
         memory: PeerMemory,
+        roster: Roster,
+        closed: Counter[str],
         is_for_health: bool,
         note_received: Callable[[], None],
         note_waits: Callable[[], None],
     ) -> None:
         self._holdings = Holdings(memory, lambda: None, self._close_slow)
+        self._roster = roster
+        self._closed = closed
+        self._traffic = stream.traffic
+        # What was moved when the last answer ended: the rest belongs to the request that has come since.
+        self._answered = Traffic()
         self._note_waits = note_waits
-        place = Place(self._holdings, is_for_health, note_received)
+        place = Place(self._holdings, is_for_health, note_received, self._note_caller)
         state = ConnectionState({PEER_STATE: peer, PLACE_STATE: place})
         super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]
         self.peer = peer
+        self.identity = peer.identity
         self.certificate = certificate
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
         """Serves until either side ends the connection. After the end, no request is still being answered."""
         host, _, port = self.peer.address.rpartition(":")
+        self._roster.begin(self, self.peer.address, trio.current_time())
         try:
             with self._scope:
                 async with TaskGroup() as task_group:
@@ -149,6 +182,7 @@ class HttpConnection(TCPServer):
                         (self.peer.server_host, 0),
                         self.protocol_send,
                     )
+                    self.protocol.traffic = self._traffic  # type: ignore[attr-defined]
                     await self.idle_task.restart(task_group, self._idle_timeout)
                     await self._read_data()
                     await self.idle_task.stop()
@@ -158,9 +192,11 @@ class HttpConnection(TCPServer):
         finally:
             await self._close()
             self._holdings.end()
+            self._roster.end(self)
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Updated) and event.idle:
+            self._answered = Traffic.of(self.statistics())
             self._note_waits()
         await super().protocol_send(event)
 
@@ -170,14 +206,26 @@ class HttpConnection(TCPServer):
         with trio.CancelScope(shield=True):
             await super()._close()
 
-    def close(self) -> None:
+    def close(self, reason: str) -> None:
         """Ends the connection at once, and drops all answers."""
+        self._closed[reason] += 1
         self.stream.socket.close()
         self._scope.cancel()
 
+    def statistics(self) -> ConnectionStatistics:
+        """Requests count as received messages, and answers as sent ones."""
+        each = self._traffic
+        moved = each.received, each.received_bytes, each.sent, each.sent_bytes
+        return ConnectionStatistics(self.peer.address, "http", *moved, self._holdings.unread_bytes)
+
+    def _note_caller(self, identity: Identity) -> None:
+        if identity != self.identity:
+            self._roster.settle(self, self._answered)
+            self.identity = identity
+
     def _close_slow(self) -> None:
         logger.warning("http_slow_consumer", peer=self.peer.address, held_bytes=self._holdings.size_bytes)
-        self.close()
+        self.close("slow_consumer")
 
 
 def make_peer(address: str, server_host: str, tls: TlsLayer | None) -> Peer:

@@ -44,11 +44,13 @@ class Place(NamedTuple):
 
     holdings: the memory that it takes. is_for_health: whether it is open only so that somebody can ask for the health
     of a node without room for more connections. note_received: called when all of a request was received.
+    note_caller: called with the identity that a request has proved.
     """
 
     holdings: Holdings
     is_for_health: bool
     note_received: Callable[[], None]
+    note_caller: Callable[[Identity], None]
 
 
 class Caller(NamedTuple):

@@ -55,10 +55,12 @@ class _Logs(HypercornLogger):
 
 
 class _Guest:
-    """A connection, from its beginning to its end. connection: None during its TLS handshake."""
+    """A connection, from its beginning to its end. connection: None during its TLS handshake. closed: counts the
+    connections that the node closes, by reason."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, closed: Counter[str]) -> None:
         self._socket = stream.socket
+        self._closed = closed
         self.connection: HttpConnection | None = None
 
     def has_unread(self) -> bool:
@@ -66,9 +68,10 @@ class _Guest:
 
     def close(self, reason: str) -> None:
         if self.connection is None:
+            self._closed[reason] += 1
             self._socket.close()
         else:
-            self.connection.close()
+            self.connection.close(reason)
 
 
 class HttpListener:
@@ -139,7 +142,7 @@ class HttpListener:
             self._closed["closed_before_header"] += 1
             stream.socket.close()
             return
-        guest = _Guest(stream)
+        guest = _Guest(stream, self._closed)
         admission = self._enter(guest, party_key(ANONYMOUS, peer), peer)
         if admission is Admission.REFUSED:
             stream.socket.close()
@@ -151,7 +154,6 @@ class HttpListener:
         connections_max = self.parts.config.http_connections_max
         admission, gone = self._places.enter(guest, party, connections_max)
         if gone is not None:
-            self._closed["gave_way"] += 1
             gone.close("gave_way")
         if admission is Admission.REFUSED:
             self._closed["too_many_connections"] += 1
@@ -209,6 +211,8 @@ class HttpListener:
             peer,
             None if tls is None else tls.certificate,
             memory=self.parts.tcp.memory,
+            roster=self.parts.tcp.roster,
+            closed=self._closed,
             is_for_health=admission is Admission.HEALTH,
             note_received=partial(self._places.note_received, guest),
             note_waits=partial(self._places.note_waits, guest),
@@ -240,9 +244,8 @@ class HttpListener:
             refusal = self._tls.refusal(connection.certificate)
             if refusal is not None:
                 kind, reason = refusal
-                self._closed[kind] += 1
                 logger.warning("http_connection_closed", peer=connection.peer.address, kind=kind, reason=reason)
-                connection.close()
+                connection.close(kind)
                 self._note_tls_refused(connection.peer.address, connection.peer.identity, f"{kind}: {reason}")
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
@@ -250,8 +253,7 @@ class HttpListener:
         connections. reason: a short, fixed word for counters."""
         meant = [each for each in self._open if is_meant(each.peer.identity)]
         for connection in meant:
-            self._closed[reason] += 1
-            connection.close()
+            connection.close(reason)
         self.clients.close_identities(is_meant, reason)
         return len(meant)
 
@@ -267,8 +269,7 @@ class HttpListener:
                 self._ended = trio.Event()
                 await self._ended.wait()
         for connection in list(self._open):
-            self._closed["shutdown"] += 1
-            connection.close()
+            connection.close("shutdown")
 
     def statistics(self) -> HttpStatistics:
         requests = {str(status): count for status, count in sorted(self._app.answered.items())}

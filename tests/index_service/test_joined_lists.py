@@ -29,9 +29,6 @@ class OtherWorkers:
         saved = [SavedPosition(LONG_NAME, LONG_NAME, each, INDEX_MAX, 1, None) for each in range(PARTITIONS)]
         self.of_worker = [saved[first::WORKERS] for first in range(WORKERS)]
 
-    def is_member(self, connection: Address) -> bool:
-        raise NotImplementedError
-
     def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
         request = POSITIONS.decode_request(message.payload)
         on_done([POSITIONS.encode_response(self._page(saved, request)) for saved in self.of_worker])
