@@ -1,7 +1,7 @@
 """Goal: an operator sees what exports have done, and looking at an export never disturbs it.
 
-Method: ledgers that the exporter's own class writes, and one that a whole export writes (skipped without pyarrow),
-shown by a real node over HTTP; sqlite3 adds up the same ledgers independently.
+Method: ledgers that the exporter's own class writes, shown by a real node over HTTP; sqlite3 adds up the same ledgers
+independently. A whole export is shown in test_numbers.py.
 """
 
 from __future__ import annotations
@@ -239,37 +239,3 @@ print(ledger_view.read_export(Path({str(tmp_path)!r}), 0, 1).table_rows)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "68\n"
-
-
-@pytest.fixture
-def dataset() -> Any:
-    """The reader of tables of pyarrow, another one than the exporter's."""
-    return pytest.importorskip("pyarrow.dataset", reason="the extra `spark` is not installed")
-
-
-async def test_a_whole_export_is_shown(dataset: Any, tmp_path: Path) -> None:
-    """A real export of a real node: the page says what a reader of the table counts, and what was pushed afterwards."""
-    from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
-    from spark_export.exporter.node_side import Selection
-
-    lake = tmp_path / "lake"
-
-    def export(address: str) -> int:
-        async def main() -> None:
-            settings = ExportSettings(lake, address, master=INLINE, selection=Selection(("orders",)))
-            async with open_exporter(settings) as exporter:
-                await exporter.run()
-
-        asyncio.run(main())
-        return int(dataset.dataset(lake / "messages", format="parquet").count_rows())
-
-    async with http_node(tmp_path, export_folders=(str(lake),)) as node, node.client() as client:
-        async with connect(node.running.address) as streams:
-            orders = await streams.create("orders")
-            for number in range(9):
-                await orders.push(b"%d" % number)
-            counted = await trio.to_thread.run_sync(export, node.running.address)
-            await orders.push(b"later")
-        page = await get(client, "/export", folder=str(lake))
-        assert f"Rows {counted} " in page.text
-        assert f"orders 0 0 {counted - 1} {counted} 0 1 1" in page.text

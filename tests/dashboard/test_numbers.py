@@ -2,14 +2,17 @@
 
 Each page reads itself again. A wrong path is answered by a page.
 
-Method: one node with streams, consumers, refusals of each kind, blocks with a hole, and a mirror. The pages are read as
-a browser gets them. The commands run as processes, and `/metrics` is read by the parser of Prometheus.
+Method: one node with streams, consumers, refusals of each kind, blocks with a hole, and a mirror; one with an export;
+and two workers. The pages are read as a browser gets them. The commands run as processes, and `/metrics` is read by the
+parser of Prometheus.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,12 @@ from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest
 from stream_node.dashboard.rendering import size
 from tests.access.guarded_node import may, write_rules
 from tests.block_node.client.chains import chain, outgoing
-from tests.dashboard.dashboard_page import HtmlPage, get
+from tests.dashboard.dashboard_page import HtmlPage, get, wait_page
+from tests.dashboard.test_cluster import two_workers
 from tests.http.http_node import http_node
 from tests.mirror.mirrors import follows_to
 from tests.support.command import ROOT
-from tests.support.served import served
+from tests.support.served import PATIENCE_S, served
 
 
 class Metrics:
@@ -64,7 +68,7 @@ async def test_every_number_is_that_of_the_commands_and_the_metrics(tmp_path: Pa
     every = may(ALL_RIGHTS, who="token:all")
     write_rules(tmp_path / "access.toml", [every, may(Right.READ, "orders", "anonymous", "reads")])
     (tmp_path / "data").mkdir()
-    token = create_token(tmp_path / "data" / "tokens.json", "all", 0)[0]
+    token, refused = (create_token(tmp_path / "data" / "tokens.json", name, 0)[0] for name in ("all", "refused"))
     (tmp_path / "token").write_text(token)
     async with (
         served(tmp_path / "far") as far,
@@ -83,7 +87,7 @@ async def test_every_number_is_that_of_the_commands_and_the_metrics(tmp_path: Pa
             for client_id, index in (("slow", 0), ("quick", 2)):
                 await set_position(streams, client_id, "orders", partition.partition, index)
         await orders.get_partition(3).truncate(1)
-        async with connect(node.running.address) as stranger:
+        async with connect(node.running.address, token=refused) as stranger:
             for _ in range(10):
                 with pytest.raises(AccessDenied):
                     await stranger.create("forbidden")
@@ -109,6 +113,7 @@ async def test_every_number_is_that_of_the_commands_and_the_metrics(tmp_path: Pa
         assert number(tiles["Missing"]) == shown["missing"] == 0
         assert number(tiles["Blocks"]) == metrics.sum("blocks") == 3
         assert number(tiles["Refused"]) == metrics.sum("blocks_refused_total") == 0
+        await check_connections(client, asks)
         await check_refreshing(client)
         page = await get(client, "/access")
         assert number(page.tiles["Refused, create"]) == metrics.sum("access_refused_total", right="create") == 10
@@ -166,6 +171,134 @@ async def check_mirrors(client: httpx.AsyncClient, mirrors: list[dict[str, Any]]
     assert [number(cell) for cell in row[4:7]] == [each["next_index"], each["source_next_index"], each["lag"]]
     assert number(page.tiles["Lag"]) == each["lag"] == metrics.sum("mirror_lag_messages", stream="copied") == 0
     assert number(page.tiles["Following"]) == metrics.sum("mirrors", condition="following") == 1
+
+
+async def check_connections(client: httpx.AsyncClient, asks: tuple[str, ...]) -> None:
+    """The client that was refused has gone, so its numbers stand still."""
+    (found,) = await told("connections", *asks)
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            page, metrics = await get(client, "/connections"), Metrics((await client.get("/metrics")).text)
+            opened = sum(number(row[1]) for row in page.rows if len(row) == 8)
+            assert f"{opened} of {opened}, the busiest first." in page.text
+            # The end of a command is noticed a moment later.
+            if opened == metrics.sum("connections"):
+                break
+    (party,) = [each for each in found["parties"] if each["party"] == "token:refused"]
+    (row,) = [row for row in page.rows if row[0] == "token:refused"]
+    moved = [size(party["received_bytes"]), size(party["sent_bytes"])]
+    assert [row[1], *row[4:6]] == [str(party["connections"]), *moved] == ["0", *moved]
+    assert [number(cell) for cell in row[6:]] == [party["received"], party["sent"]]
+    assert party["received"] >= 10
+
+
+async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(tmp_path: Path) -> None:
+    """Two runs of a real exporter, and messages after them. The consumer of the export is behind by what waits."""
+    dataset = pytest.importorskip("pyarrow.dataset", reason="the extra `spark` is not installed")
+    from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
+    from spark_export.exporter.metrics import ExporterStatistics, to_prometheus
+    from spark_export.exporter.node_side import Selection
+    from spark_export.exporter.step import Step
+
+    lake, statistics = tmp_path / "lake", ExporterStatistics()
+
+    async def count(step: Step) -> None:
+        nonlocal statistics
+        statistics = statistics.after_step(step)
+
+    async def export(address: str) -> None:
+        settings = ExportSettings(lake, address, master=INLINE, selection=Selection(("orders",)), accept_lost=True)
+        async with open_exporter(settings) as exporter:
+            await exporter.run(on_step=count)
+
+    async with http_node(tmp_path, export_folders=(str(lake),)) as node, node.client() as client:
+        async with connect(node.running.address) as streams:
+            orders = await streams.create_partitioned("orders", 2)
+            for messages in (2, 4, 3):
+                for partition in orders.partitions:
+                    for _ in range(messages + partition.partition):
+                        await partition.push(b"12345")
+                if messages == 4:
+                    await orders.get_partition(1).truncate(5)
+                if messages != 3:
+                    await trio.to_thread.run_sync(asyncio.run, export(node.running.address))
+        runs = {each["run"]: each for each in await told("export", "history", str(lake))}
+        metrics = Metrics((await client.get("/metrics")).text + to_prometheus(statistics))
+        page, (listed,) = await get(client, "/export", folder=str(lake)), (await get(client, "/exports")).rows
+        rows, size_bytes = (
+            sum(each["rows"] for each in runs.values()),
+            sum(each["file_bytes"] for each in runs.values()),
+        )
+        lost = sum(each["lost"] for each in runs.values())
+        assert rows == metrics.sum("export_rows_total") == dataset.dataset(lake / "messages").count_rows()
+        assert (size_bytes, lost) == (metrics.sum("export_file_bytes_total"), metrics.sum("export_lost_messages_total"))
+        assert [page.tiles[each] for each in ("Rows", "Messages", "Files as written", "Runs", "Lost")] == [
+            str(rows),
+            size(metrics.sum("export_data_bytes_total")),
+            size(size_bytes),
+            str(len(runs)),
+            str(lost),
+        ]
+        assert [listed[2], *listed[4:]] == [str(len(runs)), str(rows), size(size_bytes), str(lost)]
+        # Two messages of one partition were deleted between the exports.
+        assert (len(runs), rows, lost) == (2, 12, 2)
+        partitions, shown = page.rows[:2], page.rows[2:]
+        assert [row[1:] for row in partitions] == [
+            ["0", "0", "5", "6", "0", "2", "3"],
+            ["1", "0", "7", "6", "2", "2", "4"],
+        ]
+        assert metrics.sum("consumer_lag_messages", stream="orders") == 7
+        assert {number(row[0]) for row in shown} == runs.keys()
+        for row in shown:
+            run = runs[number(row[0])]
+            figures = [str(run["rows"]), size(run["data_bytes"]), str(run["files"]), size(run["file_bytes"])]
+            assert row[4:] == [*figures, str(run["lost"])]
+            own = await get(client, "/export/run", folder=str(lake), run=run["run"])
+            assert (
+                f"Rows {figures[0]}, {figures[1]} of messages Files {figures[2]}, {figures[3]} Lost {row[-1]}"
+                in own.text
+            )
+            assert [sum(number(cells[at]) for cells in own.rows) for at in (4, 5)] == [run["rows"], run["lost"]]
+
+
+async def test_every_number_of_a_cluster_is_that_of_the_command_and_the_metrics(tmp_path: Path) -> None:
+    """Two workers of one node. One of them sends the messages of its clients on to the other one."""
+    async with two_workers(tmp_path) as (node, _), node.client() as client:
+        await wait_page(client, "connected", "/cluster")
+        async with connect(node.running.address) as streams:
+            for number_of in range(8):
+                await (await streams.create(f"s{number_of}")).push(b"x")
+        (found,) = await told("cluster", "status", "--node", node.running.address)
+        page, metrics = await get(client, "/cluster"), Metrics((await client.get("/metrics")).text)
+        tiles = {
+            name: number(page.tiles[name]) for name in ("Members", "Shards here", "Without owner", "Waiting", "Links")
+        }
+        shards = {each["name"]: each["shards"] for each in found["members"]}
+        assert tiles == {
+            "Members": len(shards),
+            "Shards here": shards[found["asked"]],
+            "Without owner": found["unowned"],
+            "Waiting": 0,
+            "Links": 1,
+        }
+        names = (
+            "cluster_members",
+            "cluster_shards",
+            "cluster_unowned_shards",
+            "cluster_messages_waiting",
+            "cluster_links",
+        )
+        assert list(tiles.values()) == [metrics.sum(name) for name in names]
+        members = {row[0].split()[1]: row for row in page.rows if len(row) == 7}
+        assert {name: number(row[3]) for name, row in members.items()} == shards
+        for name, row in members.items():
+            assert number(row[3]) == metrics.sum("cluster_owned_shards", member=name)
+            if name != found["asked"]:
+                assert number(row[5]) == metrics.sum("cluster_messages_sent_total", member=name) > 0
+        owned = [(row[0], number(row[1]), number(row[2])) for row in page.rows if len(row) == 4]
+        counted = Counter((each["owner"], each["epoch"]) for each in found["shards"])
+        assert {(owner, epoch): shards for owner, epoch, shards in owned} == counted
+        assert sum(epoch * shards for _, epoch, shards in owned) == metrics.sum("cluster_epochs")
 
 
 async def check_refreshing(client: httpx.AsyncClient) -> None:
