@@ -15,7 +15,10 @@ from ockam.message import Message
 
 
 class Elsewhere(Protocol):
-    """Tells which streams this node does not serve, and sends messages to the nodes that serve them."""
+    """Tells which streams this node does not serve, and sends messages to the nodes that serve them. name: that of this
+    node, or worker."""
+
+    name: str
 
     def is_elsewhere(self, stream: Address) -> bool:
         """Whether this node does not serve the stream at this address now."""

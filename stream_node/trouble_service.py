@@ -7,18 +7,24 @@ node/troubles/1
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import trio
+from msgspec.structs import replace
 
 import bare
 from access.rights import EVERY_NAME, Demand, Right
 from ockam.address import local
 from ockam.message import Message
+from ockam.pages import ask_all
 from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.worker import Worker
 from stream_node.parts import NodeParts
 
 ADDRESS = "node_troubles"
+PART_ADDRESS = local("node_troubles_part")
+"""The address at which one worker of several tells its part."""
 NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
 
 
@@ -37,12 +43,14 @@ class ToldTrouble(msgspec.Struct, frozen=True):
     remedy: str
 
 
-# type Troubles struct { request_id: uint  unknown: str  total: uint  troubles: list<ToldTrouble> }
+# type Troubles struct { request_id: uint  worker: str  unknown: str  total: uint  troubles: list<ToldTrouble> }
 class Troubles(msgspec.Struct, frozen=True):
     """What is wrong, the worst first, as many of each kind as `stream_node.trouble.LISTED_MAX`. unknown: why nobody
-    knows it; empty if it is known. total: the number of all troubles."""
+    knows it; empty if it is known. total: the number of all troubles. worker: the name of the worker, or of the
+    member of a cluster, that this is about; empty for all workers of a node together, where it is in the titles."""
 
     request_id: bare.UInt
+    worker: str
     unknown: str
     total: bare.UInt
     troubles: list[ToldTrouble]
@@ -64,7 +72,9 @@ class TroubleService(Worker):
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
-        self._nursery.start_soon(self._answer, message, request.request_id)
+        joined = partial(self._join, message, request.request_id)
+        if not ask_all(self, self._parts.elsewhere, PART_ADDRESS, message, TROUBLES, joined):
+            self._nursery.start_soon(self._answer, message, request.request_id)
 
     def demand(self, message: Message) -> Demand:
         """Returns the rights of which the sender of this message needs one, see `access.authorizer.Guarded`."""
@@ -80,9 +90,25 @@ class TroubleService(Worker):
             unknown, total = "", found.total
             listed = (each for same, _ in found.listed() for each in same)
             told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in listed]
-        self.reply(message, TROUBLES.encode_response(Troubles(request_id, unknown, total, told)))
+        worker = "" if self._parts.elsewhere is None else self._parts.elsewhere.name
+        self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
+
+    def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
+        """Answers with what is wrong with all workers: what all of them tell alike once, the rest with their names."""
+        workers: dict[ToldTrouble, list[str]] = {}
+        for part in found:
+            for each in part.troubles:
+                workers.setdefault(each, []).append(part.worker)
+        told = [
+            each if len(names) == len(found) else replace(each, title=f"{' and '.join(names)}: {each.title}")
+            for each, names in workers.items()
+        ]
+        unknown = next((part.unknown for part in found if part.unknown), "")
+        total = sum(part.total for part in found) - sum(len(names) - 1 for names in workers.values())
+        worst_first = sorted(told, key=lambda each: not each.is_bad)
+        self.reply(message, TROUBLES.encode_response(Troubles(request_id, "", unknown, total, worst_first)))
 
 
 def register_troubles(parts: NodeParts, nursery: trio.Nursery) -> None:
     """Starts the service on a node."""
-    parts.node.register([local(ADDRESS)], lambda: TroubleService(parts, nursery))
+    parts.node.register([local(ADDRESS), PART_ADDRESS], lambda: TroubleService(parts, nursery))

@@ -25,6 +25,7 @@ from stream_node.http.app import json_response
 from stream_node.parts import NodeParts
 from stream_node.patience import Patience
 from stream_node.trouble import Trouble, TroubleKind, Troubles
+from stream_node.worker_place import has_own_databases
 
 ENDINGS_EVERY_S = 5.0
 """The shortest time between two readings of the files of certificates and tokens, in seconds."""
@@ -136,6 +137,7 @@ class Overview:
         statistics = parts.statistics()
         return {
             "troubles": listed(troubles),
+            "worker": parts.elsewhere.name if parts.elsewhere and has_own_databases(parts.config) else "",
             "point": self._history.latest(),
             "statistics": statistics,
             "http": statistics.http or msgspec.UNSET,

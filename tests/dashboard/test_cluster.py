@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -22,12 +23,13 @@ from access.rights import Right
 from cluster import plan_machine
 from cluster.shards import SHARDS, choose_owner, shard_of
 from ockam.shared_use import shared_bytes
-from stream_client import connect
+from stream_client import connect, set_position
 from stream_node.config import Config
 from stream_node.dashboard import troubles
 from stream_node.dashboard.cluster_page import owner_marks, shards_text
 from stream_node.process import NodeProcess
 from stream_node.server import Server
+from stream_node.trouble_service import ADDRESS, TROUBLES, TroublesRequest
 from stream_node.worker_place import WorkerPlace
 from stream_service.names import stream_address
 from tests.access.guarded_node import may, write_rules
@@ -36,6 +38,7 @@ from tests.http.http_node import HttpNode, http_node
 from tests.support.postgres import PostgresServer
 from tests.support.served import PATIENCE_S, Served
 
+STUCK = re.compile(r"(w0\d): The consumer reader is stuck: no progress for .*, 1 message waits in (s\d)")
 CELL = re.compile(r"Shard (\w\w): (.+), epoch (\d+)(?:, (\d+) waiting)?")
 
 
@@ -255,7 +258,7 @@ async def test_who_may_not_operate_sees_no_form(url: str, tmp_path: Path) -> Non
 
 
 @asynccontextmanager
-async def two_workers(folder: Path) -> AsyncIterator[list[HttpNode]]:
+async def two_workers(folder: Path, **settings: Any) -> AsyncIterator[list[HttpNode]]:
     """Two workers of one node in this process, each with its database."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
     ports = [each.getsockname()[1] for each in sockets]
@@ -278,7 +281,7 @@ async def two_workers(folder: Path) -> AsyncIterator[list[HttpNode]]:
         nursery = await stack.enter_async_context(trio.open_nursery())
         nodes = []
         for place in places:
-            config = Config(data_dir=str(folder), http=("127.0.0.1:0",), workers=2, block_node=False)
+            config = Config(data_dir=str(folder), http=("127.0.0.1:0",), workers=2, block_node=False, **settings)
             node = Server(config, place=place)
             await nursery.start(node.serve)
             nodes.append(node)
@@ -304,3 +307,28 @@ async def test_workers_share_the_shards_for_good(tmp_path: Path) -> None:
             headers={"origin": str(client.base_url).rstrip("/")},
         )
         assert "the shards of the workers of one machine do not move" in refused.text
+
+
+async def test_what_is_wrong_is_told_of_all_workers_and_a_page_says_whose_it_is(tmp_path: Path) -> None:
+    """A consumer of each stream is stuck, and each worker has some of the streams: one answer has all, with the names
+    of the workers, whichever is asked. What all workers say is told once."""
+    names = {f"s{number}" for number in range(8)}
+    async with two_workers(tmp_path, consumer_stuck_after=("*=0s",)) as workers:
+        create_token(tmp_path / "tokens.json", "ending", 1, round(time.time()) + 9_999)
+        async with connect(workers[0].running.address) as first, connect(workers[1].running.address) as second:
+            for name in names:
+                await (await first.create(name)).push(b"x")
+                await set_position(first, "reader", name, 0, 0)
+            for client in (first, second):
+                stuck, others = list[tuple[str, ...]](), list[str]()
+                with trio.fail_after(PATIENCE_S):
+                    while {name for _, name in stuck} != names or len(others) != 1:
+                        told = await client.session.ask(ADDRESS, TROUBLES, TroublesRequest(0))
+                        stuck = [each.groups() for trouble in told.troubles if (each := STUCK.match(trouble.title))]
+                        others = [each.title for each in told.troubles if not STUCK.match(each.title)]
+                        await trio.sleep(0.05)
+                assert {worker for worker, _ in stuck} == {"w00", "w01"}
+                assert others[0].startswith("The token ending ends in")
+                assert (told.total, len(told.troubles)) == (9, 9)
+        async with workers[1].client() as browser:
+            assert "This page is about the worker w01." in (await get(browser, "")).text

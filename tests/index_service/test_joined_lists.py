@@ -25,6 +25,8 @@ LEGACY_FRAME_BYTES_MAX = 65_000
 class OtherWorkers:
     """An `ockam.elsewhere.Elsewhere` whose workers have every fourth partition each, in pages of their own."""
 
+    name = "w00"
+
     def __init__(self) -> None:
         saved = [SavedPosition(LONG_NAME, LONG_NAME, each, INDEX_MAX, 1, None) for each in range(PARTITIONS)]
         self.of_worker = [saved[first::WORKERS] for first in range(WORKERS)]
