@@ -26,7 +26,7 @@ from block_node.protocol import Piece
 from block_node.protocol_reading import GET, STATUS, BlockPart, GetBlock, GetStatus, StatusRequest, StatusResponse
 from ockam.protocol import Protocol
 from stream_client.client import StreamClient
-from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout
+from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout
 from stream_client.shell.backoff import Reconnect
 
 Q = TypeVar("Q")
@@ -161,22 +161,31 @@ class BlockClient:
         """
         problem: Exception | None = None
         for client in self._clients:
-            conversation = client.converse(service)
             try:
-                await conversation.opened(self._answer_s_max)
-                answer = await conversation.ask(protocol, request, self._answer_s_max)
-                if isinstance(answer, BlockPart) and answer.status is not GetStatus.SUCCESS:
-                    number = request.block_number if isinstance(request, GetBlock) else None
-                    raise BlockNotAvailable(number, answer.status)
-                return answer
+                answer = await self._ask(client, service, protocol, request)
+                if not isinstance(answer, BlockPart) or answer.status is GetStatus.SUCCESS:
+                    return answer
+                number = request.block_number if isinstance(request, GetBlock) else None
+                problem = BlockNotAvailable(number, answer.status, client.address, await self._what_it_has(client))
             except (ConnectionLost, NodeUnreachable, RequestTimeout) as error:
                 problem = problem or error
-            except BlockNotAvailable as error:
-                problem = error
-            finally:
-                conversation.close()
         assert problem is not None, "there is at least one node"
         raise problem
+
+    async def _ask(self, client: StreamClient, service: str, protocol: Protocol[Q, A], request: Q) -> A:
+        conversation = client.converse(service)
+        try:
+            await conversation.opened(self._answer_s_max)
+            return await conversation.ask(protocol, request, self._answer_s_max)
+        finally:
+            conversation.close()
+
+    async def _what_it_has(self, client: StreamClient) -> StatusResponse | None:
+        """Return the status of a node. None if the node does not tell it: the cause of another error is looked for."""
+        try:
+            return await self._ask(client, "block_status", STATUS, StatusRequest(1, True))
+        except ClientError:
+            return None
 
 
 class WholeBlocks:

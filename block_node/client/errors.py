@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from block_node.blocks.hash_scheme import RootCandidate, names_of
 from block_node.protocol import PublishStatus
-from block_node.protocol_reading import GetStatus, SubscribeStatus
+from block_node.protocol_reading import GetStatus, StatusResponse, SubscribeStatus
 from stream_client.errors import ClientError
 
 
@@ -74,12 +74,37 @@ class SubscriptionRefused(ClientError):
 
 
 class BlockNotAvailable(ClientError):
-    """The node cannot provide the requested block. status: the reason of the node."""
+    """The node cannot provide the requested block. status: the reason of the node.
 
-    def __init__(self, number: int | None, status: GetStatus) -> None:
+    has: what the node has, for the cause in the text; None if it does not tell.
+    """
+
+    def __init__(self, number: int | None, status: GetStatus, node: str, has: StatusResponse | None) -> None:
         self.status = status
         which = "no block is stored" if number is None else f"block {number} is not available"
-        super().__init__(f"{which} ({status.name}); ask for the status to see what is")
+        super().__init__(f"{which} at {node} ({status.name}): {_why(number, status, has)}")
+
+
+def _why(number: int | None, status: GetStatus, has: StatusResponse | None) -> str:
+    """Returns why a node cannot provide a block, and what to do."""
+    if status is GetStatus.NOT_FOUND:
+        return "its stored bytes are damaged or gone; backfill or `block publish` of this block mends it"
+    if status is not GetStatus.NOT_AVAILABLE:
+        return "the node cannot read it; the node's log says why"
+    if has is None or has.detail is None:
+        return "the node does not tell what it has; ask another node"
+    available, stored = has.detail.available, has.detail.stored
+    if not stored:
+        return "the node has no blocks; publish some, or fetch them by backfill"
+    if number is None or any(each.first_block <= number <= each.last_block for each in stored):
+        return "the node has deleted it by its retention; ask a node that keeps more blocks"
+    below = max((each.last_block for each in stored if each.last_block < number), default=None)
+    above = min((each.first_block for each in available if each.first_block > number), default=None)
+    if above is None:
+        return f"it has not come yet, the latest is block {below}; `block subscribe --from {number}` waits for it"
+    if below is None:
+        return f"the blocks of the node begin with block {above}; ask another node, or fetch it by backfill"
+    return f"it is missing between blocks {below} and {above}; backfill or `block publish` of this block brings it"
 
 
 class DamagedAnswer(ClientError):

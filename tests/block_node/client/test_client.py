@@ -33,8 +33,9 @@ from block_node.protocol import PUBLISH, OpenSession
 from block_node.protocol_reading import BlockRange, SubscribeStatus
 from stream_client import NodeUnreachable, Reconnect
 from stream_client import connect as connect_streams
+from tests.block_node.backfill.served_blocks import damage_blocks
 from tests.block_node.client.chains import chain, fetch, outgoing
-from tests.support.served import Served, served, wait_until
+from tests.support.served import PATIENCE_S, Served, served, wait_until
 
 QUICK = Reconnect(delay_s=0.01, delay_s_max=0.05)
 SETTINGS = PublishSettings(reconnect=QUICK)
@@ -84,9 +85,33 @@ async def test_an_empty_node(tmp_path: Path) -> None:
     async with serving(tmp_path) as (running, client):
         status = await client.status()
         assert (status.first_available, status.last_available, status.next_expected) == (None, None, 0)
-        with pytest.raises(BlockNotAvailable, match="no block is stored"):
-            await client.get()
+        for number, said in ((None, "no block is stored"), (3, "block 3 is not available")):
+            with pytest.raises(BlockNotAvailable, match=f"{said} at {running.address} .*: the node has no blocks"):
+                await client.get(number)
         assert running.statistics().services.streams == 0, "no trace before the first block"
+
+
+async def test_a_block_that_is_not_there_has_a_cause(tmp_path: Path) -> None:
+    """The node begins with block 1, which retention deletes; the bytes of block 4 are taken."""
+
+    async def why(number: int) -> str:
+        with pytest.raises(BlockNotAvailable) as caught:
+            await client.get(number)
+        return str(caught.value)
+
+    settings = {"block_first": 1, "block_retention_blocks": 6, "block_scan_bytes": 1}
+    async with serving(tmp_path, **settings) as (_, client):
+        await publish(client, 1)
+        assert "(NOT_AVAILABLE): the blocks of the node begin with block 1; " in await why(0)
+        await publish(client, *range(2, 8))
+        with trio.fail_after(PATIENCE_S):
+            while (await client.status()).first_available != 2:
+                await trio.sleep(0.01)
+        damage_blocks(tmp_path, 4)
+        assert "(NOT_FOUND): its stored bytes are damaged or gone" in await why(4)
+        assert "(NOT_AVAILABLE): it is missing between blocks 3 and 5; " in await why(4)
+        assert "(NOT_AVAILABLE): the node has deleted it by its retention" in await why(1)
+        assert "(NOT_AVAILABLE): it has not come yet, the latest is block 7; `block subscribe --from 9`" in await why(9)
 
 
 async def test_a_live_subscriber_gets_each_block_once_over_a_restart(tmp_path: Path) -> None:
