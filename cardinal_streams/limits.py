@@ -61,7 +61,8 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a `ChainConsumer`, and of the parts that it consists of.
 
     `held_max`: the largest number of complete blocks that are kept until a running reorg ends. Others are read again.
-    `announced_max`: the largest number of reorgs that were announced and are not finished.
+    `announced_max`: the largest number of reorg channels that are open or announced. Of more, finished ones are closed
+    first. If none is finished, the oldest one is refused (`ReorgRefused`); this limit alone reads nothing again.
     `reorgs_max`: the number of finished reorgs that are remembered, so that repetitions are recognised.
     `unfinished_max`: the largest number of updates that the application has received but not finished. At this number
     the consumer reads no more messages until the application finishes an update.
