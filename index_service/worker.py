@@ -50,6 +50,7 @@ from index_service.limits import (
     LeaseLimits,
 )
 from index_service.listing import ListPositions, PositionRow
+from index_service.member_watch import MemberWatch
 from index_service.protocol import (
     Request,
     SaveIndex,
@@ -60,7 +61,7 @@ from index_service.storage import SetPosition
 from ockam.address import local
 from ockam.elsewhere import Elsewhere
 from ockam.log_rate import LogRate
-from ockam.message import Message, Origin, reply_to
+from ockam.message import Message, reply_to
 from ockam.node import Node
 from ockam.pages import ask_all, join_pages
 from ockam.protocol import ProtocolError, error_payload, failed_payload
@@ -73,9 +74,6 @@ SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index
 PART_ADDRESS = local("index_service_part")
 """The address to which another node sends a list request that it joins with its own answer."""
 
-
-DIRECT_HOPS = 2
-"""The length of the return route of a client on a connection to this node: the connection, and the client's address."""
 
 logger = structlog.get_logger(__name__)
 
@@ -107,8 +105,7 @@ class IndexService:
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
         self.lists_waiting = 0
-        self.is_stopping = False
-        self._members: dict[tuple[str, str, str], Origin] = {}
+        self.members = MemberWatch(self.end_member)
         self.write_failure: str | None = None
         self.lines = LogRate()
 
@@ -118,46 +115,33 @@ class IndexService:
         part = (PART_ADDRESS,) if self.elsewhere is not None else ()
         node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
 
-    def watch_member(self, message: Message, request: LeaseRequest) -> None:
-        """Lets a member of a group leave when the connection of its last request ends, so that the others get its
-        partitions without waiting for the end of its leases. A member that comes back asks for leases anew.
-
-        A request that another node has passed on says nothing of the connection of its member.
-        """
-        key = request.client_id, request.stream_name, request.member_id
-        origin = message.origin
-        before = self._members.pop(key, None)
-        if before is not None and before is not origin:
-            before.holdings.unwatch(("member", key))
-        if request.leave or origin.kind != "tcp" or len(message.return_route) > DIRECT_HOPS:
-            origin.holdings.unwatch(("member", key))
-            return
-        self._members[key] = origin
-
-        def tell(has_ended: bool) -> None:
-            # A node that stops closes all connections. Its members go on with their leases at its next start.
-            if has_ended and not self.is_stopping and self._members.get(key) is origin:
-                del self._members[key]
-                # A node that fails closes its storage before its connections.
-                with suppress(StorageClosed):
-                    self.groups.leave(key[:2], request.member_id)
-
-        if origin.holdings.has_ended:
-            tell(True)
-        else:
-            origin.holdings.watch(("member", key), tell)
-
     def sweep(self) -> None:
         """Removes members that have not renewed their leases in time."""
         self.groups.sweep()
-        for key in [key for key in self._members if not self.groups.has_member(key[:2], key[2])]:
-            self._members.pop(key).holdings.unwatch(("member", key))
+        known, elsewhere = self.groups.has_member, self._is_kept_elsewhere
+        self.members.forget(lambda key: not (elsewhere(key[1]) or known(key[:2], key[2])))
+
+    def end_member(self, message: Message, request: LeaseRequest) -> None:
+        """Ends the leases of a member whose connection has ended. message: its last request."""
+        home = None if self.elsewhere is None else self.elsewhere.home_of(request.stream_name)
+        if self.elsewhere is None or home is None or not self.elsewhere.is_elsewhere(home):
+            # A node that fails closes its storage before its connections.
+            with suppress(StorageClosed):
+                self.groups.leave((request.client_id, request.stream_name), request.member_id)
+            return
+        # If the member has asked for leases by another connection since, the other node ignores the lower number.
+        leave = LEASE.encode_request(msgspec.structs.replace(request, holding=[], leave=True))
+        self.elsewhere.send(home, Message(message.onward_route, message.return_route, leave, message.origin))
+
+    def _is_kept_elsewhere(self, stream_name: str) -> bool:
+        """Whether another node of the cluster keeps the leases of a stream."""
+        return self.elsewhere is not None and self.elsewhere.is_elsewhere(self.elsewhere.home_of(stream_name))
 
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of a position's partition now, or None if no member has it.
 
         If another node of the cluster keeps the leases of the stream, the stored holder counts."""
-        if self.elsewhere is not None and self.elsewhere.is_elsewhere(self.elsewhere.home_of(row.stream_name)):
+        if self._is_kept_elsewhere(row.stream_name):
             return row.holder
         return self.groups.find_holder(row)
 
@@ -258,6 +242,8 @@ class IndexWorker(Worker):
         if not elsewhere.is_elsewhere(home):
             return False
         elsewhere.send(home, message)
+        if isinstance(request, LeaseRequest):
+            self._service.members.watch(message, request)
         return True
 
     def _receive_extension(
@@ -440,7 +426,7 @@ class IndexWorker(Worker):
         if isinstance(result, Refusal):
             self._refused(message, result)
         else:
-            self._service.watch_member(message, request)
+            self._service.members.watch(message, request)
             self.reply(message, LEASE.encode_response(result))
 
     def _refused(self, message: Message, refusal: Refusal) -> None:

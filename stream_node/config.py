@@ -205,7 +205,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     long. With 0, the node trusts every jump at once."""
     lease_ttl_s: LeaseTime = LEASE_LIMITS.ttl_s
     """A consumer that shares a stream keeps its partitions for this long after its last message to the node. It gives
-    them back at once when its connection ends, if it is connected to the node that keeps the leases."""
+    them back at once when its connection ends, whichever worker or member of the cluster it is connected to."""
 
     # Group "Limits": the limits for all clients of the node together.
     connections_max: Count = 10_000

@@ -252,7 +252,7 @@ class Services:
 
     def stop(self) -> None:
         """Tells publishers and subscribers of blocks that their sessions end. Members of groups keep their leases."""
-        self._index.is_stopping = True
+        self._index.members.is_stopping = True
         if self._blocks is not None:
             self._blocks.stop()
 

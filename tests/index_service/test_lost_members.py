@@ -1,18 +1,24 @@
 """Goal: a member of a group whose connection ends gives its partitions back at once, and nobody else's.
 
-Method: a real node with leases that last for an hour; members on sockets of their own, one of which ends.
+Method: a real node, and two workers of a node, with leases that last for an hour; members on sockets of their own, one
+of which ends.
 """
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 import trio
 
+from cluster.shards import choose_owner, shard_of
 from index_service.extensions import LEASE, Lease, LeaseRequest
 from ockam.address import local
+from stream_service.names import stream_address
+from tests.dashboard.test_cluster import two_workers
 from tests.support.served import PATIENCE_S, served
-from tests.support.stream_peer import StreamPeer
+from tests.support.stream_peer import StreamPeer, stream_peer
 
 INDEX = (local("stream_index"),)
 
@@ -20,8 +26,9 @@ INDEX = (local("stream_index"),)
 class Member:
     """One member, that holds what it was given last."""
 
-    def __init__(self, peer: StreamPeer, name: str) -> None:
+    def __init__(self, peer: StreamPeer, name: str, stream: str = "s") -> None:
         self.peer = peer
+        self._stream = stream
         self._name = name
         self._number = 0
         self.holding: list[Lease] = []
@@ -29,7 +36,7 @@ class Member:
     async def renew(self) -> list[int]:
         """Renews the leases; the partitions that the member may read now."""
         self._number += 1
-        request = LeaseRequest(self._number, "c", "s", self._name, 4, self.holding, leave=False)
+        request = LeaseRequest(self._number, "c", self._stream, self._name, 4, self.holding, leave=False)
         answer = LEASE.decode_response((await self.peer.ask(INDEX, LEASE.encode_request(request))).payload)
         # It gives up at once what it is asked for.
         self.holding = [each for each in answer.leases if each.partition not in answer.release]
@@ -64,3 +71,30 @@ async def test_a_member_whose_connection_ends_gives_its_partitions_back(tmp_path
     async with served(tmp_path, lease_ttl_s=3_600.0) as server:
         second.peer = await server.peer()
         assert await second.renew() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 1), (1, 0)])
+async def test_a_member_at_another_worker_gives_its_partitions_back(tmp_path: Path, at: tuple[int, int]) -> None:
+    """at: the workers of the member whose connection ends and of the other one. The second worker keeps the group."""
+    async with two_workers(tmp_path, lease_ttl_s=3_600.0) as nodes, AsyncExitStack() as stack:
+
+        async def peer(worker: int) -> StreamPeer:
+            return await stack.enter_async_context(stream_peer(nodes[worker].running.address))
+
+        names = (f"s{number}" for number in range(1_000))
+        name = next(n for n in names if choose_owner(shard_of(stream_address(n, 0)), ("w00", "w01")) == "w01")
+        first, second = Member(await peer(at[0]), "first", name), Member(await peer(at[1]), "second", name)
+        await first.peer.create(name)
+        await first.holds([0, 1, 2, 3])
+        with trio.fail_after(PATIENCE_S):
+            while len(await second.renew()) < 2:
+                await first.renew()
+        # The first member comes to the other worker before the end of its old connection: it keeps what it has.
+        old, first.peer = first.peer, await peer(1 - at[0])
+        kept = await first.renew()
+        old.stream.socket.close()
+        await nodes[at[0]].running.wait_closed_because("closed_by_peer")
+        assert (await first.renew(), len(kept)) == (kept, 2)
+        assert sorted([*kept, *await second.renew()]) == [0, 1, 2, 3]
+        first.peer.stream.socket.close()
+        await second.holds([0, 1, 2, 3])
