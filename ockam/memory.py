@@ -217,7 +217,8 @@ class Holdings:
 class Room(msgspec.Struct, eq=False):
     """The room for one large answer, from before its messages are read until they count as unread.
 
-    The parameters are those of `Holdings.reserve`. has_come: whether the room may be used.
+    The parameters are those of `Holdings.reserve`. has_come: whether the room may be used. is_late: whether it has been
+    waited for so long that it needs to fit beside other rooms only.
     """
 
     memory: PeerMemory
@@ -226,6 +227,12 @@ class Room(msgspec.Struct, eq=False):
     backlog_bytes_max: int
     tell: Callable[[], None]
     has_come: bool = False
+    is_late: bool = False
+
+    def insist(self) -> None:
+        """Waits for the end of other rooms only. Does nothing if the room has come or ended."""
+        self.is_late = True
+        self.memory.grant_rooms()
 
     def end(self) -> None:
         """Gives the room back, or waits for it no longer. Safe to repeat."""
@@ -278,17 +285,18 @@ class PeerMemory:
     def grant_rooms(self) -> None:
         """Grants the rooms that were asked for, oldest first, while they and all unread answers are within the limit.
 
-        A connection has one room at a time, and gets none while it does not take its answers. If no answer is unread,
-        one room is granted in any case."""
+        A connection has one room at a time, and gets none while it does not take its answers. One room is granted in
+        any case if no answer is unread, or if it is late."""
         granted = [room for room in self.rooms if room.has_come]
-        used_bytes = self.unread_bytes + sum(room.size_bytes for room in granted)
+        reserved_bytes = sum(room.size_bytes for room in granted)
         busy = {room.holdings for room in granted}
         for room in list(self.rooms):
             holdings = room.holdings
             if room.has_come or holdings in busy or holdings.unread_bytes > room.backlog_bytes_max:
                 continue
-            used_bytes += room.size_bytes
-            if used_bytes > max(self.bytes_max, room.size_bytes):
+            is_alone = not reserved_bytes and (room.is_late or not self.unread_bytes)
+            reserved_bytes += room.size_bytes
+            if self.unread_bytes + reserved_bytes > self.bytes_max and not is_alone:
                 return
             busy.add(holdings)
             room.has_come = True
@@ -299,6 +307,7 @@ class PeerMemory:
         self.bytes_max = bytes_max
         if self.size_bytes > bytes_max:
             self.make_room()
+        self.grant_rooms()
 
     def make_room(self) -> None:
         """Frees memory until at most seven eighths of the limit are used.

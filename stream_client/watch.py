@@ -6,6 +6,7 @@ message by which a node tells clients that a stream has grown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from stream_client.core.service_route import STREAM_SERVICE
@@ -17,6 +18,8 @@ WATCH_S = 5.0
 """The interval between two questions whether a stream has more partitions, in seconds."""
 ABSENT_S = 1.0
 """The interval between two questions whether a stream exists by now, in seconds."""
+UNANSWERED_S = 30.0
+"""After this time, in seconds, a question that was not answered is asked again."""
 PARTITIONS_MAX = 4_096
 
 
@@ -35,6 +38,7 @@ class PartitionWatch:
         self._due_s = 0.0
         self._wait()
         self._cancel: Callable[[], None] | None = None
+        self._asked_s = -math.inf
 
     @property
     def due_s(self) -> float:
@@ -43,10 +47,15 @@ class PartitionWatch:
 
     def poll(self) -> None:
         """Ask, if the interval is over. Does not wait. A program calls it often."""
-        if self._session.shell.now_s() < self._due_s:
+        now_s = self._session.shell.now_s()
+        if now_s < self._due_s:
             return
         self._wait()
+        # A slow node needs longer for its list than one interval.
+        if self._cancel is not None and now_s < self._asked_s + UNANSWERED_S:
+            return
         self.stop()
+        self._asked_s = now_s
         # The partitions of one stream are listed in order, those of longer names with the same beginning behind them.
         after = StreamKey(self._name, self._known - 1) if self._known else None
         request = ListRequest(0, self._name, after, PARTITIONS_MAX)
@@ -62,7 +71,7 @@ class PartitionWatch:
         self._due_s = self._session.shell.now_s() + (WATCH_S if self._known else ABSENT_S)
 
     def _answered(self, answer: ListResponse | ClientError) -> None:
-        self._cancel = None
+        self._cancel, self._asked_s = None, -math.inf
         # A node that cannot list its streams is asked again all the same: it can be replaced by another one.
         if isinstance(answer, ClientError):
             return

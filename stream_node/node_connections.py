@@ -161,7 +161,9 @@ class NodeConnectionsService(Worker):
             listed([self._list])
 
     def _listed(self, message: Message, asked: ConnectionsRequest, found: Sequence[ConnectionsResponse]) -> None:
-        joined = join_connections(found, asked.request_id, asked.limit)
+        # Who asks all workers needs all that each has, to add up the parts of an identity.
+        limit = LISTED_MAX if message.onward_route[0] == PART_ADDRESS else asked.limit
+        joined = join_connections(found, asked.request_id, limit)
         self.reply(message, CONNECTIONS.encode_response(joined))
 
     def _closed(self, message: Message, request: CloseRequest, found: Sequence[CloseResponse]) -> None:

@@ -163,7 +163,7 @@ class ReadPages(Operation):
         self.needs_room = False
 
     def apply(self, session: Session) -> None:
-        self.read = 0
+        self.read, self.needs_room = 0, False
         bytes_left = self.bytes_max
         for page in self.pages:
             try:
@@ -200,8 +200,9 @@ class ReadPages(Operation):
         # large.
         if found or not page.limit:
             return _checked(page, found)
-        if not page.has_room:
-            return None if index < session.log.get_stream(self.stream_id).next_index else []
+        if not page.has_room and page.first_bytes_max > self.bytes_max:
+            record = session.log.get_stream(self.stream_id)
+            return None if max(index, record.first_index) < record.next_index else []
         # Reading without the limit of the connection tells the last two reasons apart: it returns the message that is
         # too large, and `_checked` raises the error for it.
         if not page.passes_over:

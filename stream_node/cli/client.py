@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-NEWER_WAIT_S = 6.0
+NEWER_WAIT_S = 10.0
 """How long a command waits for a service of the node that older nodes lack, in seconds. The node waits for its database
 for `storage.thread_runner.READ_S_MAX`, and for its workers for `cluster.gather.WAIT_S`."""
 

@@ -221,14 +221,14 @@ CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
 
 async def _find_troubles(client: StreamClient) -> list[Found]:
     """Returns one result for each thing that the node calls wrong now."""
-    from stream_client import RequestRefused, UnexpectedAnswer
+    from stream_client import NodeFailed, RequestRefused, UnexpectedAnswer
     from stream_node.trouble_service import ADDRESS, TroublesRequest
     from stream_node.trouble_service import TROUBLES as PROTOCOL
 
     try:
         answer = await ask_newer(client, ADDRESS, PROTOCOL, TroublesRequest(0), "tell what is wrong")
         unknown = answer.unknown
-    except (RequestRefused, UnexpectedAnswer, CommandFailed) as error:
+    except (RequestRefused, UnexpectedAnswer, NodeFailed, CommandFailed) as error:
         unknown = str(error)
     if unknown:
         return [Found(TROUBLES, 3, unknown, f"{TROUBLES}=U")]

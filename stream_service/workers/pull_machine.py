@@ -41,8 +41,7 @@ class State(enum.IntEnum):
 
     READY: a batch of pulls can be taken.
     READING: a reading thread reads the pages of a batch.
-    YIELDING: a full page was sent, and the other workers of the node run next; or a large message waits for room in
-    memory.
+    YIELDING: a full page was sent, and the other workers of the node run next.
     HELD: no pull is answered, because pushes that arrived before the waiting pulls are not on disk yet.
     READING_HELD: both READING and HELD.
     YIELDING_HELD: both YIELDING and HELD.
@@ -64,8 +63,8 @@ class Event(enum.IntEnum):
     HOLD: pushes were submitted to the writing thread.
     RELEASE: these pushes are stored or refused.
     READ_BEGUN, READ_ENDED: a reading thread begins or ends to read the pages of a batch.
-    TURN_YIELDED: a full page was sent, and the other workers of the node run next; or the next message waits for room.
-    TURN_CAME: the other workers have run, or there is room, and this stream continues.
+    TURN_YIELDED: a full page was sent, and the other workers of the node run next.
+    TURN_CAME: the other workers have run, and this stream continues.
     CLOSE: the worker has stopped.
     """
 
@@ -107,7 +106,6 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     HELD: {
         HOLD: HELD,
         RELEASE: READY,
-        TURN_YIELDED: YIELDING_HELD,
         CLOSE: CLOSED,
     },
     READING_HELD: {
@@ -165,7 +163,8 @@ class Batch(NamedTuple, Generic[P]):
 class PullMachine(Generic[P]):
     """The queue of unanswered pulls of one stream, and its state.
 
-    is_behind: returns whether a consumer's connection has not yet taken the answers to earlier pulls.
+    is_behind: returns whether a consumer's connection has not yet taken the answers to earlier pulls, or waits for room
+    in memory for a large one.
 
     Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered.
     `_blocked` has the pulls that wait until their consumer has taken earlier answers, at least one for each consumer in

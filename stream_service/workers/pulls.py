@@ -27,7 +27,6 @@ from stream_service.workers.pull_machine import (
     CLOSE,
     CLOSED,
     HOLD,
-    READY,
     RELEASE,
     TURN_CAME,
     TURN_YIELDED,
@@ -40,6 +39,9 @@ from stream_service.workers.tail_machine import Tail
 if TYPE_CHECKING:
     from stream_service.workers.stream_services import StreamServices
 
+ROOM_WAIT_S = 5.0
+"""After this time, a large answer needs no more room than beside the other large answers. Then connections that do not
+take their answers are closed for it, as for any other answer."""
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """The number of unsent bytes above which a consumer is slow. A slow consumer gets no further answers until it has taken
 some of these bytes."""
@@ -54,15 +56,15 @@ class PullQueue:
     together. Pages in the tail (the newest messages of the stream, in memory) are not read from the disk.
 
     A message larger than `pull_bytes_max` is read only when there is room for it in the memory for all peers
-    (`ockam.memory.Room`). Until then, the stream answers no pull.
+    (`ockam.memory.Room`). Until then, the pulls of its consumer are blocked.
 
     A rich pull (`node/stream_pull/1`) that finds no message may wait for one, as a long poll. A pull is blocked while
     its consumer has not taken earlier answers. Blocked pulls and long polls may wait long, so their memory is counted
     for their connection (`Origin.holdings`).
 
     Invariant: the memory of a pull is counted exactly while the pull is blocked or a long poll. A connection is watched
-    exactly while pulls from it are blocked. Timers cannot be cancelled, so every timer except the one for `_timer_at_s`
-    does nothing.
+    exactly while pulls from it are blocked. `_rooms` has the consumers whose next answer needs room. Timers cannot be
+    cancelled, so every timer except the one for `_timer_at_s` does nothing.
     """
 
     def __init__(
@@ -79,9 +81,9 @@ class PullQueue:
         self._tail = tail
         self._services = services
         self._on_room = on_room
-        self._machine: PullMachine[Pull] = PullMachine(_is_slow)
+        self._machine: PullMachine[Pull] = PullMachine(self._must_wait)
         self._timer_at_s = math.inf
-        self._room: Room | None = None
+        self._rooms: dict[Origin, Room] = {}
 
     def started(self) -> None:
         """Completes the initialization. Called when the worker has its address."""
@@ -166,6 +168,7 @@ class PullQueue:
             pulls = self._take()
             known, is_full_page = self._find_known(pulls)
             if known:
+                self._end_rooms(pulls[:known])
                 # Waiting for a read would delay these answers, so the rest of the batch goes into the next batch.
                 self._finish(self._machine.finish(known))
                 if is_full_page:
@@ -174,9 +177,6 @@ class PullQueue:
                     self._worker.context.call_later(0.0, self._turn_came)
             elif pulls:
                 self._read(pulls)
-        # The pull that needed the room may have gone.
-        if self._machine.state is READY:
-            self._end_room()
 
     def _take(self) -> Sequence[Pull]:
         """Takes the next batch of pulls, and updates the memory counts of blocked pulls.
@@ -215,11 +215,13 @@ class PullQueue:
     def _read(self, pulls: Sequence[Pull]) -> None:
         """Submits a read of the pages of a batch to the reading threads."""
         self._machine.begin_read()
+        unused = set(self._rooms)
         for pull in pulls:
             self._pages.bound(pull)
-            pull.page.has_room = False
+            # A room is for one answer.
+            pull.page.has_room = pull.consumer in unused
+            unused.discard(pull.consumer)
         pages, bytes_max = [pull.page for pull in pulls], self._services.limits.pull_bytes_max
-        pages[0].has_room = self._room is not None
         answered = self._worker.context.guard(partial(self._answered, pulls))
         self._services.storage.submit_read(ReadPages(self._bounds.stream_id, pages, bytes_max, on_done=answered))
 
@@ -230,27 +232,36 @@ class PullQueue:
             count = len(read.pages)
             for page in read.pages:
                 page.found = read.error
+        self._end_rooms(pulls[:count])
         self._finish(self._machine.end_read(count))
-        if self._room is not None:
-            # The answers count as unread only after they have reached their connections.
-            self._machine.note(TURN_YIELDED)
-            self._worker.context.call_later(0.0, self._room_used)
-        elif read.needs_room and self._machine.state is not CLOSED:
+        if read.needs_room and count < len(pulls) and self._machine.state is not CLOSED:
             self._wait_room(pulls[count])
         self.go_on()
 
     def _wait_room(self, pull: Pull) -> None:
-        """Answers no pull until there is room in memory for the message that this pull begins with."""
-        self._machine.note(TURN_YIELDED)
-        later = partial(self._worker.context.call_later, 0.0, self._turn_came)
-        self._room = pull.consumer.holdings.reserve(pull.page.first_bytes_max, BACKLOG_BYTES_MAX, later)
+        """Blocks the consumer's pulls until there is room in memory for the message that this pull begins with."""
+        consumer, call_later = pull.consumer, self._worker.context.call_later
+        came = partial(call_later, 0.0, partial(self._room_came, consumer))
+        room = consumer.holdings.reserve(pull.page.first_bytes_max, BACKLOG_BYTES_MAX, came)
+        self._rooms[consumer] = room
+        if not room.has_come:
+            call_later(ROOM_WAIT_S, room.insist)
 
-    def _room_used(self) -> None:
-        self._end_room()
-        self._turn_came()
+    def _room_came(self, consumer: Origin) -> None:
+        self._machine.unblock(consumer)
+        self.go_on()
 
-    def _end_room(self) -> None:
-        room, self._room = self._room, None
+    def _end_rooms(self, answered: Iterable[Pull]) -> None:
+        """Gives back the rooms of the consumers of these pulls, whose answers are sent now."""
+        if self._rooms:
+            for pull in answered:
+                room = self._rooms.pop(pull.consumer, None)
+                if room is not None:
+                    # The answer counts as unread only when it has reached its connection.
+                    self._worker.context.call_later(0.0, room.end)
+
+    def _forget_room(self, consumer: Origin) -> None:
+        room = self._rooms.pop(consumer, None)
         if room is not None:
             room.end()
 
@@ -333,6 +344,11 @@ class PullQueue:
 
     # Slow consumers
 
+    def _must_wait(self, consumer: Origin) -> bool:
+        """Whether a consumer gets no answer now: it has not taken earlier ones, or waits for room in memory."""
+        room = self._rooms.get(consumer) if self._rooms else None
+        return consumer.is_behind(BACKLOG_BYTES_MAX) or (room is not None and not room.has_come)
+
     def _watch(self, consumer: Origin) -> bool:
         """Watches the connection of a slow consumer, so that `_told` is called when the consumer has taken answers.
 
@@ -340,6 +356,7 @@ class PullQueue:
         """
         if consumer.holdings.has_ended:
             self._machine.drop_blocked(consumer)
+            self._forget_room(consumer)
             return False
         consumer.holdings.watch((self, consumer), partial(self._told, consumer))
         return True
@@ -350,6 +367,7 @@ class PullQueue:
             consumer.holdings.unwatch((self, consumer))
             for pull in self._machine.drop_blocked(consumer):
                 self._count(pull, -1)
+            self._forget_room(consumer)
         elif self._machine.unblock(consumer):
             # The connection calls this in the middle of a send, so the pulls are answered afterwards.
             self._worker.context.call_later(0.0, self.go_on)
@@ -368,7 +386,8 @@ class PullQueue:
     def _clear(self) -> tuple[list[Pull], list[Pull], list[Pull]]:
         """Removes and returns all waiting pulls, all blocked pulls and all long polls. Their memory is no longer
         counted."""
-        self._end_room()
+        for consumer in list(self._rooms):
+            self._forget_room(consumer)
         waiting, blocked, long_polls = self._machine.clear()
         for pull in long_polls:
             _unpark(pull)
@@ -376,10 +395,6 @@ class PullQueue:
             pull.consumer.holdings.unwatch((self, pull.consumer))
             self._count(pull, -1)
         return waiting, blocked, long_polls
-
-
-def _is_slow(consumer: Origin) -> bool:
-    return consumer.is_behind(BACKLOG_BYTES_MAX)
 
 
 def _size_in_memory(pull: Pull) -> int:

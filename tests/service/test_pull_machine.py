@@ -50,9 +50,6 @@ def test_the_table_keeps_two_questions_apart(state: State, event: Event) -> None
         ends = {Event.READ_ENDED: State.READING, Event.TURN_CAME: State.YIELDING}
         if event in begins:
             expected = begins[event] if state is State.READY else None
-            # A large message that a read has found may wait for room while pulls are held.
-            if (state, event) == (State.HELD, Event.TURN_YIELDED):
-                expected = State.YIELDING_HELD
         elif ends[event] is under_way:
             expected = State.HELD if held else State.READY
         else:
