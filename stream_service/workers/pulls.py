@@ -84,6 +84,7 @@ class PullQueue:
         self._machine: PullMachine[Pull] = PullMachine(self._must_wait)
         self._timer_at_s = math.inf
         self._rooms: dict[Origin, Room] = {}
+        self._used: list[Room] = []
 
     def started(self) -> None:
         """Completes the initialization. Called when the worker has its address."""
@@ -253,12 +254,19 @@ class PullQueue:
 
     def _end_rooms(self, answered: Iterable[Pull]) -> None:
         """Gives back the rooms of the consumers of these pulls, whose answers are sent now."""
-        if self._rooms:
-            for pull in answered:
-                room = self._rooms.pop(pull.consumer, None)
-                if room is not None:
-                    # The answer counts as unread only when it has reached its connection.
-                    self._worker.context.call_later(0.0, room.end)
+        if not self._rooms:
+            return
+        for pull in answered:
+            room = self._rooms.pop(pull.consumer, None)
+            if room is not None:
+                # The answer counts as unread only when it has reached its connection.
+                self._used.append(room)
+                self._worker.context.call_later(0.0, self._end_used)
+
+    def _end_used(self) -> None:
+        used, self._used = self._used, []
+        for room in used:
+            room.end()
 
     def _forget_room(self, consumer: Origin) -> None:
         room = self._rooms.pop(consumer, None)
@@ -386,6 +394,7 @@ class PullQueue:
     def _clear(self) -> tuple[list[Pull], list[Pull], list[Pull]]:
         """Removes and returns all waiting pulls, all blocked pulls and all long polls. Their memory is no longer
         counted."""
+        self._end_used()
         for consumer in list(self._rooms):
             self._forget_room(consumer)
         waiting, blocked, long_polls = self._machine.clear()

@@ -118,7 +118,15 @@ def test_large_answers_wait_for_room_and_each_peer_has_one_at_a_time() -> None:
     assert not huge.has_come
     slow.holdings.end()
     assert told[4:] == ["huge"]
+    # One that is late waits for the end of other rooms only.
+    slow, other = Held(memory), Held(memory)
+    slow.holdings.note(0, 300)
+    late = other.holdings.reserve(800, 100, lambda: told.append("late"))
+    late.insist()
+    assert not late.has_come
     huge.end()
+    assert told[5:] == ["late"]
+    late.end()
     assert not memory.rooms
 
 

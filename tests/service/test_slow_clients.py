@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from ockam import connection_machine
 from ockam.address import Route, split_host_port
+from ockam.memory import PeerMemory
 from ockam.message import Origin
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -259,6 +260,42 @@ async def test_a_read_that_ends_after_its_stream_is_gone_leaves_nothing_waiting(
         answered(*late[0])
         assert RICH_PULL.decode_response((await peer.receive()).payload).messages == []
         assert server.statistics().tcp.memory.parked_bytes == 0
+
+
+async def test_a_large_answer_that_waits_for_room_delays_its_own_consumer_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a stream goes on while a pull from it waits for room. Method: one peer asks two streams for 15 MB each and
+    reads nothing. No room is left when it has gone, and none when the streams are deleted."""
+    memories: list[PeerMemory] = []
+    grant = PeerMemory.grant_rooms
+
+    def granting(memory: PeerMemory) -> None:
+        memories[:] = [memory]
+        grant(memory)
+
+    monkeypatch.setattr(PeerMemory, "grant_rooms", granting)
+    async with served(tmp_path) as server:
+        owner = await server.peer()
+        routes = [await owner.create("a"), await owner.create("b")]
+        for route in routes:
+            await owner.push(route, b"x" * 15_000_000)
+        await owner.push(routes[1], b"small")
+        for is_deleted in (False, True):
+            slow = await server.peer()
+            for number, route in enumerate(routes):
+                await slow.send(route, PULL.encode_request(PullRequest(number, 0, 1)))
+            # One of the pulls waits for room, since the answer to the other one is not taken.
+            await wait_until(lambda: memories and [room.has_come for room in memories[0].rooms] == [False])
+            with trio.fail_after(PATIENCE_S):
+                assert (await owner.pull(routes[1], 1, 1)).messages[0].data == b"small"
+            if is_deleted:
+                for route in routes:
+                    await owner.send(route, DELETE.encode_request(DeleteRequest(2)))
+                    assert DELETE.is_in((await owner.receive()).payload)
+                await wait_until(lambda: not memories[0].rooms)
+            await slow.stream.aclose()
+            await wait_until(lambda: not memories[0].rooms)
 
 
 async def test_too_many_answers_at_once_close_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
