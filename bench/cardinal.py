@@ -13,7 +13,8 @@ from bench.plan import Plan
 from bench.report import OURS, Sample
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume
-from cardinal_streams.machines.chain_events import ChainUpdate
+from cardinal_streams.machines.chain_events import ChainUpdate, Start
+from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.message.types import Record
 from cardinal_streams.payload import Payload
@@ -105,7 +106,11 @@ def delivered(records: list[tuple[str, Record]]) -> Delivered:
 
 def ordered(deliveries: Delivered, blocks: int) -> Spent:
     """Have one consumer bring all blocks in order. Returns the time that took."""
-    consumer = ChainConsumer(reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked())
+    # With a start, each block is in order as soon as it is complete; without one, when the end of the log was seen.
+    start = Checkpoint(start=Start(bytes(32), 0, 0))
+    consumer = ChainConsumer(
+        reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked(), checkpoint=start
+    )
     added = 0
     started = Spent.now()
     for delivery in deliveries:
