@@ -48,7 +48,7 @@ def assert_interrupted(world: World, err: str) -> None:
     assert "Traceback" not in err
     # A Spark that is stopped in the middle of a task may have a word of its own.
     events = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
-    assert [each["error"] for each in events if each["event"] == "run abandoned"] == ["interrupted"]
+    assert [each["error"] for each in events if each.get("event") == "run abandoned"] == ["interrupted"]
     assert files_of(world) == []
     assert list(world.folder.glob("staging/*")) == []
     (row,) = map(json.loads, export_child(world, "history").stdout.splitlines())
@@ -88,7 +88,8 @@ def test_a_spark_that_is_killed_while_tasks_write_is_told(world: World) -> None:
         out, err = process.communicate(timeout=PATIENCE_S)
     abandoned, said = err.splitlines()
     assert (process.returncode, out, json.loads(abandoned)["event"]) == (1, "", "run abandoned")
-    assert said == "stream-node: Spark ended while the tasks of the run were at work; run again"
+    told = {"error": "Spark ended while the tasks of the run were at work; run again", "exit_code": 1}
+    assert json.loads(said) == told
     assert files_of(world) == []
     assert world.run().rows == ROWS
     world.assert_whole()
