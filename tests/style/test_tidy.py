@@ -31,6 +31,7 @@ LARGE: dict[str, str] = {
     "index_service/lease_machine.py": "one table, and the members and partitions that it is about",
     "stream_client/core/channel_connection.py": "the handshake, the messages and the end of a channel share its keys",
     "ockam/connection.py": "a connection's two directions wake each other and end together",
+    "tests/service/test_slow_clients.py": "one kind of peer, who does not read, at each of a node's bounds",
     "tests/ockam/test_connection_machine.py": "one machine's table, its deadlines, and a model of all its steps",
     "ockam/connection_machine.py": "the table of a connection, and what its states mean for both directions",
     "stream_node/cli/serve.py::serve": "half of it is the signature, which is the list of the command's options",
