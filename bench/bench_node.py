@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 SYNCS_PER_CHECKPOINT = 2
 """A checkpoint syncs the write-ahead log and then the file; a commit is one sync of the log. The node writes its

@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from storage.contract import Append
-from storage.sqlite.database import Database
+from stream_storage.contract import Append
+from stream_storage.sqlite.database import Database
 
 STREAM = "bench.0"
 COMMIT_MESSAGES = 100_000

@@ -17,7 +17,7 @@ from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlo
 from block_node.blocks.keys import SigningKeys
 from block_node.client import ItemsArrived, connect
 from stream_client import connect as connect_streams
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 ITEMS_A_BLOCK: Final = (100, 1_000, 10_000)
 LATENCY_BLOCKS: Final = 200

@@ -22,9 +22,9 @@ from bench.plan import Plan
 from bench.postgres import SETTINGS, why_impossible
 from bench.postgres_server import PostgresServer
 from bench.report import Sample
-from cluster.protocol import CLUSTER, DRAIN, STATUS, DrainRequest, StatusRequest
 from stream_client import blocking
-from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, STATUS, DrainRequest, StatusRequest
+from stream_node.node.config import ENVIRONMENT_PREFIX
 
 PUSHED: Final = "cluster: pushed"
 PULLED: Final = "cluster: pulled"

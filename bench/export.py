@@ -33,9 +33,9 @@ from bench.errors import PeerFailed
 from bench.measure import push_rate
 from bench.plan import Plan
 from bench.report import OURS, Sample
-from storage.contract import Append
-from storage.sqlite.database import Database
 from stream_node.bench.loads import Timed
+from stream_storage.contract import Append
+from stream_storage.sqlite.database import Database
 
 WORK = "export"
 OTHER_WORK = "export by other ways"
@@ -138,10 +138,10 @@ def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
 
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
     """Each way to get all messages into Parquet files below a folder."""
-    from spark_export.exporter.engine import InlineEngine
-    from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.spark_engine import SparkEngine
+    from spark_export.exporter.runs.engine import InlineEngine
+    from spark_export.exporter.runs.job import ExportSettings, open_exporter
+    from spark_export.exporter.runs.spark_engine import SparkEngine
 
     spark.dataSource.register(_tuple_source())
     options = {"endpoint": node.address, "subscribe": STREAM}
@@ -181,9 +181,9 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
 
 def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
     """The inline exporter to a new address in the bucket of a server at each call."""
-    from spark_export.exporter.engine import InlineEngine
-    from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.node_side import Selection
+    from spark_export.exporter.runs.engine import InlineEngine
+    from spark_export.exporter.runs.job import ExportSettings, open_exporter
     from spark_export.store.place import parse_place
 
     async def run() -> None:
@@ -237,9 +237,9 @@ def _tuple_source() -> type[Any]:
     """Our Spark source with rows as Python tuples, as most sources written in Python yield them."""
     from pyspark.sql.datasource import DataSourceReader
 
-    from spark_export.options import read_options
-    from spark_export.readers import BatchReader
-    from spark_export.source import StreamNodeSource
+    from spark_export.source.options import read_options
+    from spark_export.source.readers import BatchReader
+    from spark_export.source.source import StreamNodeSource
 
     class TupleReader(BatchReader):
         def read(self, partition: Any) -> Iterator[Any]:

@@ -17,17 +17,17 @@ from typing import Final
 
 import trio
 
-from access.rights import ALL_RIGHTS
-from access.rule_file import rule_text
-from access.rules import Rule
 from bench.bench_node import BenchNode
 from bench.measure import push_in_turn, sample_fields
 from bench.plan import Plan
 from bench.report import OURS, Sample
+from ockam.identity.rules.rights import ALL_RIGHTS
+from ockam.identity.rules.rule_file import rule_text
+from ockam.identity.rules.rules import Rule
 from stream_client import Tls, connect
 from stream_node.bench.loads import Timed
-from stream_node.certificates import create_authority, create_certificate
-from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.care.certificates import create_authority, create_certificate
+from stream_node.node.config import ENVIRONMENT_PREFIX
 
 FLOODED: Final = "flood: pushed beside a flood"
 ALONE: Final = "stream-node, no flood"

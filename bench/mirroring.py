@@ -22,7 +22,7 @@ import typer
 from bench.bench_node import BenchNode
 from bench.measure import push_in_turn
 from stream_client import connect
-from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest
+from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest
 
 STREAM: Final = "mirrored"
 SIZE_BYTES: Final = 100

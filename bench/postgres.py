@@ -21,7 +21,7 @@ from bench.own import Own
 from bench.plan import Plan
 from bench.postgres_server import PostgresServer, find_programs
 from bench.report import OUR_DURABILITY, OURS, Sample
-from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.node.config import ENVIRONMENT_PREFIX
 
 PUSHED: Final = "postgres: pushed"
 PULLED: Final = "postgres: pulled"

@@ -40,7 +40,7 @@ from bench.peers import KINDS, Peer, running_peers
 from bench.plan import QUICK, Plan
 from bench.report import CodecSample, Report, Sample
 from bench.show import show
-from stream_node.process import interrupted_by
+from stream_node.node.process import interrupted_by
 
 WIDTH = 180
 """Columns of a report that goes into a file or a pipe."""

@@ -31,10 +31,10 @@ from bench.measure import (
 )
 from bench.plan import MIB, Plan
 from bench.report import OUR_DURABILITY, OURS, Sample
-from ockam.listener import connections_that_fit
-from storage.failpoint import DELAY_VARIABLE
+from ockam.transport.listener import connections_that_fit
 from stream_client import connect
 from stream_node.bench.loads import Timed
+from stream_storage.failpoint import DELAY_VARIABLE
 
 Work = Callable[[str], Coroutine[Any, Any, Timed]]
 WIDE_WINDOW = 10_000

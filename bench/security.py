@@ -14,19 +14,19 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from access.rights import Right
-from access.rule_file import rule_text
-from access.rules import Rule
 from bench.bench_node import BenchNode
 from bench.measure import push_in_turn, sample_fields
 from bench.plan import Plan
 from bench.report import OURS, Sample
-from secure_channel.identity_file import create_identity
-from secure_channel.trust_list import save_trusted
+from ockam.identity.channel.identity_file import create_identity
+from ockam.identity.channel.trust_list import save_trusted
+from ockam.identity.rules.rights import Right
+from ockam.identity.rules.rule_file import rule_text
+from ockam.identity.rules.rules import Rule
 from stream_client import SecureChannel, Stream, Tls, connect
 from stream_node.bench.loads import Timed
-from stream_node.certificates import create_authority, create_certificate
-from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.care.certificates import create_authority, create_certificate
+from stream_node.node.config import ENVIRONMENT_PREFIX
 
 PUSHED: Final = "security: pushed"
 TURNED: Final = "security: pushed in short turns"

@@ -15,7 +15,7 @@ from bench.own import ROOT, Own
 from bench.plan import Plan
 from bench.report import Sample
 from stream_client import connect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 WORK = "share"
 STREAM, PARTITIONS, MEMBERS = "shared", 4, 2

@@ -13,7 +13,7 @@ import time
 
 import trio
 
-from ockam.address import tcp
+from ockam.actors.address import tcp
 from stream_client import connect
 
 

@@ -5,8 +5,8 @@ python -m bench.ungrouped serve …        as `stream-node serve …`
 
 from __future__ import annotations
 
-import ockam.mailbox
-from stream_node.cli import main
+import ockam.actors.mailbox
+from stream_node.cli.app import main
 from stream_service.workers import stream_machine
 
 if __name__ == "__main__":

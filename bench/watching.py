@@ -20,7 +20,7 @@ from bench.measure import push_in_turn, sample_fields
 from bench.plan import Plan
 from bench.report import OURS, Sample
 from stream_client import Stream, StreamClient, connect
-from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.node.config import ENVIRONMENT_PREFIX
 
 PUSHED: Final = "watching: pushed"
 IDLE: Final = "watching: a nearly idle node"

@@ -34,8 +34,8 @@ from sqlalchemy.schema import CreateTable
 
 from block_manager.block import Block
 from block_manager.errors import BlockStoreError
-from storage.schema import metadata
-from storage.statement import compiled
+from stream_storage.schema import metadata
+from stream_storage.statement import compiled
 
 commit_blocks = Table(
     "commit_blocks",

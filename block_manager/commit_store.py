@@ -22,7 +22,7 @@ from block_manager.errors import BlockManagerError, BlockStoreError
 from block_manager.lru import LruCache
 from block_manager.store import changed_error
 from block_manager.transactions import Transactions
-from storage.errors import StorageError
+from stream_storage.errors import StorageError
 
 CACHED_BLOCKS_MAX: Final = 256
 """The default maximum number of blocks in the cache.

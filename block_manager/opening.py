@@ -23,7 +23,7 @@ def open_store(folder: str | os.PathLike[str], name: str = "commit") -> Iterator
     # A manager without a database needs none of these, and the table of the store is part of the schema from now on.
     from block_manager.commit_store import CommitStore
     from block_manager.transactions import SessionTransactions
-    from storage.sqlite.database import Database
+    from stream_storage.sqlite.database import Database
 
     with (
         closing(Database.open(Path(folder))) as database,

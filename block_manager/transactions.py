@@ -11,11 +11,11 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Any, Protocol, TypeVar
 
-from storage.contract import Operation, Session
-from storage.engine import SessionSource
-from storage.errors import StorageClosed, StorageError
-from storage.sqlite.errors import storage_error
-from storage.sqlite.rows import connection_of
+from stream_storage.contract import Operation, Session
+from stream_storage.engine import SessionSource
+from stream_storage.errors import StorageClosed, StorageError
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.rows import connection_of
 
 Result = TypeVar("Result")
 
@@ -99,7 +99,7 @@ class SessionTransactions:
 
 
 class RunnerTransactions:
-    """RunnerTransactions: a `Transactions` that passes its work to a `storage.runner.Runner` of a running node.
+    """RunnerTransactions: a `Transactions` that passes its work to a `stream_storage.runner.Runner` of a running node.
 
     Only threads that the trio run of the node has started may call its methods. The trio thread itself must not call
     `write` or `read`: it would wait for a result that only the trio thread can deliver.

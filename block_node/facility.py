@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from block_node.events import ITEM_EVENTS, Event, ItemEvent, NodeFailed, Notification, event_bytes
-from ockam.worker import Worker
+from ockam.actors.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
 GATING_BYTES_MAX = 16 * 1024 * 1024

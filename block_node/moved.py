@@ -14,8 +14,8 @@ from block_node.protocol import PUBLISH, PublishStatus, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, SubscribeStatus, SubscriptionEnded, opening_of
 from block_node.publish.service import SERVICE_ADDRESS
 from block_node.read.services import SUBSCRIBE_ADDRESS
-from ockam.address import Address, local
-from ockam.message import Message
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
 
 MOVED: Final = "another node of the cluster serves the chain from now on; open a new session"
 

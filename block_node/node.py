@@ -12,7 +12,6 @@ import msgspec
 import structlog
 import trio
 
-from access.rights import Demand, Right
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, Level
@@ -31,13 +30,14 @@ from block_node.publish.limits import PublishLimits
 from block_node.publish.service import SERVICE_ADDRESS, PublishService
 from block_node.publish.statistics import PublishStatistics
 from block_node.verification import Verification
-from ockam.address import local
-from ockam.message import Message
-from ockam.node import Node
-from ockam.worker import Worker
-from storage.contract import StreamRecord
-from storage.errors import StorageClosed
-from storage.runner import Runner
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand, Right
+from stream_storage.contract import StreamRecord
+from stream_storage.errors import StorageClosed
+from stream_storage.runner import Runner
 
 PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
@@ -91,7 +91,7 @@ class EarlyPublishers(Worker):
         self.messages: list[Message] = []
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_PUBLISH, self._chain)
 
     def handle(self, message: Message) -> None:

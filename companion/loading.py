@@ -1,8 +1,8 @@
 """Decides whether this process uses the compiled modules of `stream-node-speedups`, and makes Python find them.
 
-The compiled form of `ockam.frames` is the extension module `stream_node_speedups/ockam/frames.….so`. `CompiledFinder`
-stands in front of Python's own finders (`sys.meta_path`) and maps the name of the module to this file. Modules without
-a compiled form are found by Python's own finders, as always.
+The compiled form of `ockam.transport.frames` is the extension module `stream_node_speedups/ockam/frames.….so`.
+`CompiledFinder` stands in front of Python's own finders (`sys.meta_path`) and maps the name of the module to this file.
+Modules without a compiled form are found by Python's own finders, as always.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from pathlib import Path
 import dagster
 
 from spark_export.exporter.errors import ExportError
-from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.exporter.runs.job import ExportSettings
+from spark_export.exporter.runs.scheduled import TRY_AGAIN, exit_code, run_export
 
 
 @dagster.asset(pool="stream_node_export")

@@ -10,7 +10,7 @@ import os
 
 import trio
 
-from ockam.address import local
+from ockam.actors.address import local
 from stream_client import SavedIndexes, StreamClient, connect
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")

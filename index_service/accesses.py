@@ -11,8 +11,8 @@ from typing import NamedTuple
 from index_service.keys import Key
 from index_service.lease_storage import find_fences
 from index_service.storage import RAISE, REPLACE, Position, checked, find_positions, sealed_row
-from storage.contract import Operation, Session
-from storage.errors import DatabaseCorrupt
+from stream_storage.contract import Operation, Session
+from stream_storage.errors import DatabaseCorrupt
 
 
 class Access(NamedTuple):

@@ -33,7 +33,7 @@ from index_service.protocol import (
     Request,
     SaveIndex,
 )
-from ockam.message import Message
+from ockam.actors.message import Message
 from ockam.protocol import Protocol
 
 ROW_OVERHEAD_BYTES = 80

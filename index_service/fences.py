@@ -18,9 +18,9 @@ from index_service.extensions import MarkedPosition, PositionKey
 from index_service.lease_storage import FENCE_REMEDY, FLOOR, SET_FENCE, WRITE_FENCE, lease_fences, raise_floor
 from index_service.storage import REPLACE_OLDER, sealed_row
 from ockam.protocol import Protocol
-from storage.contract import Operation, Session
-from storage.seal import check_sealed, seal_of
-from storage.statement import compiled
+from stream_storage.contract import Operation, Session
+from stream_storage.seal import check_sealed, seal_of
+from stream_storage.statement import compiled
 
 
 # type StoredFence struct { client_id: str  partition: uint  fence: uint }

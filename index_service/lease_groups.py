@@ -20,8 +20,8 @@ from index_service.lease_storage import LoadLeases, WriteLeases
 from index_service.limits import LeaseLimits, LeaseStatistics
 from index_service.listing import PositionRow
 from index_service.storage import SetPosition
-from storage.errors import StorageBusy, StorageError
-from storage.runner import Runner
+from stream_storage.errors import StorageBusy, StorageError
+from stream_storage.runner import Runner
 
 logger = structlog.get_logger(__name__)
 

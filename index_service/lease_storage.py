@@ -13,10 +13,10 @@ from sqlalchemy.schema import CreateTable
 
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
-from storage.contract import Operation, Session
-from storage.schema import metadata
-from storage.seal import check_sealed, seal_column, seal_of
-from storage.statement import compiled, upsert
+from stream_storage.contract import Operation, Session
+from stream_storage.schema import metadata
+from stream_storage.seal import check_sealed, seal_column, seal_of
+from stream_storage.statement import compiled, upsert
 
 lease_fences = Table(
     "lease_fences",

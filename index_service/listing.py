@@ -12,8 +12,8 @@ from index_service.extensions import PositionsRequest
 from index_service.lease_storage import lease_fences
 from index_service.limits import INDEX_MAX
 from index_service.storage import saved_indexes
-from storage.contract import Operation, Session
-from storage.statement import Statement, compiled
+from stream_storage.contract import Operation, Session
+from stream_storage.statement import Statement, compiled
 
 
 class PositionRow(NamedTuple):

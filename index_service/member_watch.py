@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from index_service.extensions import LeaseRequest
-from ockam.message import Message, Origin
+from ockam.actors.message import Message, Origin
 
 DIRECT_HOPS = 2
 """The length of the return route of a client on a connection to this node: the connection, and the client's address."""

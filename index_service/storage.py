@@ -31,11 +31,19 @@ from sqlalchemy import (
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
-from storage.contract import Session
-from storage.errors import StorageError
-from storage.schema import metadata
-from storage.seal import CREATED_FACTOR, GENERATION_FACTOR, MODULUS, SEAL, check_sealed, position_seal, seal_column
-from storage.statement import compiled, upsert
+from stream_storage.contract import Session
+from stream_storage.errors import StorageError
+from stream_storage.schema import metadata
+from stream_storage.seal import (
+    CREATED_FACTOR,
+    GENERATION_FACTOR,
+    MODULUS,
+    SEAL,
+    check_sealed,
+    position_seal,
+    seal_column,
+)
+from stream_storage.statement import compiled, upsert
 
 saved_indexes = Table(
     "saved_indexes",

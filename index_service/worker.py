@@ -18,7 +18,6 @@ import msgspec
 import structlog
 import trio
 
-from access.rights import Demand, Right
 from index_service.accesses import Access, IndexRequests, LoadPositions
 from index_service.answers import access_payload, fitting, list_payload, page_bytes_max, protocol_of_list
 from index_service.extensions import (
@@ -58,16 +57,17 @@ from index_service.protocol import (
 )
 from index_service.requests import BeyondLimit, access_of, is_extension, read_extension, read_plain
 from index_service.storage import SetPosition
-from ockam.address import local
-from ockam.elsewhere import Elsewhere
+from ockam.actors.address import local
+from ockam.actors.message import Message, reply_to
+from ockam.actors.node import Node
+from ockam.actors.pages import ask_all, join_pages
+from ockam.actors.worker import HandlingFailed, Worker
+from ockam.identity.rules.rights import Demand, Right
 from ockam.log_rate import LogRate
-from ockam.message import Message, reply_to
-from ockam.node import Node
-from ockam.pages import ask_all, join_pages
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from ockam.worker import HandlingFailed, Worker
-from storage.errors import StorageClosed, StorageError
-from storage.runner import Runner
+from ockam.transport.elsewhere import Elsewhere
+from stream_storage.errors import StorageClosed, StorageError
+from stream_storage.runner import Runner
 
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
 """The addresses of the index service: the address in the specification, and two that real clients use."""
@@ -203,8 +203,8 @@ class IndexWorker(Worker):
         self._submit_accesses(asked, accesses)
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`. Raises
-        ProtocolError."""
+        """Returns what the sender of this message must be allowed, see `ockam.identity.rules.authorizer.Guarded`.
+        Raises ProtocolError."""
         if not is_extension(message.payload):
             return Demand(Right.INDEX, read_plain(message.payload)[0].client_id)
         request = read_extension(message.payload, self._service.groups.limits.partitions_max)

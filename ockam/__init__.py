@@ -21,23 +21,33 @@ from typing import TYPE_CHECKING, Any
 import companion as _companion  # noqa: F401 - first, so that compiled modules are found
 
 if TYPE_CHECKING:
-    from ockam.address import DEFAULT_PORT, LOCAL, TCP, Address, Route, format_route, local, parse_address, parse_route
-    from ockam.calling import Framing
-    from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
+    from ockam.actors.address import (
+        DEFAULT_PORT,
+        LOCAL,
+        TCP,
+        Address,
+        Route,
+        format_route,
+        local,
+        parse_address,
+        parse_route,
+    )
+    from ockam.actors.mailbox import Mailbox
+    from ockam.actors.message import HERE, Message, Origin, reply_to
+    from ockam.actors.node import Node, NodeStatistics
+    from ockam.actors.worker import Context, HandlingFailed, Worker, WorkerFactory
     from ockam.errors import AddressInUse, ConnectFailed, FrameTooLarge, InvalidAddress, OckamError, RemoteProtocolError
-    from ockam.frames import BadFrame, FrameReader, FrameWriter
-    from ockam.gate import DENIED, Gate
-    from ockam.identity import ANONYMOUS, NODE, Identity
-    from ockam.mailbox import Mailbox
-    from ockam.message import HERE, Message, Origin, reply_to
-    from ockam.node import Node, NodeStatistics
+    from ockam.identity.gate import DENIED, Gate
+    from ockam.identity.identity import ANONYMOUS, NODE, Identity
     from ockam.protocol import ERROR, Protocol, ProtocolError
-    from ockam.tcp import TcpTransport
-    from ockam.tcp_statistics import TcpStatistics
-    from ockam.wire import Wire
-    from ockam.wire_head import HEAD
-    from ockam.wire_legacy import LEGACY
-    from ockam.worker import Context, HandlingFailed, Worker, WorkerFactory
+    from ockam.transport.calling import Framing
+    from ockam.transport.connection_machine import ConnectionLimits, ConnectionStatistics
+    from ockam.transport.frames import BadFrame, FrameReader, FrameWriter
+    from ockam.transport.tcp import TcpTransport
+    from ockam.transport.tcp_statistics import TcpStatistics
+    from ockam.transport.wire import Wire
+    from ockam.transport.wire_head import HEAD
+    from ockam.transport.wire_legacy import LEGACY
 
 __all__ = [
     "ANONYMOUS",

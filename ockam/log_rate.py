@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from ockam.identity import ANONYMOUS
-from ockam.usage import party_key
+from ockam.identity.identity import ANONYMOUS
+from ockam.quotas.usage import party_key
 
 INTERVAL_S = 10.0
 """The time for which lines are counted, in seconds."""

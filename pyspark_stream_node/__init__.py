@@ -1,10 +1,10 @@
 """Lets Spark find the format `stream_node` without registration. Spark looks for a class `DefaultSource` in all
 packages whose names begin with "pyspark_".
 
-This package contains only that class. `spark_export.source.StreamNodeSource` implements the format.
+This package contains only that class. `spark_export.source.source.StreamNodeSource` implements the format.
 """
 
-from spark_export.source import StreamNodeSource as _StreamNodeSource
+from spark_export.source.source import StreamNodeSource as _StreamNodeSource
 
 
 class DefaultSource(_StreamNodeSource):

@@ -15,17 +15,18 @@
   the messages of that range, and reads nothing else.
 - `table_files(address)` returns the files of an exported table of plain Parquet, in a folder or on a store.
 - The columns are `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`,
-  and with the option `includeHeaders` also `headers`. `spark_export.source.StreamNodeSource` explains all options.
+  and with the option `includeHeaders` also `headers`. `spark_export.source.source.StreamNodeSource` explains all
+  options.
 - The offsets of a streaming query have the form `{"orders": {"0": 17, "1": 4}}`: for each partition the index of
   the next message to read.
 
 A program that does not use the format, such as an exporter whose tasks write files, calls these functions:
 
-- `spark_export.options.read_options` checks the options.
-- `spark_export.catalog.find_catalog` and `spark_export.catalog.selected` list the existing streams.
-- `spark_export.plan.split` cuts the index ranges into tasks.
-- `spark_export.range_reader.RangeReader(range, options).batches()` yields record batches with the schema
-  `spark_export.schema.arrow_schema(options)`. At the end of a range it checks that the range is complete.
+- `spark_export.source.options.read_options` checks the options.
+- `spark_export.tables.catalog.find_catalog` and `spark_export.tables.catalog.selected` list the existing streams.
+- `spark_export.source.plan.split` cuts the index ranges into tasks.
+- `spark_export.source.range_reader.RangeReader(range, options).batches()` yields record batches with the schema
+  `spark_export.source.schema.arrow_schema(options)`. At the end of a range it checks that the range is complete.
 
 The node does not import this package. The package imports its modules only when a public name is used, so that
 the import of the package is fast.
@@ -36,17 +37,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_export.ranges import read_range
     from spark_export.registration import register
     from spark_export.session import open_session
-    from spark_export.table_listing import table_files
+    from spark_export.source.ranges import read_range
+    from spark_export.tables.table_listing import table_files
 
 __all__ = ["open_session", "read_range", "register", "table_files"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "read_range":
-        from spark_export.ranges import read_range
+        from spark_export.source.ranges import read_range
 
         return read_range
     if name == "register":
@@ -58,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
         return open_session
     if name == "table_files":
-        from spark_export.table_listing import table_files
+        from spark_export.tables.table_listing import table_files
 
         return table_files
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

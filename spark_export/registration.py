@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-SENT_BY_VALUE = ("spark_export", "storage.sqlite.bulk.arrow_pages", "storage.checksum")
+SENT_BY_VALUE = ("spark_export", "stream_storage.sqlite.bulk.arrow_pages", "stream_storage.checksum")
 """Packages and modules whose functions a program can use in its own functions for Spark.
 
 Spark sends the code of these functions to the workers, which need pyarrow, but not this project.
@@ -19,8 +19,8 @@ def register(spark: Any) -> None:
     A repeated call has no further effect. If this project is installed on the driver and on the workers, Spark finds
     the format without this call.
     """
-    from spark_export.sent_code import sent_class
-    from spark_export.source import StreamNodeSource
+    from spark_export.source.sent_code import sent_class
+    from spark_export.source.source import StreamNodeSource
 
     send_by_value()
     _use_this_python(spark)
@@ -53,7 +53,7 @@ def send_by_value() -> None:
 
     from pyspark import cloudpickle
 
-    from spark_export.sent_code import send_modules
+    from spark_export.source.sent_code import send_modules
 
     send_modules()
     for package in SENT_BY_VALUE:

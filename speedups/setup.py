@@ -1,8 +1,8 @@
 """Builds the wheel `stream-node-speedups` from the sources of stream-node, which are beside this folder.
 
 mypyc compiles the modules of MODULES to extension modules, which are in the wheel's package `stream_node_speedups`: the
-one of `ockam.frames` is `stream_node_speedups/ockam/frames.….so`. The package's module `built` says from which sources
-they were compiled, and `companion.loading` compares that with the installed sources before it uses them.
+one of `ockam.transport.frames` is `stream_node_speedups/ockam/frames.….so`. The package's module `built` says from
+which sources they were compiled, and `companion.loading` compares that with the installed sources before it uses them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from companion.version import VERSION  # noqa: E402
 PACKAGE = "stream_node_speedups"
 MODULES = (
     "bare.varint",
-    "ockam.connection_machine",
-    "ockam.frames",
-    "ockam.generation_cache",
-    "ockam.mailbox",
-    "ockam.node",
-    "storage.checksum",
-    "storage.appended",
-    "storage.commit",
-    "storage.sqlite.log",
-    "storage.stream_rows",
+    "ockam.transport.connection_machine",
+    "ockam.transport.frames",
+    "ockam.identity.generation_cache",
+    "ockam.actors.mailbox",
+    "ockam.actors.node",
+    "stream_storage.checksum",
+    "stream_storage.appended",
+    "stream_storage.commit",
+    "stream_storage.sqlite.log",
+    "stream_storage.stream_rows",
     "stream_client.core.client_connection",
     "stream_client.core.distribution",
     "stream_client.core.open_batch",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import companion as _companion  # noqa: F401 - first, so that compiled modules are found
 from index_service.extensions import SavedPosition
-from ockam.address import Address, Route
+from ockam.actors.address import Address, Route
 from stream_client.admin import PositionListing, StreamListing, list_positions, set_position
 from stream_client.arguments import FIRST, LAST, NEW, BeforeLike, BytesLike, HeadersLike, StartLike
 from stream_client.client import StreamClient
@@ -89,9 +89,9 @@ from stream_service.extensions import (
 from stream_service.protocol import StreamMessage
 
 if TYPE_CHECKING:
-    from ockam.tls import Tls
-    from ockam.token import Token
-    from secure_channel.own_identity import OwnIdentity
+    from ockam.identity.channel.own_identity import OwnIdentity
+    from ockam.identity.tls import Tls
+    from ockam.identity.token import Token
     from stream_client.connecting import connect
 
 __all__ = [
@@ -192,9 +192,9 @@ __all__ = [
 
 
 _LATER = {
-    "OwnIdentity": "secure_channel.own_identity",
-    "Tls": "ockam.tls",
-    "Token": "ockam.token",
+    "OwnIdentity": "ockam.identity.channel.own_identity",
+    "Tls": "ockam.identity.tls",
+    "Token": "ockam.identity.token",
     "connect": "stream_client.connecting",
 }
 """The names that are imported when a program first uses them, with their modules."""

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final, TypeAlias, TypeVar
 
 import bare
-from ockam.address import complete_address
+from ockam.actors.address import complete_address
 from ockam.errors import InvalidAddress
 from ockam.protocol import Protocol
 from stream_client.errors import InvalidArgument

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ockam.address import Route
+from ockam.actors.address import Route
 from stream_client.arguments import to_address
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
@@ -21,8 +21,8 @@ from stream_client.shell.token import check_token
 from stream_client.tracing import end_tracing, queue_maker, start_tracing
 
 if TYPE_CHECKING:
-    from ockam.tls import Tls
-    from ockam.token import Token
+    from ockam.identity.tls import Tls
+    from ockam.identity.token import Token
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ockam.wire_head import HEAD
+from ockam.transport.wire_head import HEAD
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterable
 from typing import Self
 
-from ockam.address import Address, Route, local
+from ockam.actors.address import Address, Route, local
 from stream_client.arguments import NEW
 from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader

@@ -22,9 +22,9 @@ node. "network": nobody must act; the network needs time to recover."""
 
 
 _DENIAL = re.compile(r"access denied: (?P<right>.+?) on (?:(?!: rule ').)*(?:: rule '(?P<rule>[^']*)' forbids it$)?")
-"""Matches the text of a node's refusal (`access.rules.Rules.decide`)."""
+"""Matches the text of a node's refusal (`ockam.identity.rules.rules.Rules.decide`)."""
 _LIMIT = re.compile(r"limit exceeded: (?P<limit>\w+) is ")
-"""Matches the text of a node's refusal (`ockam.usage.Usage.reason`)."""
+"""Matches the text of a node's refusal (`ockam.quotas.usage.Usage.reason`)."""
 
 
 class ClientError(Exception):
@@ -61,7 +61,8 @@ class TlsFailed(NodeUnreachable):
 
     The text says what to do. The client tries again, because certificates can be renewed meanwhile.
 
-    kind: a short, fixed word, one of `ockam.tls_faults.KINDS`, or `tls_files` if a file of this client cannot be used
+    kind: a short, fixed word, one of `ockam.identity.tls_faults.KINDS`, or `tls_files` if a file of this client cannot
+    be used
         at present.
     """
 

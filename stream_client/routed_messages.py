@@ -17,9 +17,9 @@ from __future__ import annotations
 import msgspec
 
 import bare
-from ockam.address import Address, Route
+from ockam.actors.address import Address, Route
 from ockam.errors import RemoteProtocolError
-from ockam.wire_legacy import LEGACY
+from ockam.transport.wire_legacy import LEGACY
 from stream_client.arguments import to_bytes
 from stream_client.errors import InvalidArgument, UnexpectedAnswer
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ockam.address import Route, local
+from ockam.actors.address import Route, local
 from stream_client.core.client_connection import ClientConnection
 from stream_client.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from secure_channel.own_identity import OwnIdentity
+    from ockam.identity.channel.own_identity import OwnIdentity
 
 LISTENER = "secure_channel"
 """The name of the listener for secure channels at a stream node. Ockam's Rust nodes listen at "api"."""
@@ -36,9 +36,9 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
 
     def load(self) -> OwnIdentity:
         """Return the client's own identity. Raises InvalidArgument if its file cannot be used."""
-        from secure_channel.errors import IdentityFileError
-        from secure_channel.identity_file import load_identity
-        from secure_channel.own_identity import OwnIdentity
+        from ockam.identity.channel.errors import IdentityFileError
+        from ockam.identity.channel.identity_file import load_identity
+        from ockam.identity.channel.own_identity import OwnIdentity
 
         if isinstance(self.identity, OwnIdentity):
             return self.identity
@@ -63,8 +63,8 @@ def connection_of(channel: SecureChannel | None, via: Route, framing: str) -> Cl
             "a secure channel needs the framing head: peers of the legacy framing have no such channel"
         )
     # Loaded here, since most clients need no cryptography.
-    from secure_channel.errors import InvalidIdentifier
-    from secure_channel.identity_history import parse_identifier
+    from ockam.identity.channel.errors import InvalidIdentifier
+    from ockam.identity.channel.identity_history import parse_identifier
     from stream_client.core.channel_connection import ChannelConnection, ChannelSettings
 
     try:

@@ -12,7 +12,7 @@ from stream_client.core.streams_in_use import MakeQueue, plain_queue
 from stream_client.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from tracing.spans import Tracing
+    from ockam.tracing.spans import Tracing
 
 SERVICE = "stream-client"
 """The name of a client in its spans, unless OTEL_SERVICE_NAME gives another one."""
@@ -23,7 +23,8 @@ def start_tracing(traces: str | bool) -> Tracing | None:
     if traces is False:
         return None
     # Only a client that traces loads OpenTelemetry.
-    from tracing import TracingUnavailable, open_tracing
+    from ockam.tracing.errors import TracingUnavailable
+    from ockam.tracing.opening import open_tracing
 
     try:
         return open_tracing(None if traces is True else traces, SERVICE)

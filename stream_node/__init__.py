@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from companion import VERSION as __version__
 
 if TYPE_CHECKING:
-    from stream_node.config import Config, ConfigError
-    from stream_node.config_sources import load_config
-    from stream_node.server import Server
+    from stream_node.node.config import Config, ConfigError
+    from stream_node.node.config_sources import load_config
+    from stream_node.node.server import Server
 
 __all__ = ["Config", "ConfigError", "Server", "__version__", "load_config"]
 

@@ -1,5 +1,5 @@
 """Makes `python -m stream_node` run the command `stream-node`."""
 
-from stream_node.cli import main
+from stream_node.cli.app import main
 
 main()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from storage.contract import Append, Session
-from storage.history import ensure_history
 from stream_service import stored
 from stream_service.appending import AppendRequest, AppendStatus
 from stream_service.mirror_operations import StreamChange
 from stream_service.mirror_rows import find_mirror
 from stream_service.stored import NO_EXTRAS, Extras, encode_extras
+from stream_storage.contract import Append, Session
+from stream_storage.history import ensure_history
 
 
 class AppendExpected(StreamChange):

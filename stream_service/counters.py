@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import structlog
 
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
 from ockam.log_rate import LogRate
-from ockam.message import Message
 from ockam.protocol import error_payload
-from ockam.worker import Worker
-from storage.histogram import SECONDS, Histogram
+from stream_storage.histogram import SECONDS, Histogram
 
 COPIES = 2
 """The number of times that each message is written to disk: once to the write-ahead log, and once to the database."""

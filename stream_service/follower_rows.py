@@ -1,6 +1,6 @@
 """Reads and writes the table of followers: where the mirrors of the streams of this node are.
 
-A primary that starts asks them whether one of them has taken its place (`stream_mirror.returning`).
+A primary that starts asks them whether one of them has taken its place (`stream_node.fleet.mirror.returning`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select
 
-from storage.contract import Session
-from storage.errors import DatabaseCorrupt, corrupt_text
-from storage.schema import metadata
-from storage.seal import is_sealed, seal_column, seal_of
-from storage.statement import compiled
+from stream_storage.contract import Session
+from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.schema import metadata
+from stream_storage.seal import is_sealed, seal_column, seal_of
+from stream_storage.statement import compiled
 
 FOLLOWERS_MAX = 8
 """The largest number of mirrors of one stream-partition that are written down. All of them are asked after a start."""

@@ -19,8 +19,6 @@ from zlib import crc32
 from bare.errors import Irregular
 from bare.varint import ONE_BYTE, decode_uint, encode_uint
 from ockam.protocol import ProtocolError
-from storage.contract import Record
-from storage.history import History
 from stream_service.mirroring import (
     INDEX_MAX,
     MIRROR,
@@ -30,6 +28,8 @@ from stream_service.mirroring import (
     WireEntry,
     read_history,
 )
+from stream_storage.contract import Record
+from stream_storage.history import History
 
 _NONE = b"\xff\xff\xff\xff"
 _NO_KEY_NO_BESIDE = b"\0\0"

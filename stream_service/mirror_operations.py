@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storage.contract import Append, Operation, Record, Session, StreamRecord
-from storage.history import History, ensure_history, list_history, set_history, shared_history
-from storage.timed import find_falls, timed_appends
 from stream_service import stored
 from stream_service.mirror_rows import MirrorRow, change_following
 from stream_service.operations import INDEX_MAX
 from stream_service.publisher_rows import cut_publishers
+from stream_storage.contract import Append, Operation, Record, Session, StreamRecord
+from stream_storage.history import History, ensure_history, list_history, set_history, shared_history
+from stream_storage.timed import find_falls, timed_appends
 
 STEP_MESSAGES = 1_000
 STEP_BYTES = 4 * 1024 * 1024

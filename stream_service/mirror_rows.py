@@ -7,11 +7,11 @@ import enum
 import msgspec
 from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select
 
-from storage.contract import Session
-from storage.errors import DatabaseCorrupt, StorageError, corrupt_text
-from storage.schema import metadata
-from storage.seal import is_sealed, seal_column, seal_of
-from storage.statement import compiled
+from stream_storage.contract import Session
+from stream_storage.errors import DatabaseCorrupt, StorageError, corrupt_text
+from stream_storage.schema import metadata
+from stream_storage.seal import is_sealed, seal_column, seal_of
+from stream_storage.statement import compiled
 
 
 class Task(enum.IntEnum):

@@ -15,11 +15,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 import bare
-from ockam.address import split_host_port
+from ockam.actors.address import split_host_port
 from ockam.errors import InvalidAddress
 from ockam.protocol import Protocol, ProtocolError
-from storage.history import ENTRIES_MAX, ENTRY_ID_MAX, History, HistoryEntry
 from stream_service.names import refusal_of_name
+from stream_storage.history import ENTRIES_MAX, ENTRY_ID_MAX, History, HistoryEntry
 
 MIRROR_MESSAGES_MAX = 4_096
 """The largest number of messages in one answer to a mirror."""
@@ -90,7 +90,7 @@ class SourceRole(enum.IntEnum):
 
 # type WireEntry struct { entry_id: u64  first_index: uint }
 class WireEntry(msgspec.Struct, frozen=True):
-    """One entry of the history of a stream, see `storage.history`."""
+    """One entry of the history of a stream, see `stream_storage.history`."""
 
     entry_id: bare.U64
     first_index: bare.UInt

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 
-from ockam.address import Address, local
+from ockam.actors.address import Address, local
 
 ADDRESS_PREFIX = "ST_S_"
 """The beginning of every stream address. The real services use the same beginning."""

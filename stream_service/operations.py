@@ -10,15 +10,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from storage.contract import Append, Operation, Record, Session, StreamRecord
-from storage.errors import StorageError
-from storage.history import ensure_history
 from stream_service import stored
 from stream_service.copying import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
 from stream_service.mirror_rows import list_mirrors
 from stream_service.publisher_rows import Times, forget_old, note_messages
 from stream_service.stored import NO_EXTRAS, Extras, StoredStream, encode_extras
+from stream_storage.contract import Append, Operation, Record, Session, StreamRecord
+from stream_storage.errors import StorageError
+from stream_storage.history import ensure_history
 
 Place: TypeAlias = FromIndex | FromTime | FromEnd
 

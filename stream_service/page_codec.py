@@ -3,7 +3,7 @@
 These functions do the same as those of `stream_service.protocol.PULL`, `stream_service.extensions.RICH_PULL` and
 `stream_service.extensions.MARKED_PULL`, but faster, because the indexes in a page follow each other and many messages
 have the same time. They handle the usual pages: messages without key and headers. All other payloads go to the
-functions of the protocols, which also raise the errors. `tests/service/test_page_codec.py` compares both.
+functions of the protocols, which also raise the errors. `tests/service/machines/test_page_codec.py` compares both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichMe
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
-"""A stored message, as `storage.contract.Record`; clients use this module, too, and have no storage."""
+"""A stored message, as `stream_storage.contract.Record`; clients use this module, too, and have no storage."""
 TAG = PULL.tag
 RICH_TAG = RICH_PULL.tag
 MARKED_TAG = MARKED_PULL.tag

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import Column, Integer, String, Table, bindparam, delete, insert, select
 
-from storage.contract import Operation, Session
-from storage.errors import DatabaseCorrupt, corrupt_text
-from storage.schema import metadata
-from storage.seal import is_sealed, seal_column, seal_of
-from storage.statement import compiled
+from stream_storage.contract import Operation, Session
+from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.schema import metadata
+from stream_storage.seal import is_sealed, seal_column, seal_of
+from stream_storage.statement import compiled
 
 ADDRESSES_MAX = 16
 """The largest number of addresses that are kept for one promotion. Each needs a start of the node at a new address."""

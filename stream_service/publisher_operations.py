@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from storage.contract import Operation, Session, TimedAppend
 from stream_service import stored
 from stream_service.publisher_rows import (
     LOADED_MAX,
@@ -19,6 +18,7 @@ from stream_service.publisher_rows import (
     note_messages,
     write_publishers,
 )
+from stream_storage.contract import Operation, Session, TimedAppend
 
 
 class LoadSequences(Operation):

@@ -17,12 +17,12 @@ import msgspec
 import structlog
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, String, Table, bindparam, delete, select
 
-from storage.contract import Session, StreamRecord
-from storage.schema import metadata
-from storage.seal import is_sealed, seal_column, seal_of
-from storage.statement import compiled, upsert
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.stored import list_sequences
+from stream_storage.contract import Session, StreamRecord
+from stream_storage.schema import metadata
+from stream_storage.seal import is_sealed, seal_column, seal_of
+from stream_storage.statement import compiled, upsert
 
 PUBLISHERS_MAX = 10_000
 """The number of publishers that a stream remembers. Beyond that, it forgets the publisher whose last message is

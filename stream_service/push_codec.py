@@ -4,7 +4,7 @@ Nearly all messages of a busy node are of these kinds. These functions do the sa
 `stream_service.protocol.PUSH` and `stream_service.push_batch.PUSH_BATCH`, but faster: they are ordinary typed source,
 which can be compiled, and encoding needs no object for the push or the confirm. They handle the usual payloads. All
 other payloads go to the functions of PUSH and PUSH_BATCH, which also raise the errors.
-`tests/service/test_push_codec.py` compares both.
+`tests/service/machines/test_push_codec.py` compares both.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 
-from storage.contract import Session
-from storage.history import begin_entry, ensure_history, random_entry_id
 from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_operations import StreamChange
 from stream_service.mirror_rows import (
@@ -25,6 +23,8 @@ from stream_service.mirror_rows import (
 )
 from stream_service.mirroring import BeMirror, BePrimary
 from stream_service.promotion_rows import forget_addresses, note_address
+from stream_storage.contract import Session
+from stream_storage.history import begin_entry, ensure_history, random_entry_id
 
 
 class ChangeRole(StreamChange):

@@ -26,15 +26,15 @@ from sqlalchemy import (
 )
 
 import bare
-from storage.contract import Session, StreamRecord
-from storage.errors import DatabaseCorrupt, corrupt_text
-from storage.log_statements import SEALED_STREAM
-from storage.schema import messages, metadata, streams
-from storage.seal import seal_column, seal_of, stream_seal
-from storage.statement import compiled, upsert
 from stream_service.extensions import Header, Retention, Sequence
 from stream_service.follower_rows import FollowerRow
 from stream_service.mirror_rows import MirrorRow, find_mirror
+from stream_storage.contract import Session, StreamRecord
+from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.log_statements import SEALED_STREAM
+from stream_storage.schema import messages, metadata, streams
+from stream_storage.seal import seal_column, seal_of, stream_seal
+from stream_storage.statement import compiled, upsert
 
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000

@@ -26,7 +26,7 @@ import structlog
 from hypothesis import configuration, settings
 
 from companion import COMPANION
-from ockam import connection_machine
+from ockam.transport import connection_machine
 from tests.support.compiled import REPLACED, skip_patches_of_compiled, skipped
 
 if TYPE_CHECKING:
@@ -150,28 +150,28 @@ SPARK_SCOPES = {
 LONG_SCOPES = (
     *SPARK_SCOPES,
     "tests/spark_export/exporter/test_crashes.py",
-    "tests/mirror/test_promotion.py",
-    "tests/mirror/test_parting.py",
-    "tests/workers/test_workers.py",
+    "tests/stream_node/fleet/mirror/test_promotion.py",
+    "tests/stream_node/fleet/mirror/test_parting.py",
+    "tests/stream_node/fleet/workers/test_workers.py",
     "tests/black_box/test_demo.py",
     "tests/spark_export/test_bulk.py",
     "tests/spark_export/exporter/test_stopping.py",
     "tests/block_node/backfill/test_processes.py",
     "tests/index_service/test_lease_model.py",
-    "tests/storage/test_storage_crash.py",
+    "tests/stream_storage/test_storage_crash.py",
     "tests/black_box/test_commands.py",
     "tests/black_box/test_stopping.py",
     "tests/test_pages.py",
     "tests/service/test_three_answers.py",
-    "tests/mirror/test_rights.py",
-    "tests/mirror/test_following.py",
+    "tests/stream_node/fleet/mirror/test_rights.py",
+    "tests/stream_node/fleet/mirror/test_following.py",
     "tests/bench/test_bench_runs.py",
     "tests/client/test_typed_from_outside.py",
-    "tests/cluster/test_cluster_simulation.py",
+    "tests/stream_node/fleet/cluster/test_cluster_simulation.py",
     "tests/test_examples.py",
-    "tests/access/test_acts.py",
-    "tests/storage/test_storage_disk.py",
-    "tests/storage/test_upgrade.py",
+    "tests/ockam/identity/rules/test_acts.py",
+    "tests/stream_storage/test_storage_disk.py",
+    "tests/stream_storage/test_upgrade.py",
     "tests/power/test_power_cuts.py",
     "tests/simulation/test_block_simulation.py",
     "tests/simulation/test_backfill_simulation.py",
@@ -183,7 +183,7 @@ LONG_SCOPES = (
     "tests/style/test_optional_imports.py",
     "tests/style/test_reference.py",
     "tests/limits/test_limits.py",
-    "tests/storage/test_storage_model.py",
+    "tests/stream_storage/test_storage_model.py",
     "tests/bare/test_properties.py",
     "tests/block_node/blocks/test_flipped_bytes.py",
     "tests/tokens/test_outgoing.py",
@@ -291,10 +291,35 @@ def quiet_logs() -> Iterator[None]:
 
 
 FORKED = (
-    *("tests/access/", "tests/block_manager/", "tests/block_node/", "tests/cardinal_streams/", "tests/cli/"),
-    *("tests/client/", "tests/dashboard/", "tests/deploy/", "tests/http/", "tests/limits/", "tests/metrics/"),
-    *("tests/mirror/", "tests/ockam/", "tests/secure_channel/", "tests/service/", "tests/storage/test_upgrade.py"),
-    *("tests/test_examples.py", "tests/tls/", "tests/tokens/", "tests/tracing/", "tests/workers/"),
+    *(
+        "tests/ockam/identity/rules/",
+        "tests/block_manager/",
+        "tests/block_node/",
+        "tests/cardinal_streams/",
+        "tests/cli/",
+    ),
+    *(
+        "tests/client/",
+        "tests/stream_node/doors/dashboard/",
+        "tests/deploy/",
+        "tests/stream_node/doors/http/",
+        "tests/limits/",
+        "tests/metrics/",
+    ),
+    *(
+        "tests/stream_node/fleet/mirror/",
+        "tests/ockam/",
+        "tests/ockam/identity/channel/",
+        "tests/service/",
+        "tests/stream_storage/test_upgrade.py",
+    ),
+    *(
+        "tests/test_examples.py",
+        "tests/tls/",
+        "tests/tokens/",
+        "tests/ockam/tracing/",
+        "tests/stream_node/fleet/workers/",
+    ),
 )
 """Folders and files whose tests need nodes and commands, but no interpreter for each (`tests/support/forked.py`)."""
 

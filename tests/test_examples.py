@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))

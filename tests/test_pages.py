@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.style.tree import files
 from tests.support.pages import ROOT, Reader, blocks
 from tests.support.prefork import Prefork
@@ -23,11 +23,11 @@ NOT_HERE = {
     "docs/consumer-groups.md": "its program waits for jobs without end; the guide docs/how-to/work-queue.md is run",
     "docs/decoding.md": "it continues docs/spark.md, which tests/spark_export/test_spark_page.py runs",
     "docs/litestream.md": "it needs another program; tests/black_box/test_litestream.py runs it where that is",
-    "docs/performance.md": "its command takes minutes; tests/mirror/test_rounds.py runs with fewer rounds",
+    "docs/performance.md": "its command takes minutes; tests/stream_node/fleet/mirror/test_rounds.py runs with fewer rounds",
     "docs/scale.md": "its commands need docker, or take minutes; tests/deploy and tests/bench look at the parts",
-    "docs/mirror.md": "its commands need two machines; tests/mirror runs them on nodes",
-    "docs/workers.md": "its commands start nodes for good; tests/workers/test_workers.py starts such nodes",
-    "docs/cluster.md": "needs a PostgreSQL server; tests/cluster/test_nodes.py runs its commands",
+    "docs/mirror.md": "its commands need two machines; tests/stream_node/fleet/mirror runs them on nodes",
+    "docs/workers.md": "its commands start nodes for good; tests/stream_node/fleet/workers/test_workers.py starts such nodes",
+    "docs/cluster.md": "needs a PostgreSQL server; tests/stream_node/fleet/cluster/test_nodes.py runs its commands",
     "docs/postgres.md": "its commands need a server; tests/black_box/test_node_on_postgres.py runs nodes on real ones",
     "docs/deploy.md": "its commands install things; tests/deploy/test_page.py runs those that can be run",
     "docs/export.md": "its commands need catalogs and stores; the guide docs/how-to/export-spark.md is run",

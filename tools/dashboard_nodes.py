@@ -8,10 +8,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cluster.protocol import CLUSTER, DRAIN, STATUS, DrainRequest, StatusRequest, StatusResponse
 from stream_client.blocking import connect
-from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorCondition, MirrorRequest, MirrorResponse
-from stream_node.process import NodeProcess
+from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, STATUS, DrainRequest, StatusRequest, StatusResponse
+from stream_node.fleet.mirror.protocol import (
+    ADDRESS,
+    MIRRORS,
+    MirrorAction,
+    MirrorCondition,
+    MirrorRequest,
+    MirrorResponse,
+)
+from stream_node.node.process import NodeProcess
 
 MEMBERS = ("north", "south", "west")
 PATIENCE_S = 60.0

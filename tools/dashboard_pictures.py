@@ -34,11 +34,11 @@ from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch
-from spark_export.exporter.ledger import open_ledger
+from spark_export.exporter.ledger.ledger import open_ledger
 from spark_export.exporter.model import FileEntry, Range, RunState
 from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tools.dashboard_nodes import members_of_cluster, source_of_mirrors
 
 ROOT = Path(__file__).parent.parent

@@ -23,9 +23,9 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from stream_node import config  # noqa: E402
 from stream_node.cli import options  # noqa: E402
 from stream_node.cli.app import build  # noqa: E402
+from stream_node.cli.node.serve import serve  # noqa: E402
 from stream_node.cli.request_options import (  # noqa: E402
     TLS_OPTIONS,
     FramingOption,
@@ -33,10 +33,10 @@ from stream_node.cli.request_options import (  # noqa: E402
     ServiceOption,
     TimeoutOption,
 )
-from stream_node.cli.serve import serve  # noqa: E402
-from stream_node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
-from stream_node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING  # noqa: E402
-from stream_node.units import SECONDS, parse_duration, parse_size  # noqa: E402
+from stream_node.cli.units import SECONDS, parse_duration, parse_size  # noqa: E402
+from stream_node.node import config  # noqa: E402
+from stream_node.node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
+from stream_node.node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING  # noqa: E402
 from tools.reference_errors import errors_page  # noqa: E402
 from tools.reference_events import events_page  # noqa: E402
 from tools.reference_metrics import metrics_page  # noqa: E402

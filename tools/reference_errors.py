@@ -93,7 +93,7 @@ def http_problems(root: Path = ROOT) -> list[Problem]:
     """The problems that the HTTP endpoints answer, by status: calls of `Problem`, and the table of client errors."""
     found: dict[str, Problem] = {}
     for path in package_files(root):
-        if path.is_relative_to(root / "stream_node/http"):
+        if path.is_relative_to(root / "stream_node/doors/http"):
             for node in ast.walk(parse(path)):
                 match node:
                     case ast.Tuple(

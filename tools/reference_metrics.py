@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream_node.metrics.catalogue import GROUPS
+from stream_node.doors.metrics.catalogue import GROUPS
 
 
 def metrics_page() -> str:

@@ -33,7 +33,7 @@ from ockam.protocol import Protocol  # noqa: E402
 
 MODULES = (
     "ockam.protocol",
-    "ockam.authentication",
+    "ockam.identity.authentication",
     "stream_service.protocol",
     "stream_service.extensions",
     "stream_service.cutting",
@@ -50,11 +50,11 @@ MODULES = (
     "block_node.protocol",
     "block_node.protocol_reading",
     "block_node.backfill.protocol",
-    "stream_mirror.protocol",
-    "stream_node.node_status",
-    "stream_node.trouble_service",
-    "stream_node.node_connections",
-    "cluster.protocol",
+    "stream_node.fleet.mirror.protocol",
+    "stream_node.node.node_status",
+    "stream_node.care.trouble_service",
+    "stream_node.node.node_connections",
+    "stream_node.fleet.cluster.protocol",
 )
 """The modules that define protocols. `tests/style/test_reference.py` looks for others."""
 

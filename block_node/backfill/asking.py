@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from access.rights import NOTHING, Demand
-from ockam.address import TCP, Route
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import TCP, Route
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import NOTHING, Demand
 from ockam.protocol import ERROR, ProtocolError
-from ockam.worker import Worker
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Asker(Worker, Generic[T]):
         self.context.call_later(self._patience_s, lambda: self._done(None, f"unreachable: no answer to {service}"))
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:

@@ -10,7 +10,7 @@ from block_node.backfill.filler import Guard
 from block_node.backfill.state import BackfillState
 from block_node.persist.operations import FindBlock
 from block_node.persist.ranges import BlockRanges
-from storage.errors import StorageClosed
+from stream_storage.errors import StorageClosed
 
 
 def ask_opinions(

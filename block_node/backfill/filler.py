@@ -38,7 +38,7 @@ logger = structlog.get_logger(__name__)
 
 class Guard(Protocol):
     """Guard: a function that wraps a callback, so that an exception in the callback counts as a crash of the worker. It
-    is the type of `ockam.worker.Context.guard`."""
+    is the type of `ockam.actors.worker.Context.guard`."""
 
     def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from access.rights import Demand
 from block_node.backfill.asking import Asker, demand_of_answer
 from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
@@ -39,11 +38,12 @@ from block_node.protocol_reading import (
     Unsubscribe,
 )
 from block_node.read.packing import unpacked
-from ockam.address import LOCAL, Route, local
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import LOCAL, Route, local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand
 from ockam.protocol import ERROR, ProtocolError
-from ockam.worker import Worker
 
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
@@ -177,7 +177,7 @@ class Fetching(Worker):
             self._leave()
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:

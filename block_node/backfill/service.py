@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from access.rights import Demand, Right
 from block_node.backfill.protocol import (
     BACKFILL,
     BACKFILL_1,
@@ -22,11 +21,12 @@ from block_node.backfill.state import BackfillState
 from block_node.backfill.statistics import BackfillStatistics
 from block_node.backfill.worker import Backfill
 from block_node.node import BlockNode
-from ockam.address import local
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import Protocol, ProtocolError, error_payload
-from ockam.worker import Worker
 
 BACKFILL_ADDRESS = "block_backfill"
 WORKER_ADDRESS = "block_backfill_worker"
@@ -117,7 +117,7 @@ class BackfillAnswers(Worker):
             self.reply(message, BACKFILL.encode_response(report))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`.
 
         To see the state, the right to operate the node or to read its blocks is enough. Raises ProtocolError."""
         starts = _protocol_of(message).decode_request(message.payload).run

@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from block_node.persist.schema import NUMBER_MAX
-from ockam.address import split_host_port
+from ockam.actors.address import split_host_port
 
 _SOURCE = re.compile(r"(?P<route>[^@]+?)(?:@(?P<priority>[0-9]{1,6}))?")
 

@@ -25,11 +25,11 @@ from block_node.backfill.targets import SaveTarget
 from block_node.blocks.errors import Level
 from block_node.node import BlockNode
 from block_node.persist.schema import NUMBER_MAX
-from ockam.address import tcp
-from ockam.node import Node
-from storage.contract import Operation
-from storage.errors import StorageClosed
-from storage.runner import Runner
+from ockam.actors.address import tcp
+from ockam.actors.node import Node
+from stream_storage.contract import Operation
+from stream_storage.errors import StorageClosed
+from stream_storage.runner import Runner
 
 GAPS_TOLD_MAX = 1_000
 

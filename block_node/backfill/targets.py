@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
 
-from storage.contract import Operation, Session
-from storage.schema import metadata
-from storage.seal import seal_column, seal_of
-from storage.statement import compiled, upsert
+from stream_storage.contract import Operation, Session
+from stream_storage.schema import metadata
+from stream_storage.seal import seal_column, seal_of
+from stream_storage.statement import compiled, upsert
 
 backfill_targets = Table(
     "backfill_targets",

@@ -34,7 +34,7 @@ from block_node.events import (
 )
 from block_node.facility import Plugin
 from block_node.persist.ranges import BlockRanges
-from storage.errors import StorageClosed, StorageError
+from stream_storage.errors import StorageClosed, StorageError
 
 TICK_S = 0.25
 """The interval in seconds between two checks for deadlines that have passed."""

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from block_node.blocks.address_book import AddressBook
 from block_node.blocks.errors import AddressBookError
 from block_node.blocks.proofs import RecordSignature
-from storage.durable_files import make_folder, write_durably
+from stream_storage.durable_files import make_folder, write_durably
 
 KEY_BITS = 3072
 """The default length of an RSA key in bits. Nodes of real networks have keys of this length."""

@@ -27,9 +27,9 @@ from block_node.persist.mark import (
 from block_node.persist.mend import fits, write_again
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import BlockPlace
-from storage.contract import Append, Session, StreamRecord
-from storage.errors import DatabaseCorrupt, corrupt_text
 from stream_service.stored import LOST_EXTRAS
+from stream_storage.contract import Append, Session, StreamRecord
+from stream_storage.errors import DatabaseCorrupt, corrupt_text
 
 STREAM_PREFIX = "block_node."
 """The prefix of the names of streams that only the block node writes."""

@@ -8,9 +8,9 @@ import structlog
 
 from block_node.persist.chain_log import ChainLog, StoredChain
 from block_node.persist.operations import ReadChain
-from storage.contract import Session, StreamRecord
-from storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
-from storage.runner import Runner
+from stream_storage.contract import Session, StreamRecord
+from stream_storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
+from stream_storage.runner import Runner
 
 logger = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.errors import StorageError
+from stream_storage.errors import StorageError
 
 
 class BlockNumberUnknown(StorageError):

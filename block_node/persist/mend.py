@@ -15,11 +15,11 @@ from sqlalchemy import Integer, bindparam, literal_column, select
 
 from block_node.persist.mark import BlockMark, headers_of, key_of
 from block_node.persist.schema import BlockPlace
-from storage.checksum import checksum_full, seed_base
-from storage.contract import Session
-from storage.log_statements import page
-from storage.schema import messages
-from storage.statement import compiled, upsert
+from stream_storage.checksum import checksum_full, seed_base
+from stream_storage.contract import Session
+from stream_storage.log_statements import page
+from stream_storage.schema import messages
+from stream_storage.statement import compiled, upsert
 
 _COLUMNS: Final = ("stream_id", "idx", "time_us", "checksum", "key", "headers", "data")
 _rows = upsert(messages)

@@ -11,8 +11,8 @@ import msgspec
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.schema import GET_CHAIN, BlockPlace, recount_chain
-from storage.contract import Operation, Session, StreamRecord
-from storage.errors import DatabaseCorrupt
+from stream_storage.contract import Operation, Session, StreamRecord
+from stream_storage.errors import DatabaseCorrupt
 
 PLACES_PER_READ = 256
 """The maximum number of blocks that one read looks up."""

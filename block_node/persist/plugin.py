@@ -28,7 +28,7 @@ from block_node.facility import Facility, Plugin
 from block_node.persist.collector import BlockCollector
 from block_node.persist.store import BlockStore
 from block_node.protocol import Piece
-from storage.errors import StorageError
+from stream_storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
 """The maximum number of bytes of one block in memory, 8 MiB. Complete parts of a larger block are written to disk

@@ -6,8 +6,8 @@ from __future__ import annotations
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.operations import PLACES_PER_READ, ReadBlocks
 from block_node.persist.store import BlockStore
-from ockam.worker import Worker
-from storage.errors import DatabaseCorrupt, StorageClosed
+from ockam.actors.worker import Worker
+from stream_storage.errors import DatabaseCorrupt, StorageClosed
 
 READ_BYTES = 256 * 1024
 """The maximum number of bytes in one read of the scan, 256 KiB. It is small, so that readers wait for it briefly."""

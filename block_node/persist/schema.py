@@ -31,11 +31,11 @@ from sqlalchemy import (
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 
-from storage.contract import Session
-from storage.errors import DatabaseCorrupt, corrupt_text
-from storage.schema import metadata
-from storage.seal import seal_column, seal_of
-from storage.statement import compiled, upsert
+from stream_storage.contract import Session
+from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.schema import metadata
+from stream_storage.seal import seal_column, seal_of
+from stream_storage.statement import compiled, upsert
 
 NUMBER_MAX: Final = 2**63 - 1
 """The largest block number, which is the largest integer of SQLite. A chain with one block per nanosecond reaches this

@@ -32,9 +32,9 @@ from block_node.persist.operations import (
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
-from storage.contract import StreamRecord, ignore_done
-from storage.errors import CommitUnsettled, DatabaseCorrupt, DiskFull, StorageClosed, StorageError
-from storage.runner import Runner
+from stream_storage.contract import StreamRecord, ignore_done
+from stream_storage.errors import CommitUnsettled, DatabaseCorrupt, DiskFull, StorageClosed, StorageError
+from stream_storage.runner import Runner
 
 EVICT_BLOCKS = 16
 """The maximum number of blocks that one transaction deletes. Between two of these transactions, new blocks can

@@ -10,7 +10,7 @@ from block_node.blocks.errors import BlockError
 from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock
 from block_node.persist.operations import ReadBlocks
 from block_node.persist.store import BlockStore
-from storage.errors import StorageClosed
+from stream_storage.errors import StorageClosed
 
 READ_BYTES: Final = 1024 * 1024
 """The maximum number of bytes in one read, 1 MiB."""

@@ -13,7 +13,6 @@ import msgspec
 import structlog
 import trio
 
-from access.rights import Demand, Right
 from block_node.events import (
     NodeFailed,
     NodeStopping,
@@ -30,11 +29,12 @@ from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.runner import PublishRunner
 from block_node.publish.session import PublishSession, session_address
 from block_node.publish.statistics import PublishStatistics
-from ockam.address import Address, Route, local
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import Address, Route, local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Context
+from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
-from ockam.worker import Context
 
 SERVICE_ADDRESS = "block_publish"
 TOKEN_BYTES_MAX = 64
@@ -192,7 +192,7 @@ class PublishWorker(Plugin):
             self.reply(message, PUBLISH.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_PUBLISH, self._service.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

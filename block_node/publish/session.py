@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import structlog
 
-from access.rights import Demand, Right
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.persist.schema import NUMBER_MAX
@@ -32,11 +31,12 @@ from block_node.protocol import (
 )
 from block_node.publish.runner import PublishRunner
 from block_node.publish.session_machine import Action, MessageMissing, PublisherState, RequestRefused
-from ockam.address import LOCAL, Address, Route
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import LOCAL, Address, Route
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError
-from ockam.worker import Worker
 
 HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
 """The first byte of a serialized block header. No other block item begins with this byte."""
@@ -105,7 +105,7 @@ class PublishSession(Worker):
         self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`.
 
         Only the publisher that opened the session may use it, through the same connection."""
         return Demand(Right.BLOCK_PUBLISH, self._chain) if message.return_route[:1] == self.route[:1] else None

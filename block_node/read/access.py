@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from access.rights import Demand, Right
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.mark import PART_BYTES_MAX
 from block_node.persist.operations import ReadBlocks
 from block_node.persist.store import BlockStore
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
-from ockam.message import Message
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
-from ockam.worker import Worker
-from storage.errors import DatabaseCorrupt
+from stream_storage.errors import DatabaseCorrupt
 
 NUMBER_LATEST = 2**64 - 1
 """The block number that means "unknown" in the reference block node. In a request for a block it means the
@@ -79,7 +79,7 @@ class AccessService(Worker):
         self._go_on()
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

@@ -12,9 +12,9 @@ from block_node.read.access import AccessService, AccessStatistics
 from block_node.read.status import StatusService
 from block_node.read.subscribe import SubscribeService, SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
-from ockam.address import local
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
 
 SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get", "block_status"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from access.rights import Demand, Right
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.store import BlockStore
 from block_node.protocol_reading import (
@@ -19,9 +18,10 @@ from block_node.protocol_reading import (
     StatusDetail,
     StatusResponse,
 )
-from ockam.message import Message
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
-from ockam.worker import Worker
 
 RANGES_MAX = 100_000
 """The maximum number of ranges in one answer. If the node has more ranges, the answer lists the highest ones, because
@@ -78,7 +78,7 @@ class StatusService(Worker):
         self.reply(message, STATUS.encode_response(response))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

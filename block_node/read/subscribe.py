@@ -13,7 +13,6 @@ from typing import ClassVar
 import msgspec
 import structlog
 
-from access.rights import Demand, Right
 from block_node.events import (
     BlockBegun,
     BlockDropped,
@@ -30,11 +29,12 @@ from block_node.persist.store import BlockStore
 from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribeStatus, SubscriptionEnded, opening_of
 from block_node.read.subscription import SubscribeSession
 from block_node.read.subscription_plan import Refusal, SubscribeLimits, plan_subscription
-from ockam.address import local
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
-from ockam.usage import Usage
+from ockam.quotas.usage import Usage
 
 SESSION_PREFIX = "BS_"
 
@@ -113,7 +113,7 @@ class SubscribeService(Plugin):
             self.reply(message, SUBSCRIBE.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from access.rights import Demand, Right
 from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
 from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
 from block_node.persist.errors import BlockNumberUnknown
@@ -34,11 +33,12 @@ from block_node.protocol_reading import (
 )
 from block_node.read.packing import packed
 from block_node.read.subscription_plan import Plan, SubscribeLimits
-from ockam.address import Address
-from ockam.message import Message
+from ockam.actors.address import Address
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
-from ockam.worker import Worker
-from storage.errors import DatabaseCorrupt
+from stream_storage.errors import DatabaseCorrupt
 
 CHUNK_BYTES = 1024 * 1024
 """The maximum number of bytes of items in one message, 1 MiB, as the reference block node's `maxChunkSizeBytes`."""
@@ -117,7 +117,7 @@ class SubscribeSession(Worker):
         return self._request.return_route[0]
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
+        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`.
 
         Only the subscriber may confirm and end its subscription, through the connection that began it."""
         return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None

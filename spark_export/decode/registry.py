@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from spark_export.decode.json_text import Malformed
 from spark_export.decode.schema_options import RegistryOptions
-from spark_export.endpoint import resolve_endpoint
 from spark_export.errors import OptionError, SourceError
+from spark_export.source.endpoint import resolve_endpoint
 
 HEADER_BYTES = 5
 ANSWER_BYTES_MAX = 16 * 1024 * 1024

@@ -47,7 +47,7 @@ It returns None for an empty message, whose row is null in all columns, and rais
 class NamedColumns:
     """The base of the decoders whose columns the user names with `.schema(…)`. A subclass parses the messages.
 
-    It implements `spark_export.decoding.Decoder`.
+    It implements `spark_export.source.decoding.Decoder`.
     """
 
     needs_headers = False

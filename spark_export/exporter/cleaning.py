@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_export.exporter.ledger import Ledger
-from spark_export.exporter.table import Table
-from spark_export.exporter.waiting import to_its_end
+from spark_export.exporter.ledger.ledger import Ledger
+from spark_export.exporter.runs.waiting import to_its_end
+from spark_export.exporter.tables.table import Table
 
 _RUN: Final = re.compile(r"(?:^|/)run[=-](?P<number>\d+)[/-]")
 _REWRITTEN: Final = re.compile(r"(?:^|/)rewritten-(?P<number>\d+)-")

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import Outcome
-from spark_export.exporter.spark_engine import SparkEngine, no_output_of_java
+from spark_export.exporter.runs.job import ExportSettings, open_exporter
+from spark_export.exporter.runs.run import Outcome
+from spark_export.exporter.runs.spark_engine import SparkEngine, no_output_of_java
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.session import open_session
 

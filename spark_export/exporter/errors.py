@@ -69,7 +69,7 @@ class TakenOver(ExportError):
 class StreamsLeftOut(ExportError):
     """Some streams could not be exported. All other streams were exported, and their rows are in the table.
 
-    outcome: the `spark_export.exporter.run.Outcome` of the export, which lists all these streams.
+    outcome: the `spark_export.exporter.runs.run.Outcome` of the export, which lists all these streams.
     """
 
     def __init__(self, outcome: Any) -> None:

@@ -15,10 +15,10 @@ from contextlib import closing
 from pathlib import Path
 
 from spark_export.exporter.errors import DataLost, ExportMismatch
-from spark_export.exporter.layout import LEDGER, Layout
-from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.ledger.ledger import Ledger
 from spark_export.exporter.model import Exported, PartitionEnd, Range
 from spark_export.exporter.node_side import NodeSide, Selection
+from spark_export.exporter.tables.layout import LEDGER, Layout
 
 SUFFIX_CHARACTERS = 6
 """The number of characters of the random id in a client id that `make_consumer` returns."""

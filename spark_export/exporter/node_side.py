@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from spark_export.errors import OptionError
 from spark_export.exporter.model import PartitionEnd, Range
-from spark_export.node_tls import SYSTEM
-from spark_export.node_token import TOKEN_OPTION
-from spark_export.patterns import compile_pattern
+from spark_export.source.node_tls import SYSTEM
+from spark_export.source.node_token import TOKEN_OPTION
+from spark_export.source.patterns import compile_pattern
 from stream_client import StreamNotFound, Tls, Token, blocking
 from stream_client.blocking import SavedIndexes, list_positions, set_position
 

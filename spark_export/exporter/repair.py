@@ -22,12 +22,12 @@ from typing import TypeAlias
 from spark_export.exporter.errors import DataLost, ExportError, ExportMismatch
 from spark_export.exporter.identity import was_put_back
 from spark_export.exporter.intervals import Interval, merge, subtract, total
-from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.ledger.ledger import Ledger
 from spark_export.exporter.model import Exported, Loss, PartitionEnd, Piece, Range, RunFile, Task
 from spark_export.exporter.node_side import NodeSide, Selection
-from spark_export.exporter.rewrite import Rewriter
-from spark_export.exporter.table import Table
-from spark_export.exporter.task import TaskSettings, run_task
+from spark_export.exporter.runs.task import TaskSettings, run_task
+from spark_export.exporter.tables.rewrite import Rewriter
+from spark_export.exporter.tables.table import Table
 from spark_export.exporter.verify import check_file, read_intervals
 
 Place: TypeAlias = tuple[str, int, int]

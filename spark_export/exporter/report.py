@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spark_export.exporter.compact import Compaction
 from spark_export.exporter.model import Run
 from spark_export.exporter.repair import Repair
-from spark_export.exporter.run import Outcome
+from spark_export.exporter.runs.run import Outcome
+from spark_export.exporter.tables.compact import Compaction
 from spark_export.exporter.verify import Verdict
 from spark_export.store.place import Place
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from spark_export.exporter.compact import Compaction, Compactor, plan_merges
-from spark_export.exporter.rewrite import Rewriter
-from spark_export.exporter.table import Table
+from spark_export.exporter.tables.compact import Compaction, Compactor, plan_merges
+from spark_export.exporter.tables.rewrite import Rewriter
+from spark_export.exporter.tables.table import Table
 
 COMPACT_FILES = 16
 """The number of small files of one stream and date at which the daemon compacts these files.

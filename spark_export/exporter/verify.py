@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
-from spark_export.exporter.layout import Layout
-from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.ledger.ledger import Ledger
 from spark_export.exporter.model import Account, Loss, Range, RunFile
-from spark_export.exporter.table import Table, make_table
+from spark_export.exporter.tables.layout import Layout
+from spark_export.exporter.tables.table import Table, make_table
 from spark_export.store.paths import FilePath
 
 CHUNK_BYTES = 1024 * 1024

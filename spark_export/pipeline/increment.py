@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from spark_export.exporter.errors import ExportError
 from spark_export.exporter.failpoint import failpoint
-from spark_export.exporter.layout import ExportLock
+from spark_export.exporter.tables.layout import ExportLock
 from spark_export.pipeline.tables import block_tables, cardinal_tables, message_tables
 from spark_export.pipeline.tables.block_tables import BLOCKS, ITEMS, BlockTables
 from spark_export.pipeline.tables.cardinal_tables import UPDATES, CardinalTables
@@ -30,8 +30,8 @@ from spark_export.pipeline.tables.message_tables import MESSAGES, MessageTables
 from spark_export.pipeline.tables.new_messages import ExportFile, Taken, list_new, take_file
 from spark_export.pipeline.topics import Topics
 from spark_export.pipeline.versions import KEEP_S, STATE, Version, Versions
-from storage.durable_files import make_folder, write_durably
-from storage.parsing import ParseError, parse_json
+from stream_storage.durable_files import make_folder, write_durably
+from stream_storage.parsing import ParseError, parse_json
 
 STATE_FILE: Final = f"{STATE}/state.json"
 STATE_FORMAT: Final = 2

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_export.exporter.failpoint import failpoint
-from spark_export.exporter.layout import point_to, remove_tree, sync_tree
-from spark_export.exporter.parquet_table import link_or_copy
-from storage.durable_files import make_folder, sync
+from spark_export.exporter.tables.layout import point_to, remove_tree, sync_tree
+from spark_export.exporter.tables.parquet_table import link_or_copy
+from stream_storage.durable_files import make_folder, sync
 
 LATEST, BUILDS, STATE = "latest", "builds", "state"
 KEEP_S: Final = 3600.0

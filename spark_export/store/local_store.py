@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
 from spark_export.store.store import Store, StoredObject, Tagged
-from storage.durable_files import give_to_folder, make_folder, rename_durably, sync
+from stream_storage.durable_files import give_to_folder, make_folder, rename_durably, sync
 
 HIDDEN = "."
 """The first character of the names of files that are not objects: lock files, and files that are not complete yet."""

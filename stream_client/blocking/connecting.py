@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ockam.address import Route
+from ockam.actors.address import Route
 from stream_client.arguments import to_address
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.session import Session
@@ -22,8 +22,8 @@ from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
 
 if TYPE_CHECKING:
-    from ockam.tls import Tls
-    from ockam.token import Token
+    from ockam.identity.tls import Tls
+    from ockam.identity.token import Token
 
 
 @contextmanager

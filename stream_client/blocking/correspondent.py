@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Self
 
-from ockam.address import Address, Route, local
+from ockam.actors.address import Address, Route, local
 from stream_client.arguments import NEW
 from stream_client.blocking.consume.reader import Reader
 from stream_client.blocking.session import Session

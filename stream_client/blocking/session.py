@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from ockam.address import Route
-from ockam.forwarding import OWN_PREFIX
+from ockam.actors.address import Route
 from ockam.protocol import Protocol as WireProtocol
+from ockam.transport.forwarding import OWN_PREFIX
 from stream_client.arguments import encoded
 from stream_client.core.calls import Call, answer_of
 from stream_client.core.client_core import ClientCore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from ockam.address import Address, Route
-from ockam.message import Message
+from ockam.actors.address import Address, Route
+from ockam.actors.message import Message
 from ockam.protocol import ERROR, Protocol, ProtocolError
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.partition_handle import PartitionHandle

@@ -19,22 +19,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from ockam.address import Address, Route, format_route, local
+from ockam.actors.address import Address, Route, format_route, local
+from ockam.actors.message import HERE, Message
 from ockam.errors import FrameTooLarge
-from ockam.frames import BadFrame
-from ockam.message import HERE, Message
-from ockam.wire import Wire
-from secure_channel.channel_machine import ChannelMachine, State
-from secure_channel.errors import (
-    HandshakeFailed,
-    IdentityRefused,
-    NoncesUsedUp,
-    PeerRefused,
-    PlaintextRefused,
-)
-from secure_channel.identity_history import PeerIdentity, format_identifier
-from secure_channel.messages import PLAINTEXT, PlaintextReader
-from secure_channel.own_identity import OwnIdentity
+from ockam.identity.channel.channel_machine import ChannelMachine, State
+from ockam.identity.channel.errors import HandshakeFailed, IdentityRefused, NoncesUsedUp, PeerRefused, PlaintextRefused
+from ockam.identity.channel.identity_history import PeerIdentity, format_identifier
+from ockam.identity.channel.messages import PLAINTEXT, PlaintextReader
+from ockam.identity.channel.own_identity import OwnIdentity
+from ockam.transport.frames import BadFrame
+from ockam.transport.wire import Wire
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.unsealed_frames import NO_GROUP, UnsealedFrames
 from stream_client.errors import (

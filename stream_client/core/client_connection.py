@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from companion.native import mypyc_attr
-from ockam.address import Address, Route
+from ockam.actors.address import Address, Route
+from ockam.actors.message import HERE, Message
 from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.frames import FrameHeads, FrameReader
-from ockam.message import HERE, Message
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
+from ockam.transport.frames import FrameHeads, FrameReader
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
 from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.core.open_batch import BATCHED_SIZE_BYTES, OpenBatch
 from stream_client.core.pushes import Waiting

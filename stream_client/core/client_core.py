@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ockam.address import Address, Route, local
-from ockam.frames import BadFrame
-from ockam.message import Message
+from ockam.actors.address import Address, Route, local
+from ockam.actors.message import Message
 from ockam.protocol import ERROR
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
+from ockam.transport.frames import BadFrame
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
 from stream_client.arguments import encoded
 from stream_client.core.calls import PATIENCE_CHECKS, Call, Calls, Create
 from stream_client.core.client_connection import ClientConnection

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ockam.address import Address, Route
-from ockam.message import Message
+from ockam.actors.address import Address, Route
+from ockam.actors.message import Message
 from ockam.protocol import ERROR
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.payloads import refusal

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ockam.address import Address, Route
-from ockam.message import Message
+from ockam.actors.address import Address, Route
+from ockam.actors.message import Message
 from stream_client.core.push_queue import PushQueue
 
 

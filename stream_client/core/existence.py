@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ockam.address import Address, Route
+from ockam.actors.address import Address, Route
 from stream_client.arguments import encoded
 from stream_client.core.calls import Call, Calls, answer_of
 from stream_client.core.partition_handle import PartitionHandle

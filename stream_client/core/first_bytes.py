@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ockam.wire import Wire
+from ockam.transport.wire import Wire
 from stream_client.errors import SPEAKS_TLS
 
 SHOWN_BYTES = 16

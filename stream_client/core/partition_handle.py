@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ockam.address import Route
+from ockam.actors.address import Route
 from stream_client.core.push_queue import PushQueue
 from stream_client.core.states_machine import Event, PartitionState, StreamState, after
 from stream_client.errors import ClientError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ockam.forwarding import OWN_PREFIX, is_destination_unreachable, is_forward_refused
-from ockam.gate import is_denied
+from ockam.identity.gate import is_denied
 from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError, find_name, is_failure
-from ockam.usage import is_limited
+from ockam.quotas.usage import is_limited
+from ockam.transport.forwarding import OWN_PREFIX, is_destination_unreachable, is_forward_refused
 from stream_client.arguments import encoded
 from stream_client.errors import (
     AccessDenied,

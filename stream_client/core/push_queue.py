@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from companion.native import mypyc_attr
-from ockam.address import Address, Route
+from ockam.actors.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.open_batch import BATCHED_DATA_BYTES_MAX, OpenBatch

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ockam.gate import is_denied
+from ockam.identity.gate import is_denied
 from stream_client.core.pushes import Epoch, KeyedPush
 from stream_client.errors import (
     AccessDenied,

@@ -3,15 +3,15 @@ has.
 
 For this it sends a test request (`ServiceRoute.ask`): a `node/stream_list/1`, which is always answered at once. A
 stream node answers with a list, a real Ockam service with an `error`. A node on the route that cannot forward the test
-request, or is not allowed to, answers with an `error` of its own (`ockam.forwarding`). This module has no clock; the
-shell decides when to test again.
+request, or is not allowed to, answers with an `error` of its own (`ockam.transport.forwarding`). This module has no
+clock; the shell decides when to test again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ockam.address import Address, Route
+from ockam.actors.address import Address, Route
 from stream_client.core.calls import Call, Calls
 from stream_client.core.payloads import not_supported
 from stream_client.core.states_machine import Event, RouteState, after

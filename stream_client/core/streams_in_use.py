@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from ockam.address import Address, Route
+from ockam.actors.address import Address, Route
 from stream_client.core.calls import Call, Calls, Create
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.existence import Existence, not_there

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ockam.address import Address, Route, local
+from ockam.actors.address import Address, Route, local
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.pushes import KeyedPush, Push
@@ -18,7 +18,7 @@ from stream_service.extensions import Header
 from stream_service.trace import TRACE, TraceNotice
 
 if TYPE_CHECKING:
-    from tracing.spans import OpenSpan, Tracing
+    from ockam.tracing.spans import OpenSpan, Tracing
 
 
 class QueueTraces:

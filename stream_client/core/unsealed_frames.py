@@ -6,10 +6,10 @@ not send them, and does no I/O.
 
 from __future__ import annotations
 
-from ockam.frames import FrameHeads
-from secure_channel.channel_machine import ChannelMachine
-from secure_channel.messages import PlaintextWriter
-from secure_channel.transport import OVERHEAD_BYTES
+from ockam.identity.channel.channel_machine import ChannelMachine
+from ockam.identity.channel.messages import PlaintextWriter
+from ockam.identity.channel.transport import OVERHEAD_BYTES
+from ockam.transport.frames import FrameHeads
 
 
 class FrameGroup:

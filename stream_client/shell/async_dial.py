@@ -8,14 +8,14 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 
-from ockam.address import split_host_port
+from ockam.actors.address import split_host_port
 from ockam.errors import RemoteProtocolError
-from ockam.tls import Tls
-from ockam.tls_layer import TlsLayer
-from ockam.token import Token
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.identity.tls import Tls
+from ockam.identity.tls_layer import TlsLayer
+from ockam.identity.token import Token
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_client.errors import NodeUnreachable, silent, unanswered
 from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
 from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed

@@ -15,10 +15,10 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from ockam.errors import RemoteProtocolError
-from ockam.sockets import send_nowait
-from ockam.tls import Tls
-from ockam.tls_layer import TlsLayer
-from ockam.token import Token
+from ockam.identity.tls import Tls
+from ockam.identity.tls_layer import TlsLayer
+from ockam.identity.token import Token
+from ockam.transport.sockets import send_nowait
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Waiting
 from stream_client.errors import (

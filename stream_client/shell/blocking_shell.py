@@ -51,9 +51,9 @@ from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
 
 if TYPE_CHECKING:
-    from ockam.tls import Tls
-    from ockam.tls_layer import TlsLayer
-    from ockam.token import Token
+    from ockam.identity.tls import Tls
+    from ockam.identity.tls_layer import TlsLayer
+    from ockam.identity.token import Token
 
 SLICE_S = 0.2
 """The longest single wait for the socket, in seconds. Some systems handle signals only between two waits."""

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from ockam.address import split_host_port
+from ockam.actors.address import split_host_port
 from stream_client.core.first_bytes import SHOWN_BYTES, find_sign
 from stream_client.errors import ClientError, NodeUnreachable
 
@@ -95,7 +95,7 @@ def _client_hello() -> bytes:
     """Return the first bytes that a TLS client sends."""
     import ssl
 
-    from ockam.tls_faults import PROBE
+    from ockam.identity.tls_faults import PROBE
 
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

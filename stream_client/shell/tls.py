@@ -1,7 +1,7 @@
 """Turns the faults of TLS into the client's errors, and checks the TLS settings that a program gives.
 
-The settings are `ockam.tls.Tls`; both shells encrypt with `ockam.tls_layer.TlsLayer`. This module reads no sockets. A
-client without TLS does not load OpenSSL.
+The settings are `ockam.identity.tls.Tls`; both shells encrypt with `ockam.identity.tls_layer.TlsLayer`. This module
+reads no sockets. A client without TLS does not load OpenSSL.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ockam.errors import RemoteProtocolError
 from stream_client.errors import InvalidArgument, NodeUnreachable, TlsFailed, UnexpectedAnswer, fault_of
 
 if TYPE_CHECKING:
-    from ockam.tls import Tls
-    from ockam.tls_layer import TlsLayer
+    from ockam.identity.tls import Tls
+    from ockam.identity.tls_layer import TlsLayer
 
 ADVICE = {
     "tls_expired": "renew the certificate, and look at the clocks of both machines",
@@ -35,7 +35,7 @@ def check_tls(tls: Tls | None) -> None:
     """Reads the files of the settings. Raises InvalidArgument if one of them cannot be used."""
     if tls is None:
         return
-    from ockam.tls import TlsFilesError
+    from ockam.identity.tls import TlsFilesError
 
     try:
         tls.check()
@@ -45,7 +45,7 @@ def check_tls(tls: Tls | None) -> None:
 
 def new_layer(tls: Tls, address: str) -> TlsLayer:
     """Returns a TLS connection whose handshake has not begun. Raises TlsFailed if a file cannot be used at present."""
-    from ockam.tls import TlsFilesError
+    from ockam.identity.tls import TlsFilesError
 
     try:
         return tls.layer(address)
@@ -60,7 +60,7 @@ def tls_failed(address: str, fault: RemoteProtocolError) -> TlsFailed:
 
 
 def ended_in_handshake(address: str) -> TlsFailed:
-    from ockam.tls_faults import ENDED_IN_HANDSHAKE
+    from ockam.identity.tls_faults import ENDED_IN_HANDSHAKE
 
     return tls_failed(address, RemoteProtocolError("tls_not_tls", ENDED_IN_HANDSHAKE))
 
@@ -79,7 +79,7 @@ def error_of(address: str, fault: RemoteProtocolError) -> UnexpectedAnswer | Tls
 
 def check_refusal(address: str, first: bytes) -> None:
     """Raises TlsFailed if these first bytes over TLS say that the node refuses this client's certificate."""
-    from ockam.tls_faults import REFUSED
+    from ockam.identity.tls_faults import REFUSED
 
     if first.startswith(REFUSED):
         reason = first.removeprefix(REFUSED).decode("ascii", "replace").strip()

@@ -6,14 +6,14 @@ machine, and nowhere else.
 
 from __future__ import annotations
 
-from ockam.address import local
-from ockam.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, Status
+from ockam.actors.address import local
+from ockam.actors.message import HERE, Message
 from ockam.errors import RemoteProtocolError
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, Status
+from ockam.identity.token import Token, TokenError, is_this_machine
 from ockam.protocol import ProtocolError
-from ockam.token import Token, TokenError, is_this_machine
-from ockam.wire import Wire
+from ockam.transport.frames import FrameReader, FrameWriter
+from ockam.transport.wire import Wire
 from stream_client.core.first_bytes import opens_as_node
 from stream_client.errors import AuthenticationFailed, InvalidArgument, NodeUnreachable
 

@@ -18,7 +18,7 @@ import trio
 
 from stream_client import ClientError, Stream, StreamClient
 from stream_node.bench.loads import Load, Progress, Timed, fanout, latency, percentile, pull, push
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 REMOVAL_TIMEOUT_S: Final = 10.0
 """The longest wait for the deletion of the test stream, in seconds. After that, the stream stays on the node, so that

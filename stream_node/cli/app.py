@@ -39,28 +39,24 @@ def _tell_version(asked: bool) -> None:
 
 def build() -> typer.Typer:
     """Returns the command line with all commands."""
-    from stream_node.cli import (
+    from stream_node.cli.chains import block, cardinal
+    from stream_node.cli.exports import export
+    from stream_node.cli.node import (
         bench,
-        block,
-        cardinal,
-        cert,
         cluster,
         connections,
-        consume,
         demo,
-        export,
         health,
-        identity,
         maintenance,
         mirror,
         repair,
-        rule,
         serve,
         settings,
         status,
-        token,
         top,
     )
+    from stream_node.cli.rights import cert, identity, rule, token
+    from stream_node.cli.streams import consume
 
     app = typer.Typer(
         name="stream-node",
@@ -173,16 +169,16 @@ CODES: dict[int, frozenset[str]] = {
     UNREACHABLE: frozenset({"stream_client.errors.NodeUnreachable", "stream_client.errors.NotAStreamNode"}),
     WRONG_USAGE: frozenset(
         {
-            "access.rule_file.RulesError",
-            "access.tokens.TokenFileError",
+            "ockam.identity.rules.rule_file.RulesError",
+            "ockam.identity.rules.tokens.TokenFileError",
             "cardinal_streams.errors.ApplicationError",
             "cardinal_streams.errors.PrefixError",
             "cardinal_streams.errors.SimulationError",
             "ockam.errors.InvalidAddress",
-            "secure_channel.errors.InvalidIdentifier",
+            "ockam.identity.channel.errors.InvalidIdentifier",
             "stream_node.cli.values.UsageError",
-            "stream_node.config.ConfigError",
-            "stream_node.contexts.ContextError",
+            "stream_node.node.config.ConfigError",
+            "stream_node.cli.contexts.ContextError",
             "stream_client.errors.InvalidArgument",
             "typer._click.exceptions.UsageError",
         }
@@ -193,10 +189,10 @@ CODES: dict[int, frozenset[str]] = {
             "builtins.OSError",
             "cardinal_streams.errors.CardinalError",
             "ockam.protocol.ProtocolError",
-            "secure_channel.errors.SecureChannelError",
-            "storage.errors.StorageError",
-            "storage.sqlite.backup.BackupError",
-            "stream_node.certificates.CertificateError",
+            "ockam.identity.channel.errors.SecureChannelError",
+            "stream_storage.errors.StorageError",
+            "stream_storage.sqlite.backup.BackupError",
+            "stream_node.care.certificates.CertificateError",
             "stream_node.cli.values.CommandFailed",
             "stream_node.demo.errors.DemoFailed",
             "stream_client.errors.ClientError",

@@ -11,7 +11,7 @@ from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from stream_client import SecureChannel
-    from stream_node.contexts import Target
+    from stream_node.cli.contexts import Target
 
 PeerOption = Annotated[
     str | None,
@@ -53,7 +53,7 @@ CHANNEL_OPTIONS: dict[str, Any] = {
 def check_peer(peer: str | None) -> str | None:
     """Returns the identifiers of --peer unchanged. Raises InvalidIdentifier."""
     if peer is not None:
-        from secure_channel import parse_identifier
+        from ockam.identity.channel.identity_history import parse_identifier
 
         for text in peer.split(","):
             parse_identifier(text.strip())
@@ -75,7 +75,7 @@ def make_channel(peer: str | None, identity: str | None, listener: str | None, t
         return None
     from stream_client import SecureChannel
     from stream_client.secure import LISTENER
-    from stream_node.channel_services import user_identity_file
+    from stream_node.node.channel_services import user_identity_file
 
     file = identity or target.identity or user_identity_file()
     peers = tuple(text.strip() for text in chosen.split(","))

@@ -26,7 +26,7 @@ from stream_node.cli.values import CommandFailed
 if TYPE_CHECKING:
     from ockam.protocol import Protocol
     from stream_client import ClientError, PartitionedStream, Stream, StreamClient
-    from stream_node.contexts import Target
+    from stream_node.cli.contexts import Target
 
 
 Q = TypeVar("Q")
@@ -34,7 +34,7 @@ A = TypeVar("A")
 
 NEWER_WAIT_S = 10.0
 """How long a command waits for a service of the node that older nodes lack, in seconds. The node waits for its database
-for `storage.thread_runner.READ_S_MAX`, and for its workers for `cluster.gather.WAIT_S`."""
+for `stream_storage.thread_runner.READ_S_MAX`, and for its workers for `stream_node.fleet.cluster.gather.WAIT_S`."""
 
 
 def with_client(
@@ -52,7 +52,7 @@ def with_client(
     is back. contact_s: as in `open_client`.
     """
     from stream_client import NotSupported
-    from stream_node.contexts import resolve_target
+    from stream_node.cli.contexts import resolve_target
 
     target = resolve_target(node, context, via or ())
 
@@ -88,7 +88,7 @@ async def open_client(
     believes_note: whether a note of an earlier command is believed (`stream_node.cli.plain_services`).
     contact_s: the longest wait for the first answer of the node, in seconds, unless --timeout is given.
     """
-    from ockam.address import tcp
+    from ockam.actors.address import tcp
     from stream_client import connect
     from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 
@@ -154,7 +154,7 @@ async def check_contact(target: Target) -> None:
     Clients of blocks call this first, because they themselves try again and again without an error. If no program
     listens at the address, the check also succeeds.
     """
-    from ockam.address import tcp
+    from ockam.actors.address import tcp
     from stream_client import NodeUnreachable, TlsFailed, connect
 
     route = tuple(tcp(hop) for hop in target.via)

@@ -36,7 +36,7 @@ def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_context(incomplete: str) -> list[str]:
     """Returns the names of the user's contexts that begin with this text."""
-    from stream_node.contexts import ContextError, contexts_file, load_contexts
+    from stream_node.cli.contexts import ContextError, contexts_file, load_contexts
 
     try:
         return [name for name in load_contexts(contexts_file()).targets if name.startswith(incomplete)]
@@ -45,10 +45,10 @@ def complete_context(incomplete: str) -> list[str]:
 
 
 def _asked(ctx: typer.Context, ask: Callable[[StreamClient], Iterable[str]]) -> list[str]:
-    from ockam.address import tcp
+    from ockam.actors.address import tcp
     from ockam.errors import InvalidAddress
     from stream_client import ClientError, blocking
-    from stream_node.contexts import ContextError, resolve_target
+    from stream_node.cli.contexts import ContextError, resolve_target
 
     node = ctx.params.get("node") or os.environ.get("STREAM_NODE_ADDRESS")
     try:

@@ -10,9 +10,9 @@ from typing import Any
 
 import typer
 
+from stream_node.cli.printable import printable
 from stream_node.cli.values import CommandFailed
-from stream_node.log_writer import write_waiting_lines
-from stream_node.printable import printable
+from stream_node.node.log_writer import write_waiting_lines
 
 TABLE_COLUMNS = 80
 """The width of the usual terminal, into which a table should fit."""

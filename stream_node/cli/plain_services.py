@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stream_node.contexts import Target
+    from stream_node.cli.contexts import Target
 
 FOLDER = "plain-services"
 
@@ -22,7 +22,7 @@ def note_of(target: Target, service: str) -> Path:
     """Returns the path of the note about a stream service of this node. The file exists if the service is plain."""
     import platformdirs
 
-    from stream_node.contexts import APPLICATION
+    from stream_node.cli.contexts import APPLICATION
 
     place = "\n".join((target.address, *target.via, target.peer or "", service))
     return Path(platformdirs.user_cache_dir(APPLICATION)) / FOLDER / sha256(place.encode()).hexdigest()

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from storage.sqlite.backup import Progress
+    from stream_storage.sqlite.backup import Progress
 
 DRAWN_EVERY_S = 0.1
 """The shortest interval between two drawings, in seconds. Faster changes could not be read."""

@@ -21,17 +21,17 @@ from stream_node.cli.token_options import TokenFileOption, make_token
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from ockam.tls import Tls
-    from ockam.token import Token
+    from ockam.identity.tls import Tls
+    from ockam.identity.token import Token
     from stream_client import SecureChannel
-    from stream_node.contexts import Target
+    from stream_node.cli.contexts import Target
 
 CONTACT_TIMEOUT_S = 2.0
 """The longest wait for the first answer of a node, in seconds, unless --timeout is given. A running node and its
 services answer within milliseconds."""
 STANDING_TIMEOUT_S = 5.0
 """The same for commands that ask how a node stands. A node whose database is silent says so after
-`stream_node.write_trials.TRIAL_S_MAX`."""
+`stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 TimeoutOption = Annotated[
     float | None,
@@ -174,7 +174,7 @@ def make_tls(ca: str | None, certificate: str | None, key: str | None, server_na
         if key is not None or server_name is not None:
             raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")
         return None
-    from ockam.tls import Tls
+    from ockam.identity.tls import Tls
 
     trusted, shown, secret = (
         None if file in (None, SYSTEM) else os.path.abspath(file) for file in (ca, certificate, key)

@@ -15,7 +15,7 @@ import typer
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from ockam.token import Token
+    from ockam.identity.token import Token
 
 VARIABLE = "STREAM_NODE_TOKEN"
 """The environment variable with the text of a token."""
@@ -33,7 +33,7 @@ TokenFileOption = Annotated[
 
 def make_token(file: str | None) -> Token | None:
     """Returns the token of --token-file, otherwise that of STREAM_NODE_TOKEN; None if neither is given."""
-    from ockam.token import Token
+    from ockam.identity.token import Token
 
     if file is not None:
         return Token(file=os.path.abspath(file))
@@ -42,7 +42,7 @@ def make_token(file: str | None) -> Token | None:
 
 def kept_token_file(context: str) -> Path:
     """Returns the file in which a context stores its token, if the token was given by STREAM_NODE_TOKEN."""
-    from stream_node.contexts import contexts_file
+    from stream_node.cli.contexts import contexts_file
 
     # A context may have any name, and a file may not.
     return contexts_file().with_name(f"token-{hashlib.sha256(context.encode()).hexdigest()[:16]}")
@@ -54,9 +54,9 @@ def keep_token(context: str, file: str | None) -> str | None:
     Without it, writes the token of STREAM_NODE_TOKEN to a new file that only its owner can read. Returns None if there
     is neither. Raises UsageError, ContextError.
     """
-    from ockam.token import Token, TokenError
-    from storage.durable_files import make_folder, write_durably
-    from stream_node.contexts import ContextError
+    from ockam.identity.token import Token, TokenError
+    from stream_node.cli.contexts import ContextError
+    from stream_storage.durable_files import make_folder, write_durably
 
     try:
         if file is not None:

@@ -6,14 +6,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from stream_node import units
+from stream_node.cli import units
 
 if TYPE_CHECKING:
     from stream_client.arguments import StartLike
     from stream_service.extensions import Header
 
 INDEX_MAX = 2**63 - 1
-"""The highest index that a stream can have (`storage.contract`)."""
+"""The highest index that a stream can have (`stream_storage.contract`)."""
 START_HELP = "first, last, new, an index, a time (2026-11-01T08:00Z) or an age (2h)."
 
 
@@ -95,7 +95,7 @@ def _find_time(text: str) -> datetime | None:
 
 
 def parse_duration(text: str) -> int:
-    """Parses a duration such as 30s, 15m, 2h, 7d or 1w (`stream_node.units`). Returns it in seconds.
+    """Parses a duration such as 30s, 15m, 2h, 7d or 1w (`stream_node.cli.units`). Returns it in seconds.
     Raises UsageError."""
     try:
         return units.parse_duration(text)
@@ -104,7 +104,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB (`stream_node.units`). Returns it in bytes.
+    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB (`stream_node.cli.units`). Returns it in bytes.
     Raises UsageError."""
     try:
         return units.parse_size(text)

@@ -26,7 +26,7 @@ from block_node.client import OutgoingBlock, connect
 from block_node.item_splitting import ItemBatch
 from block_node.protocol import Piece
 from stream_node.demo.errors import DemoFailed
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 BLOCKS = 40
 ITEMS_A_BLOCK = 200

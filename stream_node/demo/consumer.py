@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import trio
 
-from ockam.address import tcp
+from ockam.actors.address import tcp
 from stream_client import Consumer, SavedIndexes, Stream, connect
 
 RECORD = struct.Struct(">QQQ")

@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 import trio
 
-from access import add_rule, make_rule
+from ockam.identity.rules.rule_file import add_rule, make_rule
 from stream_client import AccessDenied, Tls, TlsFailed, connect
-from stream_node.access import AUDIT_FILE
-from stream_node.certificates import create_authority, create_certificate
-from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.care.certificates import create_authority, create_certificate
 from stream_node.demo.errors import DemoFailed
-from stream_node.process import NodeProcess
+from stream_node.node.access import AUDIT_FILE
+from stream_node.node.config import ENVIRONMENT_PREFIX
+from stream_node.node.process import NodeProcess
 
 STREAM = "secret.lines"
 MESSAGES_MAX = 2_000

@@ -35,7 +35,7 @@ from stream_node.demo.export import Exported, export
 from stream_node.demo.guarded import GuardedProof, run_guarded
 from stream_node.demo.proof import Proof, prove
 from stream_node.demo.source import Line, read_lines
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
 
 STREAM = "demo.lines"

@@ -7,8 +7,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from stream_node.care.unread import count_unread
 from stream_node.top.reading import Blocks, Reading
-from stream_node.unread import count_unread
 
 SortKey: TypeAlias = Literal["rate", "lag", "size", "messages", "name"]
 SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "name")
@@ -73,7 +73,7 @@ class View(msgspec.Struct, frozen=True):
     """Everything that one drawing shows. The rows are in the order that was asked for.
 
     version, schema_version, uptime_s, connections, waiting, failed, refused, memory_bytes, free_disk_bytes,
-    refusing_pushes, write_failure: see `stream_node.node_status.NodeStatus`; None if the node did not tell them.
+    refusing_pushes, write_failure: see `stream_node.node.node_status.NodeStatus`; None if the node did not tell them.
     """
 
     now_us: int | None

@@ -16,8 +16,8 @@ import trio
 from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
 from index_service.extensions import SavedPosition
 from stream_client import NodeFailed, RequestRefused, RequestTimeout, StreamClient, UnexpectedAnswer, list_positions
-from stream_node.node_status import ADDRESS, NODE_STATUS, NodeStatus
-from stream_node.node_status import StatusRequest as NodeStatusRequest
+from stream_node.node.node_status import ADDRESS, NODE_STATUS, NodeStatus
+from stream_node.node.node_status import StatusRequest as NodeStatusRequest
 from stream_service.extensions import StreamInfo
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ PARTITIONS_MAX = 10_000
 seconds, and more would keep the node busy."""
 STATUS_WAIT_S = 4.0
 """How long the reader waits for the status of a node, in seconds. A node without this service does not answer. A node
-whose database is silent answers after `stream_node.write_trials.TRIAL_S_MAX`."""
+whose database is silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 
 class Blocks(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stream_node.cli.output import age_text, counted, duration_text, size_text
-from stream_node.printable import printable
+from stream_node.cli.printable import printable
 from stream_node.top.rates import ConsumerRow, StreamRow, View
 
 Kind: TypeAlias = Literal["plain", "warning", "problem"]

@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ockam.message import Message
+from ockam.actors.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
-from storage.contract import Operation, Session
-from storage.errors import StorageBusy, StorageError, StreamNotFound
-from storage.history import forget_history
 from stream_service import stored
 from stream_service.extensions import (
     DELETE,
@@ -40,9 +37,12 @@ from stream_service.promotion_rows import forget_addresses
 from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
+from stream_storage.contract import Operation, Session
+from stream_storage.errors import StorageBusy, StorageError, StreamNotFound
+from stream_storage.history import forget_history
 
 if TYPE_CHECKING:
-    from ockam.worker import Worker
+    from ockam.actors.worker import Worker
 
 logger = structlog.get_logger(__name__)
 

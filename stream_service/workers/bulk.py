@@ -1,7 +1,7 @@
 """BulkReads: serves the bulk reads of one stream, one page at a time.
 
 A peer that does not take its pages gets no further pages. Another process reads the pages
-(`storage.sqlite.bulk.arrow_thread`), so that bulk reads delay neither pushes nor pulls.
+(`stream_storage.sqlite.bulk.arrow_thread`), so that bulk reads delay neither pushes nor pulls.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections import deque
 
 import structlog
 
-from ockam.message import Message
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
 from ockam.protocol import ProtocolError, error_payload
-from ockam.worker import Worker
-from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
 from stream_service.workers.pull_pages import payload_bytes_max
 from stream_service.workers.pulls import BACKLOG_BYTES_MAX
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
+from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 
 READS_WAITING_MAX = 1_000
 """The largest number of bulk reads of one stream that may wait. Further bulk reads are refused. A client sends only a

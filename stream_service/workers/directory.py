@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from access.rights import Demand, Right
-from access.rules import ANYTHING_TO_ANYBODY, Rule, Rules
-from ockam.address import Address
-from ockam.elsewhere import Elsewhere
+from ockam.actors.address import Address
+from ockam.actors.message import Message, Origin
+from ockam.actors.node import Node
 from ockam.errors import AddressInUse
-from ockam.message import Message, Origin
-from ockam.node import Node
-from storage.contract import Session, StreamRecord
-from storage.runner import Runner
+from ockam.identity.rules.rights import Demand, Right
+from ockam.identity.rules.rules import ANYTHING_TO_ANYBODY, Rule, Rules
+from ockam.transport.elsewhere import Elsewhere
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
@@ -31,9 +29,11 @@ from stream_service.workers.clock import Clock
 from stream_service.workers.readable_stream import ReadableStream, ReadOnlyStream
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.tail_machine import Tails
+from stream_storage.contract import Session, StreamRecord
+from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
-    from tracing.spans import Tracing
+    from ockam.tracing.spans import Tracing
 
 
 class StreamDirectory:

@@ -5,9 +5,9 @@ A mirror whose messages do not continue those of this stream is told so, and get
 
 from __future__ import annotations
 
-from ockam.message import Message
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
 from ockam.protocol import ProtocolError, failed_payload
-from ockam.worker import Worker
 from stream_service.mirror_codec import encode_mirror_page
 from stream_service.mirror_operations import LoadHistory
 from stream_service.mirroring import MIRROR, MirrorPull, MirrorStatus, SourceRole, has_parted

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import structlog
 
-from ockam.gate import DENIED
-from ockam.message import Message
+from ockam.actors.message import Message
+from ockam.actors.worker import Context
+from ockam.identity.gate import DENIED
 from ockam.protocol import ProtocolError
-from ockam.worker import Context
 from stream_service.extensions import RichPush
 from stream_service.publisher_operations import LoadSequences, NotePublishers
 from stream_service.workers.sequence_machine import SequenceMachine

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ockam.message import Message, Origin
+from ockam.actors.message import Message, Origin
 from ockam.protocol import error_payload
-from storage.contract import Record
-from storage.errors import StorageError
 from stream_service.cutting import CUT_PULL, CutMessage, CutPage, CutPull
 from stream_service.extensions import (
     MARKED_PULL,
@@ -32,9 +30,11 @@ from stream_service.operations import Page, data_bytes, size_of
 from stream_service.page_codec import encode_page, encode_rich_page
 from stream_service.protocol import PullRequest
 from stream_service.stored import decode_extras
+from stream_storage.contract import Record
+from stream_storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from ockam.address import Address
+    from ockam.actors.address import Address
     from stream_service.workers.stream_machine import StreamBounds
     from stream_service.workers.stream_services import StreamServices
     from stream_service.workers.tail_machine import Tail

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ockam.memory import Room
-from ockam.message import Message, Origin, reply_to
+from ockam.actors.message import Message, Origin, reply_to
+from ockam.actors.worker import Worker
 from ockam.protocol import error_payload
-from ockam.worker import Worker
+from ockam.quotas.memory import Room
 from stream_service.cutting import CutPull
 from stream_service.extensions import FromIndex, MarkedPull, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
@@ -56,7 +56,7 @@ class PullQueue:
     together. Pages in the tail (the newest messages of the stream, in memory) are not read from the disk.
 
     A message larger than `pull_bytes_max` is read only when there is room for it in the memory for all peers
-    (`ockam.memory.Room`). Until then, the pulls of its consumer are blocked.
+    (`ockam.quotas.memory.Room`). Until then, the pulls of its consumer are blocked.
 
     A rich pull (`node/stream_pull/1`) that finds no message may wait for one, as a long poll. A pull is blocked while
     its consumer has not taken earlier answers. Blocked pulls and long polls may wait long, so their memory is counted

@@ -8,7 +8,7 @@ slower.
 
 from __future__ import annotations
 
-from ockam.message import Message
+from ockam.actors.message import Message
 from ockam.protocol import ProtocolError, error_payload
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, TOLD, Outcome, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, PushConfirm, Status

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from ockam.address import Route
-from ockam.message import Message
+from ockam.actors.address import Route
+from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
-from storage.contract import Append
 from stream_service.extensions import INDEX_KNOWN, RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.limits import DELIVERY_BYTES, PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
 from stream_service.protocol import PushRequest
@@ -23,6 +22,7 @@ from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_service.workers.push_failures import Failure, batch_failure, is_batched, plain_failure, rich_failure
 from stream_service.workers.push_traces import PushTraces, TracedPush
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
+from stream_storage.contract import Append
 
 UNCHECKED_BYTES = 60_000
 """A payload of at most this many bytes fits into every frame, so only larger ones are examined one by one."""

@@ -7,7 +7,7 @@ It makes the spans of a push when its confirm is made:
     ├── commit          the transaction and its sync; shared by all pushes in it
     └── confirm         until the confirm is made
 
-It imports no part of OpenTelemetry: a node that traces gives it a `tracing.spans.Tracing`.
+It imports no part of OpenTelemetry: a node that traces gives it a `ockam.tracing.spans.Tracing`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ockam.address import Route, local
-from ockam.message import Message
+from ockam.actors.address import Route, local
+from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
-from storage.contract import Append, TimedAppend
 from stream_service.extensions import RichPush
 from stream_service.protocol import PushRequest
 from stream_service.push_batch import PushBatch
 from stream_service.trace import TRACE, TRACEPARENT_BYTES_MAX
+from stream_storage.contract import Append, TimedAppend
 
 if TYPE_CHECKING:
-    from tracing.spans import Tracing
+    from ockam.tracing.spans import Tracing
 
 ANNOUNCED_MAX = 10_000
 """The number of announced traces that wait for their push. If there are more, the oldest one is forgotten. A mailbox

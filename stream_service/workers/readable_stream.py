@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from access.authorizer import Frequent
-from access.rights import STREAM_RIGHTS, Demand, Right, to_follow, to_replace
-from access.rules import Rules
-from ockam.address import Address
-from ockam.message import Message, reply_to
+from ockam.actors.address import Address
+from ockam.actors.message import Message, reply_to
+from ockam.actors.worker import Worker
+from ockam.identity.rules.authorizer import Frequent
+from ockam.identity.rules.rights import STREAM_RIGHTS, Demand, Right, to_follow, to_replace
+from ockam.identity.rules.rules import Rules
 from ockam.protocol import Protocol, ProtocolError, find_name
-from ockam.worker import Worker
-from storage.contract import StreamRecord
 from stream_service import protocol
 from stream_service.appending import APPEND
 from stream_service.bulk import BULK
@@ -47,6 +46,7 @@ from stream_service.workers.push_failures import Failure, failure_payload
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
+from stream_storage.contract import StreamRecord
 
 NEEDED: dict[Protocol[Any, Any], Right] = {
     PUSH: Right.WRITE,
@@ -133,8 +133,8 @@ class ReadableStream(Worker):
         return self._pulls.hand_over()
 
     def demand(self, message: Message) -> Demand | list[Demand]:
-        """Returns the rights that the sender of this message needs (see `access.authorizer.Guarded`). Raises
-        ProtocolError."""
+        """Returns the rights that the sender of this message needs (see `ockam.identity.rules.authorizer.Guarded`).
+        Raises ProtocolError."""
         name, mirror = self.identity[0], self._bounds.mirror
         # Whoever gives the stream another role makes this node follow a stream of another node, or fence it.
         match read_role(message.payload).change if ROLE.is_in(message.payload) else None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import structlog
 
-from ockam.address import Address, local
-from ockam.worker import Worker
-from storage.errors import StorageClosed
-from storage.reclaim import Reclaim
+from ockam.actors.address import Address, local
+from ockam.actors.worker import Worker
 from stream_service.workers.directory import StreamDirectory
+from stream_storage.errors import StorageClosed
+from stream_storage.reclaim import Reclaim
 
 SLICE_STREAMS = 1_000
 PAUSE_S = 0.02

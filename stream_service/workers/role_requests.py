@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from ockam.message import Message
+from ockam.actors.message import Message
+from ockam.actors.worker import Context
 from ockam.protocol import ProtocolError, failed_payload
-from ockam.worker import Context
 from stream_service.append_operation import AppendExpected
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
 from stream_service.mirror_operations import StreamChange

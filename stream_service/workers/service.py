@@ -11,15 +11,14 @@ from functools import partial
 
 import structlog
 
-from access.rights import STREAM_RIGHTS, Demand, Right, rights_text
-from ockam.address import Address, local
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
+from ockam.actors.pages import ask_all, join_pages
+from ockam.actors.worker import HandlingFailed, Worker
 from ockam.errors import AddressInUse
-from ockam.gate import DENIED
-from ockam.message import Message
-from ockam.pages import ask_all, join_pages
+from ockam.identity.gate import DENIED
+from ockam.identity.rules.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
-from ockam.worker import HandlingFailed, Worker
-from storage.errors import StorageError
 from stream_service import protocol
 from stream_service.extensions import LIST, ListRequest, ListResponse
 from stream_service.names import GENERATED_PREFIX, refusal_of_name, stream_address
@@ -27,6 +26,7 @@ from stream_service.operations import DescribeStreams, EnsureStreams
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
 from stream_service.where import WHERE, WhereResponse
 from stream_service.workers.directory import StreamDirectory
+from stream_storage.errors import StorageError
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The addresses of the stream service: the address in the specification, and two that real clients use."""
@@ -91,7 +91,7 @@ class ServiceWorker(Worker):
         return self._create(message)
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs (see `access.authorizer.Guarded`).
+        """Returns the right that the sender of this message needs (see `ockam.identity.rules.authorizer.Guarded`).
 
         Every client sends a create before it uses a stream. So if the stream exists, one right on it is enough,
         whichever it is. If the create would make partitions, it needs the right to create. Raises ProtocolError.

@@ -22,10 +22,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from ockam.message import Message, reply_to
+from ockam.actors.message import Message, reply_to
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from storage.contract import Append, TimedAppend
-from storage.errors import CommitUnsettled, IndexConflict, StreamNotFound
 from stream_service.appending import APPEND
 from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
@@ -45,6 +43,8 @@ from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.role_requests import RoleRequests
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
+from stream_storage.contract import Append, TimedAppend
+from stream_storage.errors import CommitUnsettled, IndexConflict, StreamNotFound
 
 logger = structlog.get_logger(__name__)
 

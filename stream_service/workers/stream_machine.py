@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from stream_service.workers.clock_machine import TOLERANCE_US
 
 if TYPE_CHECKING:
-    from ockam.message import Message
-    from storage.history import History
+    from ockam.actors.message import Message
     from stream_service.mirror_rows import MirrorRow
+    from stream_storage.history import History
 
 STAGED_BEHIND_MIN = 32
 """An append of at least this many messages is large. While a large append is being committed, new pushes are decoded

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ockam.message import Message, Origin
-from storage.contract import Session
-from storage.runner import Runner
+from ockam.actors.message import Message, Origin
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import Follower
 from stream_service.workers.clock import Clock
 from stream_service.workers.tail_machine import Tails
+from stream_storage.contract import Session
+from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
-    from tracing.spans import Tracing
+    from ockam.tracing.spans import Tracing
 
 
 class StreamServices(Protocol):

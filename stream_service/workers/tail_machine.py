@@ -14,7 +14,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from storage.contract import Append, Record
+from stream_storage.contract import Append, Record
 
 MESSAGE_OVERHEAD_BYTES = 56
 """The memory that a message takes in addition to its data, in bytes: the bytes object and its place in a list."""
@@ -126,7 +126,7 @@ class Tail:
         self.clear()
 
     def find_page(self, index: int, limit: int, bytes_max: int, first_bytes_max: int) -> list[Record] | None:
-        """Returns the same page as `storage.contract.Log.read` would, from the messages in memory.
+        """Returns the same page as `stream_storage.contract.Log.read` would, from the messages in memory.
 
         Returns None if the first message of the page is not in memory. The page is empty if the data of its first
         message exceeds `first_bytes_max`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.schemas import Strict
+from tests.cli.promised.schemas import Strict
 
 
 class Sample(Strict, frozen=True):

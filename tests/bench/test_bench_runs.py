@@ -27,7 +27,7 @@ from bench.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
 from stream_node.cli.app import run as run_command
 from tests.bench.report_schema import Benched
-from tests.storage.crash_samples import need_strace
+from tests.stream_storage.crash_samples import need_strace
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 100), slow_seconds=0.2)
 

@@ -17,8 +17,8 @@ from bench.goals import goals
 from bench.own import Own
 from bench.plan import QUICK
 from bench.report import Report, Sample
-from cluster.protocol import CLUSTER, STATUS, StatusRequest
 from stream_client import blocking
+from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, StatusRequest
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 1_000), rounds=1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.support.command import Command
 
 

@@ -20,7 +20,7 @@ import trio
 import typer.main
 
 from stream_node.cli.app import build, run
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.support.command import Command
 from tests.support.served import PATIENCE_S
 from tests.support.stream_peer import stream_peer

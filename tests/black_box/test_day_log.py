@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import structlog
 
-from access import create_token
-from ockam.token import Token
+from ockam.identity.rules.tokens import create_token
+from ockam.identity.token import Token
 from stream_client import blocking
 from stream_client.errors import ClientError
 from stream_node import __version__
-from stream_node.process import NodeProcess
-from stream_node.repeated_events import FIRST_S, LONGEST_S, RepeatedEvents
+from stream_node.node.process import NodeProcess
+from stream_node.node.repeated_events import FIRST_S, LONGEST_S, RepeatedEvents
 from tests.cli.command import CommandLine
 
 RULES = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.schemas import Demonstrated
+from tests.cli.promised.schemas import Demonstrated
 from tests.support.command import Command
 
 TEXT = Path(email.__file__).parent

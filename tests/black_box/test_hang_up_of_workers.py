@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from storage.directory_lock import owner_of
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
+from stream_storage.directory_lock import owner_of
 from tests.black_box.test_notify import Manager
-from tests.workers.test_workers import wait_for
+from tests.stream_node.fleet.workers.test_workers import wait_for
 
 WORKERS = ("w00", "w01")
 TWO = ("--workers", "2")

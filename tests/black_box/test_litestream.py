@@ -25,11 +25,11 @@ from typing import Any
 import pytest
 import trio
 
-from storage.directory_lock import FILE_NAME as LOCK_NAME
-from storage.directory_lock import KEPT
-from storage.sqlite.database import FILE_NAME
-from stream_node.doctor_sqlite import LITESTREAM_FOLDER, WAL_RESET_FIXED
-from stream_node.process import NodeProcess
+from stream_node.care.doctor_sqlite import LITESTREAM_FOLDER, WAL_RESET_FIXED
+from stream_node.node.process import NodeProcess
+from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
+from stream_storage.directory_lock import KEPT
+from stream_storage.sqlite.database import FILE_NAME
 from tests.support.command import Command, Done
 from tests.support.data_dir import stored_messages
 from tests.support.litestream import (

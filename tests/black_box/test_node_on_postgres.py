@@ -21,8 +21,8 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import ClientError, PushNotStored, RequestTimeout, blocking
-from stream_node.process import NodeNotStarted, NodeProcess
-from tests.storage.postgres.failover import Pair
+from stream_node.node.process import NodeNotStarted, NodeProcess
+from tests.stream_storage.postgres.failover import Pair
 from tests.support.command import ROOT, Command
 from tests.support.postgres import PostgresServer
 
@@ -228,7 +228,7 @@ def test_a_wrong_url_is_refused_without_showing_its_password(url: str, reason: s
 
 def test_without_the_extra_the_node_says_how_to_get_it(url: str, tmp_path: Path) -> None:
     """Method: a process in which psycopg cannot be imported, as on a machine without the extra."""
-    program = "import sys; sys.modules['psycopg'] = None\nfrom stream_node.cli import main; main()"
+    program = "import sys; sys.modules['psycopg'] = None\nfrom stream_node.cli.app import main; main()"
     command = [sys.executable, "-c", program, "serve", "--data-dir", str(tmp_path), "--database", url]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S, check=False)
     assert done.returncode != 0

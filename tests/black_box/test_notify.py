@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from ockam.address import split_host_port
-from stream_node.notify import Notifier
-from stream_node.process import NodeProcess
+from ockam.actors.address import split_host_port
+from stream_node.node.notify import Notifier
+from stream_node.node.process import NodeProcess
 from stream_service.protocol import PUSH, PushRequest
 from tests.support.stream_peer import stream_peer
 

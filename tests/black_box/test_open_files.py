@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from ockam.address import split_host_port
-from stream_node.process import NodeProcess
+from ockam.actors.address import split_host_port
+from stream_node.node.process import NodeProcess
 from tests.support.served import PATIENCE_S
 from tests.support.stream_peer import stream_peer
 

@@ -15,13 +15,13 @@ import msgspec
 from structlog.testing import capture_logs
 
 from block_node.persist.retention import BlockRetention
-from ockam.connection_machine import ConnectionLimits
-from stream_node.config import Config
-from stream_node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING
-from stream_node.process import NodeProcess
-from stream_node.server import Server
+from ockam.transport.connection_machine import ConnectionLimits
+from stream_node.node.config import Config
+from stream_node.node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING
+from stream_node.node.process import NodeProcess
+from stream_node.node.server import Server
 from stream_service.extensions import Retention
-from tests.secure_channel.samples import identity
+from tests.ockam.identity.channel.samples import identity
 from tests.support.served import served, wait_until
 from tests.support.stream_peer import stream_peer
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import trio
 
-from ockam.address import split_host_port
-from stream_node.config import Config, ConfigError
-from stream_node.config_sources import load_config
-from stream_node.process import NodeProcess
+from ockam.actors.address import split_host_port
+from stream_node.node.config import Config, ConfigError
+from stream_node.node.config_sources import load_config
+from stream_node.node.process import NodeProcess
 from tests.support.command import Command
 from tests.support.stream_peer import stream_peer
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import trio
 
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
-from storage.sqlite.database import FILE_NAME
-from stream_node.process import NodeProcess
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
+from stream_node.node.process import NodeProcess
 from stream_service.protocol import PULL, PUSH, PullRequest, PushRequest, Status
+from stream_storage.sqlite.database import FILE_NAME
 from tests.support.data_dir import stored_messages
 from tests.support.served import PATIENCE_S
 from tests.support.stream_peer import StreamPeer, stream_peer

@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from ockam.address import split_host_port
-from storage.errors import ConnectionLost
+from ockam.actors.address import split_host_port
 from stream_node.cli.app import CODES, WRONG_USAGE
-from stream_node.config import Config, ConfigError
-from stream_node.config_sources import load_config
-from stream_node.process import NodeProcess
-from stream_node.units import parse_duration
+from stream_node.cli.units import parse_duration
+from stream_node.node.config import Config, ConfigError
+from stream_node.node.config_sources import load_config
+from stream_node.node.process import NodeProcess
+from stream_storage.errors import ConnectionLost
 from tests.style.tree import ROOT
 from tests.support.stream_peer import stream_peer
 
@@ -86,7 +86,7 @@ def test_the_unit_and_the_node_agree_on_times() -> None:
     assert parser["Unit"]["StartLimitIntervalSec"] == "0"
     assert service["RestartPreventExitStatus"] == str(WRONG_USAGE)
     assert not issubclass(ConnectionLost, ConfigError)
-    assert "storage.errors.StorageError" not in CODES[WRONG_USAGE]
+    assert "stream_storage.errors.StorageError" not in CODES[WRONG_USAGE]
     assert parse_duration(service["WatchdogSec"]) >= 30
 
 

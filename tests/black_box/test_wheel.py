@@ -112,8 +112,8 @@ def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> 
     (target / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     command = installed.python.with_name("stream-node")
     entry = zipfile.ZipFile(wheel).read(next(n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("points.txt")))
-    assert b"stream-node = stream_node.cli:main" in entry
-    command.write_text(f"#!{installed.python}\nfrom stream_node.cli import main\nmain()\n")
+    assert b"stream-node = stream_node.cli.app:main" in entry
+    command.write_text(f"#!{installed.python}\nfrom stream_node.cli.app import main\nmain()\n")
     command.chmod(0o755)
     installed.smoke()
 

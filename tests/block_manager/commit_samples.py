@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from block_manager.transactions import SessionTransactions, Transactions
-from storage.sqlite.database import Database
+from stream_storage.sqlite.database import Database
 
 Result = TypeVar("Result")
 

@@ -13,10 +13,10 @@ import trio
 from block_manager import BlockManager
 from block_manager.commit_store import CommitStore
 from block_manager.transactions import RunnerTransactions
-from storage.contract import Operation
-from storage.runner import Runner
-from storage.sqlite.database import Database
-from storage.thread_runner import ThreadRunner
+from stream_storage.contract import Operation
+from stream_storage.runner import Runner
+from stream_storage.sqlite.database import Database
+from stream_storage.thread_runner import ThreadRunner
 from tests.block_manager.samples import chain
 
 

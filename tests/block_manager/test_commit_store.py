@@ -12,9 +12,9 @@ import pytest
 from block_manager import Block, BlockManager, BlockStoreError
 from block_manager.commit_store import CommitStore
 from block_manager.transactions import SessionTransactions
-from storage.errors import DiskFailed, StorageClosed
-from storage.sqlite.database import Database
-from storage.sqlite.rows import connection_of
+from stream_storage.errors import DiskFailed, StorageClosed
+from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.rows import connection_of
 from tests.block_manager.commit_samples import WatchedTransactions, once, open_transactions
 from tests.block_manager.samples import chain, counts, ids, in_memory
 

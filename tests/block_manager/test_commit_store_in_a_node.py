@@ -16,12 +16,12 @@ from block_manager import BlockManager, BlockStoreError, UnknownBlock
 from block_manager.commit_store import CommitStore
 from block_manager.commit_table import CommitTable
 from block_manager.transactions import Work
-from storage.commit import commit_batch
-from storage.contract import Append
-from storage.failpoint import ENVIRONMENT_VARIABLE
-from storage.runner import Runner
-from storage.sqlite.database import Database
-from storage.thread_runner import ThreadRunner
+from stream_storage.commit import commit_batch
+from stream_storage.contract import Append
+from stream_storage.failpoint import ENVIRONMENT_VARIABLE
+from stream_storage.runner import Runner
+from stream_storage.sqlite.database import Database
+from stream_storage.thread_runner import ThreadRunner
 from tests.block_manager.commit_samples import open_transactions
 from tests.block_manager.crash_child import persist_both, runner_transactions
 from tests.block_manager.samples import chain, ids

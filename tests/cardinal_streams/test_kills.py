@@ -18,7 +18,7 @@ from cardinal_streams.consume.consuming import consume
 from cardinal_streams.produce.publishing import publish
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.cardinal_streams.chains import (
     AFTER,
     EVERYTHING,

@@ -20,7 +20,7 @@ from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.transports.file_transport import FileTransport
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import ClientError, connect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.cardinal_streams.chains import (
     APPLICATION,
     EVERYTHING,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stream_client.shell import async_shell as async_client
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.client.sockets import listener
 from tests.support import strangers

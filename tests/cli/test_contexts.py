@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ockam.errors import InvalidAddress
-from stream_node.contexts import (
+from stream_node.cli.contexts import (
     DEFAULT_NODE,
     ContextError,
     Contexts,
@@ -20,7 +20,7 @@ from stream_node.contexts import (
     use_context,
 )
 from tests.cli.command import CommandLine
-from tests.cli.schemas import ContextAdded, ContextRemoved, ContextsListed, ContextUsed
+from tests.cli.promised.schemas import ContextAdded, ContextRemoved, ContextsListed, ContextUsed
 
 OFFICE, LAB = Target("10.0.0.5:4000"), Target("lab:4000", ("inner:4001",))
 BOTH = Contexts("office", {"office": OFFICE, "lab": LAB})

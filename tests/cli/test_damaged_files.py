@@ -16,28 +16,27 @@ from typing import NamedTuple
 
 import pytest
 
-from access import TokenFileError, load_tokens
-from access.rule_file import RulesError, load_rules
-from access.tokens import create_token
 from block_node.blocks.address_book import AddressBook
 from block_node.blocks.errors import AddressBookError
 from cardinal_streams.application import parse_application
 from cardinal_streams.errors import ApplicationError, PrefixError
-from secure_channel.errors import IdentityFileError
-from secure_channel.identity_file import create_identity, load_identity
-from secure_channel.known_histories import KnownHistories
-from secure_channel.trust_list import load_trusted, save_trusted
-from storage.errors import StorageError
-from storage.sqlite.backup import MANIFEST_NAME, BackupError, read_manifest
+from ockam.identity.channel.errors import IdentityFileError
+from ockam.identity.channel.identity_file import create_identity, load_identity
+from ockam.identity.channel.known_histories import KnownHistories
+from ockam.identity.channel.trust_list import load_trusted, save_trusted
+from ockam.identity.rules.rule_file import RulesError, load_rules
+from ockam.identity.rules.tokens import TokenFileError, create_token, load_tokens
 from stream_client import blocking
-from stream_node.clock_note import FILE_NAME as CLOCK_NAME
-from stream_node.clock_note import read_known, write_note
-from stream_node.config import ConfigError
-from stream_node.config_sources import load_config
-from stream_node.contexts import ContextError, load_contexts
-from stream_node.process import NodeProcess
-from stream_node.setting_origins import load_effective
-from stream_node.worker_directory import NOTE_FILE, find_workers
+from stream_node.cli.contexts import ContextError, load_contexts
+from stream_node.fleet.worker_directory import NOTE_FILE, find_workers
+from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
+from stream_node.node.clock_note import read_known, write_note
+from stream_node.node.config import ConfigError
+from stream_node.node.config_sources import load_config
+from stream_node.node.process import NodeProcess
+from stream_node.node.setting_origins import load_effective
+from stream_storage.errors import StorageError
+from stream_storage.sqlite.backup import MANIFEST_NAME, BackupError, read_manifest
 
 DEEP = 500
 DIGITS = 5_000

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from storage.errors import DatabaseInUse
 from stream_client import StreamNotFound
 from stream_node.cli.app import CODES, exit_code
+from stream_storage.errors import DatabaseInUse
 from tests.cli.command import CommandLine, whole_command
 
 PROGRAM = """
 import sys
-from stream_node.cli import main
+from stream_node.cli.app import main
 sys.argv = ["stream-node", *{arguments}]
 try:
     main()

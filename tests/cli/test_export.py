@@ -18,7 +18,7 @@ class Missing(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
 sys.argv = ["stream-node", *{arguments}]
-from stream_node.cli import main
+from stream_node.cli.app import main
 main()
 """
 
@@ -28,7 +28,7 @@ def here(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command in this process, where the extra is, and whose logs it leaves alone."""
     for module in ("pyarrow", "pyspark", "aiosqlite"):
         pytest.importorskip(module, reason="the extra `spark` is not installed")
-    monkeypatch.setattr("stream_node.logs.configure_logs", lambda level: None)
+    monkeypatch.setattr("stream_node.node.logs.configure_logs", lambda level: None)
     return command
 
 

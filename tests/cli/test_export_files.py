@@ -12,9 +12,9 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import ExportMismatch
-from spark_export.table_listing import table_files
+from spark_export.tables.table_listing import table_files
 from tests.cli.command import CommandLine
-from tests.cli.export_schemas import FileRow
+from tests.cli.promised.export_schemas import FileRow
 
 FILE = "run=000001/stream=a/date=2026-01-01/part-00000.parquet"
 

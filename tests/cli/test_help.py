@@ -35,7 +35,7 @@ COMMANDS = list(commands(build()))
 
 def imported_by(*arguments: str) -> set[str]:
     program = (
-        "import sys\nfrom stream_node.cli import main\nsys.argv[0] = 'stream-node'\n"
+        "import sys\nfrom stream_node.cli.app import main\nsys.argv[0] = 'stream-node'\n"
         "try:\n main()\nexcept SystemExit as ended:\n assert not ended.code\n"
         "sys.stderr.write('\\n'.join(sys.modules))\n"
     )
@@ -82,7 +82,7 @@ def test_completion_knows_commands_and_options(shell: str) -> None:
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split()) - 1),
         }
-        program = "import sys; sys.argv = ['stream-node']; from stream_node.cli import main; main()"
+        program = "import sys; sys.argv = ['stream-node']; from stream_node.cli.app import main; main()"
         done = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
         )

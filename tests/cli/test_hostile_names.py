@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from stream_client import Header, blocking
-from stream_node.printable import printable, printable_bytes
-from stream_node.process import NodeProcess
+from stream_node.cli.printable import printable, printable_bytes
+from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine, Done
 
 EVIL = "\x1b]0;owned\x07\nforged 0 0\r\x7f\x9b31m\u202etxt\u2028end"

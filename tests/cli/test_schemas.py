@@ -9,21 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.block_schemas import BLOCK_SCHEMAS
-from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
-from tests.cli.cert_schemas import CERT_SCHEMAS
-from tests.cli.cluster_schemas import CLUSTER_SCHEMAS
-from tests.cli.export_schemas import EXPORT_SCHEMAS
-from tests.cli.health_schemas import HEALTH_SCHEMAS
-from tests.cli.identity_schemas import IDENTITY_SCHEMAS
-from tests.cli.mirror_schemas import MIRROR_SCHEMAS
-from tests.cli.repair_schemas import REPAIR_SCHEMAS
-from tests.cli.rule_schemas import RULE_SCHEMAS
-from tests.cli.schemas import SCHEMAS, Listening
-from tests.cli.status_schemas import STATUS_SCHEMAS
+from tests.cli.promised.block_schemas import BLOCK_SCHEMAS
+from tests.cli.promised.cardinal_schemas import CARDINAL_SCHEMAS
+from tests.cli.promised.cert_schemas import CERT_SCHEMAS
+from tests.cli.promised.cluster_schemas import CLUSTER_SCHEMAS
+from tests.cli.promised.export_schemas import EXPORT_SCHEMAS
+from tests.cli.promised.health_schemas import HEALTH_SCHEMAS
+from tests.cli.promised.identity_schemas import IDENTITY_SCHEMAS
+from tests.cli.promised.mirror_schemas import MIRROR_SCHEMAS
+from tests.cli.promised.repair_schemas import REPAIR_SCHEMAS
+from tests.cli.promised.rule_schemas import RULE_SCHEMAS
+from tests.cli.promised.schemas import SCHEMAS, Listening
+from tests.cli.promised.status_schemas import STATUS_SCHEMAS
+from tests.cli.promised.token_schemas import TOKEN_SCHEMAS
+from tests.cli.promised.top_schemas import TOP_SCHEMAS
 from tests.cli.test_help import COMMANDS
-from tests.cli.token_schemas import TOKEN_SCHEMAS
-from tests.cli.top_schemas import TOP_SCHEMAS
 
 
 def test_every_command_has_a_schema() -> None:

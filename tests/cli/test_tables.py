@@ -15,9 +15,9 @@ from pathlib import Path
 
 from index_service.extensions import SavedPosition
 from stream_client import StreamInfo, blocking
-from stream_node.cli import index_admin, stream_admin
 from stream_node.cli.output import TABLE_COLUMNS, columns
-from stream_node.process import NodeProcess
+from stream_node.cli.streams import index_admin, stream_admin
+from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
 
 

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.address import complete_address
+from ockam.actors.address import complete_address
 from stream_node.cli.system_errors import explain_system_error
 from stream_node.cli.values import UsageError, parse_start
-from stream_node.logs import HumanLine
-from stream_node.process import NodeProcess
+from stream_node.node.logs import HumanLine
+from stream_node.node.process import NodeProcess
 from stream_service.names import near_names
 from tests.cli.command import CommandLine, Done
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.shells import SHELLS, ShellName, World
 
 

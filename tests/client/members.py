@@ -13,7 +13,7 @@ from tests.support.served import PATIENCE_S
 
 MEMBER = """
 import sys, trio
-from ockam.address import tcp
+from ockam.actors.address import tcp
 from stream_client import LeaseLost, LeaseMember, connect
 
 async def main(node, name, *via):

@@ -8,7 +8,7 @@ import socket
 import pytest
 import trio
 
-from ockam.message import Message
+from ockam.actors.message import Message
 from ockam.protocol import error_payload
 from stream_client import (
     ConnectionLost,
@@ -24,7 +24,7 @@ from stream_client import (
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
 from stream_client.shell.backoff import Backoff
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.protocol import CREATE, StreamCreated
 from tests.client.sockets import listener
 from tests.support.fake_node import Answers, fake_node

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from ockam.address import local
+from ockam.actors.address import local
 from stream_client import RequestRefused, RequestTimeout, connect
 from stream_client.core.pushes import PLAIN_BYTES_MAX
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.shells import Tools, World
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ockam.address import local
+from ockam.actors.address import local
 from ockam.protocol import ERROR
 from stream_client import connect
 from stream_client.core.client_core import ClientCore
@@ -29,7 +29,7 @@ from stream_service.push_batch import (
     BatchFailure,
     PushBatch,
 )
-from tests.client.far_end import FarEnd, batches, connected_core, opened, pushes
+from tests.client.machines.far_end import FarEnd, batches, connected_core, opened, pushes
 from tests.support.data_dir import stored_messages
 from tests.support.served import served
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ockam.address import split_host_port
+from ockam.actors.address import split_host_port
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.sockets import listener
 
 REPOSITORY = Path(__file__).parents[2]

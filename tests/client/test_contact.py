@@ -15,15 +15,15 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from ockam.address import split_host_port
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.actors.address import split_host_port
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_client import NodeUnreachable, NotAStreamNode, RequestTimeout
 from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
 from stream_client.shell.contact import identify
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support import strangers
 from tests.support.served import served

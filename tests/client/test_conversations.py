@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ockam.address import Address, local, tcp
-from ockam.message import Message
+from ockam.actors.address import Address, local, tcp
+from ockam.actors.message import Message
 from ockam.protocol import error_payload, failed_payload
 from stream_client import ConnectionLost, NodeUnreachable, RequestRefused, RequestTimeout
 from stream_client.core.client_core import ClientCore
 from stream_client.core.conversation import CoreConversation
 from stream_client.errors import ClientClosed, RouteLost
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.extensions import LIST, ListRequest
-from tests.client.far_end import FarEnd, connected_core
+from tests.client.machines.far_end import FarEnd, connected_core
 from tests.client.shells import ShellName, Tools, run_in
 from tests.client.sockets import unused_address
 

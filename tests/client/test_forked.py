@@ -18,7 +18,7 @@ from block_node.client import blocking as blocks
 from cardinal_streams.message.types import Record
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import blocking, connect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, World, run_in
 from tests.client.sockets import listener
 

@@ -14,7 +14,7 @@ import pytest
 
 from stream_client import blocking
 from stream_client.blocking.admin import list_positions
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.members import processed, start_member, wait_for
 
 PARTITIONS, MESSAGES = 6, 900

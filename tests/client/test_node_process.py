@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ockam.address import split_host_port
-from stream_node.process import NodeProcess
+from ockam.actors.address import split_host_port
+from stream_node.node.process import NodeProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for a node that is down")
 

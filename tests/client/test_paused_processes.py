@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.members import lines, processed, start_member, wait_for
 
 PARTITIONS = 4

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import trio
 
-from ockam.address import Address, local
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.actors.address import Address, local
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_client import FromEnd, Header, NotSupported, Push
 from stream_client.core.service_route import index_service_of
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support.command import Command
 from tests.support.real_service import RealService, real_service

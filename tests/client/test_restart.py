@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stream_client import Push, blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.client.shells import SHELLS, ShellName, Tools, run_in
 
 PATIENCE_S = 120.0

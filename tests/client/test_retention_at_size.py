@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage.sqlite.database import FILE_NAME
 from stream_client import connect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
+from stream_storage.sqlite.database import FILE_NAME
 
 MESSAGES = 200_000
 MESSAGE_BYTES = 1024

@@ -15,10 +15,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ockam.address import local
-from ockam.frames import FrameReader
-from ockam.message import HERE
-from ockam.wire_head import HEAD
+from ockam.actors.address import local
+from ockam.actors.message import HERE
+from ockam.transport.frames import FrameReader
+from ockam.transport.wire_head import HEAD
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Waiting
 from stream_client.shell.async_shell import AsyncShell

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ockam.address import local, tcp
+from ockam.actors.address import local, tcp
 from ockam.protocol import error_payload, failed_payload
 from stream_client import ClientError, NodeUnreachable, Reconnect, RouteLost, RouteRefused, blocking
 from stream_client.core.client_core import ClientCore
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.extensions import LIST, ListResponse
-from tests.client.far_end import FarEnd, is_create, pushes
+from tests.client.machines.far_end import FarEnd, is_create, pushes
 from tests.client.shells import ShellName, Tools, run_in
 
 VIA = (tcp("store:1"),)

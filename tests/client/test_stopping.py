@@ -17,7 +17,7 @@ import pytest
 
 from stream_client import blocking
 from stream_client.blocking import list_positions
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0

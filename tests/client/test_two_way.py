@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.address import Address, local
+from ockam.actors.address import Address, local
 from stream_client import NEW, RequestTimeout, RoutedMessage, UnexpectedAnswer, blocking
 from stream_client.blocking import SavedIndexes
 from stream_client.routed_messages import decode_routed, encode_routed

@@ -22,7 +22,7 @@ from typing import assert_type
 from stream_client import SavedIndexes, list_positions
 from stream_client.blocking import SavedIndexes as BlockingIndexes
 from stream_client import LeaseMember
-from ockam.address import local
+from ockam.actors.address import local
 from stream_client import (
     FIRST, ClientError, Consumer, Header, Page, Push, Reconnect, Retention, RichMessage, RoutedMessage, Stream,
     StreamMessage, blocking, connect,

@@ -23,23 +23,23 @@ from companion.loading import examine_companion
 from tests.style.tree import ROOT, parse
 from tests.support.compiled import is_compiled
 
-SOURCES = ("ockam.frames", "ockam.address")
+SOURCES = ("ockam.transport.frames", "ockam.actors.address")
 
 
 def plant(
     folder: Path, *, version: str = VERSION, written: str | None = None, tag: str = EXTENSION_SUFFIXES[0]
 ) -> Path:
-    """Writes a package that says that it has a compiled `ockam.frames`. Returns the folder for PYTHONPATH.
+    """Writes a package that says that it has a compiled `ockam.transport.frames`. Returns the folder for PYTHONPATH.
 
     written: the fingerprint that it says; None: the right one.
     tag: the end of the name of the compiled file, which names the version of Python.
     """
     package = folder / "stream_node_speedups"
     package.mkdir()
-    (package / "ockam").mkdir()
-    for name in ("__init__.py", f"ockam/frames{tag}"):
+    (package / "ockam/transport").mkdir(parents=True)
+    for name in ("__init__.py", f"ockam/transport/frames{tag}"):
         (package / name).touch()
-    known = {"VERSION": version, "MODULES": ("ockam.frames",), "SOURCES": SOURCES}
+    known = {"VERSION": version, "MODULES": ("ockam.transport.frames",), "SOURCES": SOURCES}
     known["FINGERPRINT"] = fingerprint(SOURCES) if written is None else written
     (package / "built.py").write_text("".join(f"{name} = {value!r}\n" for name, value in known.items()))
     return folder
@@ -68,7 +68,7 @@ def run(path: Path, *command: str, **environment: str) -> str:
         (VERSION, "0" * 64, "stream-node-speedups was compiled from other sources than these; build it again"),
     ],
 )
-@pytest.mark.parametrize("package", ["stream_client", "ockam", "storage", "stream_service", "bare"])
+@pytest.mark.parametrize("package", ["stream_client", "ockam", "stream_storage", "stream_service", "bare"])
 def test_what_does_not_fit_is_not_used_and_said(
     tmp_path: Path, version: str, written: str | None, reason: str, package: str
 ) -> None:
@@ -78,10 +78,12 @@ def test_what_does_not_fit_is_not_used_and_said(
         assert f"pure Python: {reason}" in run(path, "-m", "stream_node", "doctor", "--data-dir", "data")
     # A program that imports only one of our packages.
     shown = run(
-        path, "-c", f"import {package}, companion, ockam.frames; print(companion.COMPANION, ockam.frames.__file__)"
+        path,
+        "-c",
+        f"import {package}, companion, ockam.transport.frames; print(companion.COMPANION, ockam.transport.frames.__file__)",
     )
     assert f"reason={reason!r}, is_wrong=True" in shown
-    assert shown.rstrip().endswith("ockam/frames.py")
+    assert shown.rstrip().endswith("ockam/transport/frames.py")
 
 
 def test_a_node_writes_a_log_line_about_modules_that_do_not_fit(tmp_path: Path) -> None:
@@ -95,15 +97,15 @@ def test_a_node_writes_a_log_line_about_modules_that_do_not_fit(tmp_path: Path) 
 def test_modules_that_fit_are_loaded_from_the_other_package(tmp_path: Path) -> None:
     """Method: the compiled file is empty, so its import fails and names it."""
     path = plant(tmp_path)
-    empty = str(tmp_path / "stream_node_speedups" / "ockam" / "frames.")
-    for package in ("stream_client", "ockam", "storage", "stream_service", "bare"):
-        assert empty in run(path, "-c", f"import {package}, ockam.frames")
+    empty = str(tmp_path / "stream_node_speedups" / "ockam" / "transport" / "frames.")
+    for package in ("stream_client", "ockam", "stream_storage", "stream_service", "bare"):
+        assert empty in run(path, "-c", f"import {package}, ockam.transport.frames")
     assert "compiled by mypyc: 1 modules" in run(path, "-c", "import companion; print(companion.COMPANION.describe())")
 
 
 def test_modules_for_another_python_are_not_used_and_said(tmp_path: Path) -> None:
     path = plant(tmp_path, tag=".cpython-27-x86_64-linux-gnu.so")
-    shown = run(path, "-c", "import companion, ockam.frames; print(companion.COMPANION)")
+    shown = run(path, "-c", "import companion, ockam.transport.frames; print(companion.COMPANION)")
     assert "was built for another Python than this one" in shown
     assert "is_wrong=True" in shown
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from stream_node.config import Config
-from stream_node.config_sources import check_start, load_config
-from stream_node.http.endpoints import ENDPOINTS
+from stream_node.doors.http.endpoints import ENDPOINTS
+from stream_node.node.config import Config
+from stream_node.node.config_sources import check_start, load_config
 from tests.cli.command import whole_command
 from tests.style.tree import ROOT
 

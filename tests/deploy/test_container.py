@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from ockam.address import split_host_port
-from stream_node.config import ConfigError
-from stream_node.process import NodeProcess
-from stream_node.units import parse_duration
+from ockam.actors.address import split_host_port
+from stream_node.cli.units import parse_duration
+from stream_node.node.config import ConfigError
+from stream_node.node.process import NodeProcess
 from tests.deploy.deployed import (
     CONTAINERFILE,
     DEPLOY,

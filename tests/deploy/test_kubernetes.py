@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ockam.address import split_host_port
-from stream_node.process import NodeProcess
+from ockam.actors.address import split_host_port
+from stream_node.node.process import NodeProcess
 from tests.deploy.deployed import (
     accept,
     image_environment,

@@ -18,10 +18,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream_node.metrics import METRICS
-from stream_node.trouble import TROUBLE_KINDS, TroubleKind
+from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
+from stream_node.doors.metrics.catalogue import METRICS
 from tests.deploy.deployed import DEPLOY, read_yaml
-from tests.http.http_node import http_node
+from tests.stream_node.doors.http.http_node import http_node
 
 ALERTS = [rule for group in read_yaml("prometheus/alerts.yml")["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/stream-node.json").read_text())

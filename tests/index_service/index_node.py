@@ -13,14 +13,14 @@ import trio.testing
 from index_service.extensions import LEASE, Lease, LeaseRequest, LeaseResponse
 from index_service.limits import LEASE_LIMITS, LeaseLimits
 from index_service.worker import IndexService
-from ockam.address import local
-from ockam.elsewhere import Elsewhere
-from ockam.message import HERE, Message, Origin
-from ockam.node import Node
+from ockam.actors.address import local
+from ockam.actors.message import HERE, Message, Origin
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
 from ockam.protocol import ERROR, Protocol
-from ockam.worker import Worker
-from storage.contract import Operation, Session, ignore_done
-from storage.inline_runner import InlineRunner
+from ockam.transport.elsewhere import Elsewhere
+from stream_storage.contract import Operation, Session, ignore_done
+from stream_storage.inline_runner import InlineRunner
 from tests.support.databases import execute_text, open_database
 
 SERVICE, ME = local("stream_index_service"), local("me")

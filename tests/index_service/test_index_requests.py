@@ -17,12 +17,12 @@ from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
 from index_service.storage import saved_indexes
-from storage.commit import commit_batch
-from storage.contract import Session, ignore_done
-from storage.errors import DatabaseCorrupt
-from storage.seal import position_seal
-from storage.statement import compiled
-from tests.storage.storage_samples import Source, fresh_database, open_sources, reading
+from stream_storage.commit import commit_batch
+from stream_storage.contract import Session, ignore_done
+from stream_storage.errors import DatabaseCorrupt
+from stream_storage.seal import position_seal
+from stream_storage.statement import compiled
+from tests.stream_storage.storage_samples import Source, fresh_database, open_sources, reading
 
 KEYS: list[Key] = [(client, "stream", partition) for client in ("a", "b\0é") for partition in range(3)]
 FENCES = {0: 4, 1: 7}

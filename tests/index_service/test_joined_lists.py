@@ -12,8 +12,8 @@ import pytest
 
 from index_service.extensions import POSITIONS, PositionKey, PositionsRequest, PositionsResponse, SavedPosition
 from index_service.limits import INDEX_MAX, PAGE_BYTES_MAX, TEXT_BYTES_MAX
-from ockam.address import Address, local
-from ockam.message import Message, Origin
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message, Origin
 from tests.index_service.index_node import IndexNode, index_node
 
 WORKERS = 4
@@ -23,7 +23,8 @@ LEGACY_FRAME_BYTES_MAX = 65_000
 
 
 class OtherWorkers:
-    """An `ockam.elsewhere.Elsewhere` whose workers have every fourth partition each, in pages of their own."""
+    """An `ockam.transport.elsewhere.Elsewhere` whose workers have every fourth partition each, in pages of their
+    own."""
 
     name = "w00"
 

@@ -17,10 +17,10 @@ from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 from index_service.fences import RaiseFences
 from index_service.lease_groups import LeaseGroups, Refusal
 from index_service.limits import LEASE_LIMITS, LeaseLimits
-from storage.commit import apply_read, commit_batch
-from storage.contract import Operation
-from storage.engine import Engine
-from storage.runner import Runner
+from stream_storage.commit import apply_read, commit_batch
+from stream_storage.contract import Operation
+from stream_storage.engine import Engine
+from stream_storage.runner import Runner
 from tests.support.databases import open_database
 
 pytestmark = pytest.mark.usefixtures("each_database")
@@ -30,7 +30,7 @@ PARTITIONS = 2
 
 
 class SteppedRunner:
-    """A `storage.runner.Runner` that does and completes an operation when the test says so.
+    """A `stream_storage.runner.Runner` that does and completes an operation when the test says so.
 
     writes, reads: the operations that are not completed.
     """

@@ -14,11 +14,11 @@ import trio
 
 from index_service.extensions import LEASE
 from index_service.worker import IndexService
-from ockam.address import local
-from ockam.message import Message
-from ockam.node import Node
-from storage.inline_runner import InlineRunner
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
 from stream_client.share.lease_machine import LeaseClientMachine
+from stream_storage.inline_runner import InlineRunner
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network
 from tests.support.databases import open_database

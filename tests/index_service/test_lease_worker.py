@@ -23,7 +23,7 @@ from index_service.lease_groups import LeaseGroups
 from index_service.limits import FAILURE_DELAY_S, TEXT_BYTES_MAX, LeaseLimits
 from index_service.protocol import INDEX, GetIndex
 from index_service.requests import read_extension
-from ockam.cell import RESTART_DELAY_S_MIN
+from ockam.actors.cell import RESTART_DELAY_S_MIN
 from ockam.protocol import ERROR
 from tests.index_service.index_node import index_node
 

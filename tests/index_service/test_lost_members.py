@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from cluster.shards import choose_owner, shard_of
 from index_service.extensions import LEASE, Lease, LeaseRequest
-from ockam.address import local
+from ockam.actors.address import local
+from stream_node.fleet.cluster.shards import choose_owner, shard_of
 from stream_service.names import stream_address
-from tests.dashboard.test_cluster import two_workers
+from tests.stream_node.doors.dashboard.test_cluster import two_workers
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import StreamPeer, stream_peer
 

@@ -33,7 +33,7 @@ from index_service.limits import (
     LeaseLimits,
 )
 from index_service.protocol import INDEX, GetIndex, SaveIndex
-from ockam.message import Origin
+from ockam.actors.message import Origin
 from ockam.protocol import ERROR
 from tests.index_service.index_node import IndexNode, index_node
 

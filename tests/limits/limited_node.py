@@ -10,13 +10,13 @@ from typing import Any
 
 import trio
 
-from access.rights import ALL_RIGHTS
-from access.rule_file import rule_text
-from access.rules import Rule
-from ockam.address import split_host_port
-from ockam.usage import LimitStatistics
-from ockam.wire_head import HEAD
-from tests.access.guarded_node import read_audit
+from ockam.actors.address import split_host_port
+from ockam.identity.rules.rights import ALL_RIGHTS
+from ockam.identity.rules.rule_file import rule_text
+from ockam.identity.rules.rules import Rule
+from ockam.quotas.usage import LimitStatistics
+from ockam.transport.wire_head import HEAD
+from tests.ockam.identity.rules.guarded_node import read_audit
 from tests.support.served import Served, served
 from tests.support.stream_peer import StreamPeer
 

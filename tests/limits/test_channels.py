@@ -9,13 +9,13 @@ import msgspec
 import trio
 import trio.testing
 
-from ockam.address import local
-from ockam.usage import Usage
-from ockam.usage_machine import IdentityLimits
-from secure_channel.messages import CLOSE
-from secure_channel.trust_list import TrustList
-from tests.secure_channel.channel_node import ChannelNode, Initiator, channel_node
-from tests.secure_channel.samples import identity
+from ockam.actors.address import local
+from ockam.identity.channel.messages import CLOSE
+from ockam.identity.channel.trust_list import TrustList
+from ockam.quotas.usage import Usage
+from ockam.quotas.usage_machine import IdentityLimits
+from tests.ockam.identity.channel.channel_node import ChannelNode, Initiator, channel_node
+from tests.ockam.identity.channel.samples import identity
 
 ECHO, ME = local("echo"), local("me")
 

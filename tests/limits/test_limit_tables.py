@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from access.rights import Right
-from access.rule_file import RulesError, add_rule, parse_rules, remove_rule
-from access.rules import Rule
+from ockam.identity.rules.rights import Right
+from ockam.identity.rules.rule_file import RulesError, add_rule, parse_rules, remove_rule
+from ockam.identity.rules.rules import Rule
 
 FILE = """
 [limits."certificate:alice"]

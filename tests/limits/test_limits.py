@@ -15,9 +15,9 @@ import trio
 
 from block_node.protocol import PUBLISH, OpenSession, SessionOpened, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, Subscribe, Subscribed, SubscriptionEnded
-from ockam.address import Route, local
+from ockam.actors.address import Route, local
 from ockam.protocol import ERROR, REFUSAL
-from ockam.usage import is_limited
+from ockam.quotas.usage import is_limited
 from stream_client import LimitExceeded, Reconnect, Tls, connect
 from stream_service.extensions import RICH_PULL, FromEnd, RichPull
 from stream_service.protocol import (

@@ -14,12 +14,12 @@ from random import Random
 import pytest
 import trio
 
-from ockam import shared_use
-from ockam.address import Route
+from ockam.actors.address import Route
 from ockam.protocol import ERROR
-from ockam.shared_use import SharedUse, shared_bytes
-from ockam.usage import is_limited
-from stream_node.process import NodeProcess
+from ockam.quotas import shared_use
+from ockam.quotas.shared_use import SharedUse, shared_bytes
+from ockam.quotas.usage import is_limited
+from stream_node.node.process import NodeProcess
 from stream_service.extensions import RICH_PULL, FromEnd, RichPull
 from stream_service.protocol import CREATE, CreateStream
 from tests.support.stream_peer import SERVICE, StreamPeer, stream_peer

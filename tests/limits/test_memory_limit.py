@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from ockam.address import split_host_port
-from ockam.wire_head import HEAD
+from ockam.actors.address import split_host_port
+from ockam.transport.wire_head import HEAD
 from stream_client.blocking import connect
-from stream_node import memory_limit
-from stream_node.config import Config
-from stream_node.memory_limit import bounded, find_memory_limit
-from stream_node.process import NodeProcess
+from stream_node.node import memory_limit
+from stream_node.node.config import Config
+from stream_node.node.memory_limit import bounded, find_memory_limit
+from stream_node.node.process import NodeProcess
 from stream_service.protocol import PULL, PullRequest
 from tests.support.stream_peer import StreamPeer, stream_peer
 

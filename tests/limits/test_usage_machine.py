@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ockam.identity import ANONYMOUS, Identity
-from ockam.usage import UNLIMITED, Excess, Usages, is_limited, party_key
-from ockam.usage_machine import NO_LIMITS, OPEN_LIMITS, Bucket, IdentityLimits, UsageMachine
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.quotas.usage import UNLIMITED, Excess, Usages, is_limited, party_key
+from ockam.quotas.usage_machine import NO_LIMITS, OPEN_LIMITS, Bucket, IdentityLimits, UsageMachine
 from tests.support.examples import examples
 
 OPEN = st.sampled_from(OPEN_LIMITS)

@@ -14,15 +14,15 @@ from cryptography import x509
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from access import create_token
-from access.rights import Right
+from ockam.identity.rules.rights import Right
+from ockam.identity.rules.tokens import create_token
 from stream_client import SavedIndexes, connect
-from stream_node.config import Config
-from stream_node.endings import read_endings
-from stream_node.metrics.catalogue import METRICS
-from tests.access.guarded_node import may, write_rules
-from tests.dashboard.dashboard_page import get
-from tests.http.http_node import HttpNode, http_node
+from stream_node.doors.metrics.catalogue import METRICS
+from stream_node.node.config import Config
+from stream_node.node.endings import read_endings
+from tests.ockam.identity.rules.guarded_node import may, write_rules
+from tests.stream_node.doors.dashboard.dashboard_page import get
+from tests.stream_node.doors.http.http_node import HttpNode, http_node
 from tests.support.certificates import Authority
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -14,11 +14,11 @@ import pytest
 
 from index_service.extensions import MarkedPosition
 from index_service.storage import REPLACE, sealed_row
-from storage.contract import Append, Session, ignore_done
-from storage.engine import Engine
-from stream_node.metrics.reading import ReadFigures
-from stream_node.unread import count_unread
+from stream_node.care.unread import count_unread
+from stream_node.doors.metrics.reading import ReadFigures
 from stream_service.extensions import StreamInfo
+from stream_storage.contract import Append, Session, ignore_done
+from stream_storage.engine import Engine
 from tests.support.databases import open_database
 
 pytestmark = pytest.mark.usefixtures("each_database")

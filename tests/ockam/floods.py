@@ -28,10 +28,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from ockam.address import Route, local
-from ockam.frames import FrameReader
-from ockam.message import HERE
-from ockam.wire_head import HEAD
+from ockam.actors.address import Route, local
+from ockam.actors.message import HERE
+from ockam.transport.frames import FrameReader
+from ockam.transport.wire_head import HEAD
 from stream_service.extensions import RICH_PULL, FromIndex, RichPull
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushRequest

@@ -8,12 +8,12 @@ from typing import Any
 
 import trio
 
-from ockam.address import local
-from ockam.message import Message
-from ockam.node import Node
-from ockam.tcp import TcpTransport
-from ockam.wire import Wire
-from ockam.worker import Worker
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.transport.tcp import TcpTransport
+from ockam.transport.wire import Wire
 from tests.support.peer import Peer
 
 

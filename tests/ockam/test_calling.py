@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from ockam.address import local, tcp
-from ockam.message import Message
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
-from ockam.worker import Worker
+from ockam.actors.address import local, tcp
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from tests.ockam.tcp_server import Server, serve
 from tests.support.peer import Peer
 from tests.support.served import wait_until
@@ -81,7 +81,7 @@ class OldNode:
 @pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
 async def test_a_workers_message_reaches_a_node_of_either_framing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next connection is made at once: the node remembers what the address speaks."""
-    monkeypatch.setattr("ockam.calling.AUTO_WAIT_S", 0.2 if wire is LEGACY else 60.0)
+    monkeypatch.setattr("ockam.transport.calling.AUTO_WAIT_S", 0.2 if wire is LEGACY else 60.0)
     far, caller = OldNode(wire), Caller()
     async with serve() as near, far.listen() as address:
         near.node.register([local("caller")], lambda: caller)
@@ -90,7 +90,7 @@ async def test_a_workers_message_reaches_a_node_of_either_framing(wire: Wire, mo
         assert far.openings == ([b"\x01"] if wire is HEAD else [b"\x01", b"\x00"])
         await far.streams[-1].aclose()
         await wait_until(lambda: not near.transport.statistics().connections)
-        monkeypatch.setattr("ockam.calling.AUTO_WAIT_S", 60.0)
+        monkeypatch.setattr("ockam.transport.calling.AUTO_WAIT_S", 60.0)
         await caller.ask(near, address, b"third")
         assert far.openings[-1] == (b"\x01" if wire is HEAD else b"\x00")
         assert len(far.openings) == (2 if wire is HEAD else 3)
@@ -99,7 +99,7 @@ async def test_a_workers_message_reaches_a_node_of_either_framing(wire: Wire, mo
 
 async def test_an_address_that_changes_its_framing_is_found_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A legacy node is replaced by one with the head framing, which ends the connection at the first frame."""
-    monkeypatch.setattr("ockam.calling.AUTO_WAIT_S", 0.2)
+    monkeypatch.setattr("ockam.transport.calling.AUTO_WAIT_S", 0.2)
     far, caller = OldNode(LEGACY), Caller()
     async with serve() as near, far.listen() as address:
         near.node.register([local("caller")], lambda: caller)
@@ -107,6 +107,6 @@ async def test_an_address_that_changes_its_framing_is_found_out_anew(monkeypatch
         far.wire = HEAD
         await far.streams[-1].aclose()
         await wait_until(lambda: not near.transport.statistics().connections)
-        monkeypatch.setattr("ockam.calling.AUTO_WAIT_S", 60.0)
+        monkeypatch.setattr("ockam.transport.calling.AUTO_WAIT_S", 60.0)
         near.node.send(Message((tcp(address), local("echo")), (local("caller"),), b"lost in the change"))
         await wait_until(lambda: len(far.openings) == 3)

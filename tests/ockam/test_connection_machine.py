@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.address import local
-from ockam.connection_machine import (
+from ockam.actors.address import local
+from ockam.actors.message import Message, Origin
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.transport.connection_machine import (
     BACKLOG_BYTES_HARD,
     LINGER_QUIET_S,
     LINGER_S_MAX,
@@ -24,12 +26,10 @@ from ockam.connection_machine import (
     Event,
     State,
 )
-from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.frames import FrameWriter
-from ockam.message import Message, Origin
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.transport.frames import FrameWriter
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 
 US = local("us")
 SOFT_BYTES = 2_000

@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from ockam.address import local
-from ockam.connection import Connection
-from ockam.frames import FrameWriter
-from ockam.message import Message
-from ockam.wire_head import HEAD
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.transport.connection import Connection
+from ockam.transport.frames import FrameWriter
+from ockam.transport.wire_head import HEAD
 from tests.support.served import served
 
 CONNECTIONS = 10

@@ -9,8 +9,11 @@ import pytest
 import trio
 
 import bare
-from ockam.address import Address, local, tcp
-from ockam.forwarding import (
+from ockam.actors.address import Address, local, tcp
+from ockam.actors.message import HERE, Message, Origin
+from ockam.actors.worker import Worker
+from ockam.protocol import ERROR
+from ockam.transport.forwarding import (
     OPEN_REQUESTS_MAX,
     OpenRequests,
     destination_unreachable,
@@ -18,10 +21,7 @@ from ockam.forwarding import (
     is_destination_unreachable,
     is_sender_told,
 )
-from ockam.message import HERE, Message, Origin
-from ockam.protocol import ERROR
-from ockam.wire_head import HEAD
-from ockam.worker import Worker
+from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import Server, serve
 from tests.support.peer import Peer
 

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 import bare
-from ockam import connection_machine
-from ockam.address import LOCAL, Address, Route, local, tcp
-from ockam.forwarding import CONNECTION_PREFIX
-from ockam.message import Message, Origin
+from ockam.actors.address import LOCAL, Address, Route, local, tcp
+from ockam.actors.message import Message, Origin
 from ockam.protocol import ERROR
-from ockam.wire_head import HEAD
+from ockam.transport import connection_machine
+from ockam.transport.forwarding import CONNECTION_PREFIX
+from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import Server, serve
 
 OWN = bare.encode("node/stream_pull/1", str) + b"\x00"

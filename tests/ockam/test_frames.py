@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.address import Address, Route, local
+from ockam.actors.address import Address, Route, local
+from ockam.actors.message import HERE, Message
 from ockam.errors import FrameTooLarge
-from ockam.frames import KNOWN_HEADER_BYTES_MAX, BadFrame, FrameReader, FrameWriter
-from ockam.message import HERE, Message
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.transport.frames import KNOWN_HEADER_BYTES_MAX, BadFrame, FrameReader, FrameWriter
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 
 US = local("us")
 few_routes = st.sampled_from([(local("stream"),), (local("stream2"), local("x")), (Address(1, b"h:1"),), ()])

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.address import local
-from ockam.frames import FrameReader, FrameWriter
-from ockam.generation_cache import GENERATION_BYTES_MAX, GENERATION_MAX, GENERATION_MIN, GenerationCache
-from ockam.message import HERE, Message
-from ockam.wire_head import HEAD
+from ockam.actors.address import local
+from ockam.actors.message import HERE, Message
+from ockam.identity.generation_cache import GENERATION_BYTES_MAX, GENERATION_MAX, GENERATION_MIN, GenerationCache
+from ockam.transport.frames import FrameReader, FrameWriter
+from ockam.transport.wire_head import HEAD
 from tests.support.compiled import is_compiled
 
 

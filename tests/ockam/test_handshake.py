@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ockam.address import local
+from ockam.actors.address import local
 from ockam.errors import RemoteProtocolError
-from ockam.handshake import DECIDING_BYTES, FramingDetector, maybe_wire
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.transport.handshake import DECIDING_BYTES, FramingDetector, maybe_wire
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "ockam"
 WIRES: dict[str, Wire] = {"head_calls": HEAD, "head_client": HEAD, "legacy_calls": LEGACY, "legacy_client": LEGACY}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ockam.address import LOCAL, Address, local
-from ockam.identity import ANONYMOUS, NODE, Identity
-from ockam.message import HERE, Message, Origin
+from ockam.actors.address import LOCAL, Address, local
+from ockam.actors.message import HERE, Message, Origin
+from ockam.identity.identity import ANONYMOUS, NODE, Identity
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from ockam import connection
-from ockam.address import local
-from ockam.wire_head import HEAD
+from ockam.actors.address import local
+from ockam.transport import connection
+from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import serve
 
 CONNECTIONS, ANSWER_BYTES = 4, 8 * 1024 * 1024

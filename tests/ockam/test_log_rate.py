@@ -11,7 +11,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from index_service.protocol import INDEX, GetIndex
-from ockam.address import Address, local, tcp
+from ockam.actors.address import Address, local, tcp
 from ockam.log_rate import HOST_LINES_MAX, INTERVAL_S, LINES_MAX, LogRate
 from tests.support.served import served
 from tests.support.stream_peer import INDEX_SERVICE, SERVICE

@@ -13,13 +13,13 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam import connection_machine
-from ockam.address import Address, local
-from ockam.memory import SHARE_BYTES_MIN, Holdings, PeerMemory
-from ockam.message import Message
-from ockam.tcp import IDLE_INTERVAL_S
-from ockam.wire_head import HEAD
-from ockam.worker import Worker
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.quotas.memory import SHARE_BYTES_MIN, Holdings, PeerMemory
+from ockam.transport import connection_machine
+from ockam.transport.tcp import IDLE_INTERVAL_S
+from ockam.transport.wire_head import HEAD
 from stream_service.extensions import RICH_PULL, FromIndex, RichPull
 from tests.ockam.tcp_server import Server, serve
 from tests.support.peer import Peer

@@ -8,13 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from ockam import mailbox as mailbox_module
-from ockam.address import TCP, Address, local
-from ockam.cell import RESTART_DELAY_S_MAX
+from ockam.actors import mailbox as mailbox_module
+from ockam.actors.address import TCP, Address, local
+from ockam.actors.cell import RESTART_DELAY_S_MAX
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
 from ockam.errors import AddressInUse
-from ockam.message import Message
-from ockam.node import Node
-from ockam.worker import Worker
 
 A, B, ME = local("a"), local("b"), local("me")
 

@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from ockam.address import local, tcp
-from ockam.message import Message
-from ockam.sockets import send_nowait
-from ockam.wire import Wire
-from ockam.wire_head import HEAD, NULL
-from ockam.wire_legacy import LEGACY
+from ockam.actors.address import local, tcp
+from ockam.actors.message import Message
+from ockam.transport.sockets import send_nowait
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD, NULL
+from ockam.transport.wire_legacy import LEGACY
 from tests.ockam.tcp_server import serve
 from tests.support.peer import Peer
 from tests.support.served import wait_until

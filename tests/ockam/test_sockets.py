@@ -10,7 +10,7 @@ import socket
 
 import trio
 
-from ockam.sockets import send_nowait
+from ockam.transport.sockets import send_nowait
 
 
 async def test_a_socket_takes_the_bytes_that_fit_and_the_rest_is_returned() -> None:

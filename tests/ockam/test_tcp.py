@@ -8,14 +8,14 @@ import pytest
 import trio
 import trio.testing
 
-from ockam import connection_machine
-from ockam.address import Address, local, tcp
-from ockam.connection_machine import ConnectionLimits
-from ockam.message import Message
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
-from ockam.worker import Worker
+from ockam.actors.address import Address, local, tcp
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.transport import connection_machine
+from ockam.transport.connection_machine import ConnectionLimits
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from tests.ockam.tcp_server import serve
 from tests.support.peer import Peer
 

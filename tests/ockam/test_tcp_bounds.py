@@ -10,16 +10,16 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from ockam import connection_machine
-from ockam import tcp as tcp_module
-from ockam.address import SHOWN_BYTES_MAX, Address, local, tcp
-from ockam.connection_machine import ConnectionLimits
-from ockam.listener import OPEN_FILES_RESERVE, connections_that_fit
-from ockam.message import Message
-from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
-from ockam.turns import READ_BYTES_MAX
-from ockam.wire_head import HEAD
-from ockam.worker import Worker
+from ockam.actors.address import SHOWN_BYTES_MAX, Address, local, tcp
+from ockam.actors.message import Message
+from ockam.actors.turns import READ_BYTES_MAX
+from ockam.actors.worker import Worker
+from ockam.transport import connection_machine
+from ockam.transport import tcp as tcp_module
+from ockam.transport.connection_machine import ConnectionLimits
+from ockam.transport.listener import OPEN_FILES_RESERVE, connections_that_fit
+from ockam.transport.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
+from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import serve
 from tests.support.peer import Peer
 
@@ -48,7 +48,7 @@ async def test_peers_that_forward_to_a_slow_node_wait_and_nothing_is_lost(monkey
     """The far node stops reading; the near one must not take more of the six peers than a few messages each."""
     monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 500_000)
     monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 3_000_000)
-    monkeypatch.setattr("ockam.mailbox.BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("ockam.actors.mailbox.BYTES_MAX", 1_000_000)
     held = Held()
     async with serve() as far, serve(allow_forward=[far.address]) as near, trio.open_nursery() as nursery:
         far.node.register([local("held")], lambda: held)
@@ -90,7 +90,7 @@ async def test_a_peer_that_sends_to_a_connection_that_does_not_read_waits(monkey
 async def test_messages_that_wait_for_a_call_are_bounded_and_a_failed_call_frees_their_peer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ockam.mailbox.BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("ockam.actors.mailbox.BYTES_MAX", 1_000_000)
 
     given_up = trio.Event()
 
@@ -114,7 +114,7 @@ async def test_messages_that_wait_for_a_call_are_bounded_and_a_failed_call_frees
 async def test_a_peer_is_not_blamed_for_the_time_that_a_full_mailbox_made_it_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ockam.mailbox.MESSAGES_MAX", 1)
+    monkeypatch.setattr("ockam.actors.mailbox.MESSAGES_MAX", 1)
     held = Held()
     async with serve(limits=ConnectionLimits(frame_s=0.2)) as server:
         server.node.register([local("held")], lambda: held)

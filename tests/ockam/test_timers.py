@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from ockam.node import Node
+from ockam.actors.node import Node
 
 
 @given(delays_s=st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), max_size=30), random=st.random_module())

@@ -11,8 +11,8 @@ from functools import partial
 import trio
 import trio.testing
 
-from ockam.address import local
-from ockam.turns import (
+from ockam.actors.address import local
+from ockam.actors.turns import (
     LEAVE_S,
     LIGHT_S,
     READ_BYTES_FIRST,
@@ -23,7 +23,7 @@ from ockam.turns import (
     TurnQueue,
     Turns,
 )
-from ockam.wire_head import HEAD
+from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import serve
 from tests.support.peer import Peer
 from tests.support.served import wait_until

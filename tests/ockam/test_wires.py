@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.address import LOCAL, TCP, Address, Route, local
+from ockam.actors.address import LOCAL, TCP, Address, Route, local
 from ockam.errors import RemoteProtocolError
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import ADDRESS_BYTES_MAX, LEGACY, ROUTE_BYTES_MAX
-from secure_channel.messages import PLAINTEXT
+from ockam.identity.channel.messages import PLAINTEXT
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import ADDRESS_BYTES_MAX, LEGACY, ROUTE_BYTES_MAX
 from stream_service.names import NAME_BYTES_MAX
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "ockam"

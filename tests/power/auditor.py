@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from storage.errors import StorageError
-from storage.sqlite.backup import BackupError
-from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.verify import verify
-from stream_node.restore import restore
+from stream_node.care.restore import restore
+from stream_storage.errors import StorageError
+from stream_storage.sqlite.backup import BackupError
+from stream_storage.sqlite.database import FILE_NAME, Database
+from stream_storage.sqlite.verify import verify
 from tests.power.load import LATER_ERA, read_content
 from tests.power.recording import Event
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from storage.directory_lock import boot_id
+from stream_storage.directory_lock import boot_id
 from tests.power.recording import Event, Kind
 
 SECTOR_BYTES: Final = 512

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_export.exporter.errors import ExportMismatch
-from spark_export.exporter.job import open_for_reading
-from spark_export.exporter.parquet_table import ParquetTable
-from spark_export.exporter.run_machine import Found, Recovery, recover
+from spark_export.exporter.runs.job import open_for_reading
+from spark_export.exporter.runs.run_machine import Found, Recovery, recover
+from spark_export.exporter.tables.parquet_table import ParquetTable
 from tests.power.load import parse
 from tests.spark_export.exporter.export_world import rows_of
 

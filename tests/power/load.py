@@ -20,11 +20,11 @@ from urllib.parse import quote
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.items import join_block
 from index_service.extensions import LEASE, Lease, LeaseRequest
-from storage.sqlite.database import FILE_NAME
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes, StreamClient
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.extensions import Retention
+from stream_storage.sqlite.database import FILE_NAME
 from tests.power.recording import Recording
 from tests.support.blocks import signing_keys
 

@@ -12,9 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-from storage.contract import Append
-from storage.sqlite import checkpointer
-from storage.sqlite.database import Database
+from stream_storage.contract import Append
+from stream_storage.sqlite import checkpointer
+from stream_storage.sqlite.database import Database
 
 MESSAGE_BYTES = 3_000
 
@@ -43,8 +43,8 @@ def fill(directory: Path, name: str, count: int, *, die: bool) -> None:
 def export(folder: Path, node: str, stream: str) -> None:
     import asyncio
 
-    from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
     from spark_export.exporter.node_side import Selection
+    from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 
     async def run() -> None:
         settings = ExportSettings(folder, node, master=INLINE, selection=Selection((stream,)))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.power.disks import POLICIES, Disks
 from tests.power.recording import Event, Kind, Recording, read_trace, write_trace
-from tests.storage.storage_samples import MEMORY_DIRECTORY
+from tests.stream_storage.storage_samples import MEMORY_DIRECTORY
 
 STATE_VARIABLE = "POWER_STATE"
 """CUT:SEED, the one state to look at again; TRACE_VARIABLE names the file of the recording that it belongs to."""

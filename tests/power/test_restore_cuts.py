@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.verify import verify
+from stream_storage.sqlite.database import FILE_NAME, Database
+from stream_storage.sqlite.verify import verify
 from tests.power.power_child import message
 from tests.power.recording import Event, Kind, Recording, need_recorder
 from tests.power.states import examine, recorded

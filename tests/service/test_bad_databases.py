@@ -18,16 +18,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from ockam.protocol import ERROR
-from storage.errors import StorageError
-from storage.sqlite.database import FILE_NAME
-from storage.sqlite.schema import SCHEMA_VERSION
-from stream_node.clock_note import FILE_NAME as CLOCK_NAME
-from stream_node.config import Config
-from stream_node.doctor import check_database
-from stream_node.process import NodeProcess
-from stream_node.server import Server
+from stream_node.care.doctor import check_database
+from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
+from stream_node.node.config import Config
+from stream_node.node.process import NodeProcess
+from stream_node.node.server import Server
 from stream_service.protocol import PULL, PullRequest
-from tests.storage.test_migration import unpacked
+from stream_storage.errors import StorageError
+from stream_storage.sqlite.database import FILE_NAME
+from stream_storage.sqlite.schema import SCHEMA_VERSION
+from tests.stream_storage.test_migration import unpacked
 from tests.support.data_dir import stored_messages
 from tests.support.served import neighbour, served
 from tests.support.stream_peer import stream_peer

@@ -12,10 +12,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from ockam.address import local, tcp
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.actors.address import local, tcp
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest
 from tests.support.peer import Peer
 from tests.support.served import neighbour, served

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 import bare
 from ockam.protocol import ERROR, Error
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_service.extensions import LIST, ListRequest
 from stream_service.names import NAME_BYTES_MAX
 from stream_service.protocol import (

@@ -13,9 +13,9 @@ import httpx
 import pytest
 import trio
 
-from storage.sqlite.ballast import FILE_NAME, SIZE_BYTES
 from stream_client import PushFailed, SavedIndexes, Stream, connect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
+from stream_storage.sqlite.ballast import FILE_NAME, SIZE_BYTES
 from tests.support.served import PATIENCE_S
 from tests.support.small_disk import mounted_disk
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_node import clock_note
-from stream_node.clock_note import FILE_NAME, Known, Note, read_known, since_boot_s, write_note
+from stream_node.node import clock_note
+from stream_node.node.clock_note import FILE_NAME, Known, Note, read_known, since_boot_s, write_note
 
 YEAR_2036_US = 2_082_758_400_000_000
 NOW_US = 1_800_000_000_000_000

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from index_service.requests import read_plain
 from ockam.protocol import ERROR
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_service.extensions import RICH_PUSH, Outcome, RichConfirm, RichPush, RichStatus, Sequence
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushConfirm, PushRequest, Status
 from stream_service.push_batch import PUSH_BATCH, PushBatch

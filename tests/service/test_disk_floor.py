@@ -13,9 +13,9 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from stream_node import disk_watch
-from stream_node.config import Config
-from stream_node.server import Server
+from stream_node.care import disk_watch
+from stream_node.node.config import Config
+from stream_node.node.server import Server
 from stream_service.protocol import PushConfirm, Status
 from tests.support.data_dir import stored_messages
 from tests.support.served import served, wait_until

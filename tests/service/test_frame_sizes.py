@@ -12,12 +12,12 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from ockam.address import Route, local
-from ockam.message import Message
+from ockam.actors.address import Route, local
+from ockam.actors.message import Message
 from ockam.protocol import ERROR
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY, ROUTE_BYTES_MAX
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY, ROUTE_BYTES_MAX
 from stream_client import RequestRefused, connect
 from stream_service.extensions import RICH_PULL, RICH_PUSH, FromIndex, Header, RichPull, RichPush
 from stream_service.limits import StreamLimits

@@ -18,10 +18,10 @@ import trio
 from structlog.testing import capture_logs
 
 from index_service.extensions import LEASE, LeaseRequest
-from ockam.address import Route, local
+from ockam.actors.address import Route, local
 from ockam.protocol import ERROR
 from stream_client import LeaseMember, NodeFailed, PushFailed, SavedIndexes, Stream, connect
-from stream_node.process import NodeNotStarted, NodeProcess
+from stream_node.node.process import NodeNotStarted, NodeProcess
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages
 from tests.support.limited_disk import LimitedDisk, limit_disk

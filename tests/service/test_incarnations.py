@@ -26,7 +26,7 @@ from index_service.extensions import (
     SaveStatus,
     SetRequest,
 )
-from ockam.address import Route
+from ockam.actors.address import Route
 from stream_service.extensions import (
     DELETE,
     DELETE_ALL,

@@ -27,10 +27,10 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from index_service.worker import SERVICE_ADDRESSES
-from ockam.address import local
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.actors.address import local
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_client import InvalidArgument, SavedIndexes, connect
 from tests.support.examples import examples
 from tests.support.served import PATIENCE_S, served

@@ -15,11 +15,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.contract import Append, ignore_done
 from stream_client import FromTime, Retention, Stream, connect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.publisher_operations import NotedAppend
 from stream_service.stored import first_index_at
+from stream_storage.contract import Append, ignore_done
 from tests.support.data_dir import open_session
 from tests.support.jumping_clock import JumpingClock, jumping_clock
 from tests.support.served import PATIENCE_S

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 from stream_client import blocking
-from stream_node.log_writer import LogWriter
-from stream_node.process import NodeProcess
+from stream_node.node.log_writer import LogWriter
+from stream_node.node.process import NodeProcess
 
 
 def test_lines_come_out_in_order(tmp_path: Path) -> None:

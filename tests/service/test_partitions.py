@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 
 import bare
 from ockam.protocol import ERROR, Protocol
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_client import UnexpectedAnswer, connect
 from stream_client.core.payloads import created
 from stream_service.names import partition_of, stream_address

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from access import create_token
-from access.rights import Right
-from ockam.address import Route
-from ockam.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
-from storage.contract import Append
+from ockam.actors.address import Route
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
+from ockam.identity.rules.rights import Right
+from ockam.identity.rules.tokens import create_token
 from stream_client import Retention, connect
-from stream_node.token_services import token_file
+from stream_node.node.token_services import token_file
 from stream_service import publisher_rows
 from stream_service.extensions import (
     DELETE,
@@ -38,7 +37,8 @@ from stream_service.extensions import Sequence as Number
 from stream_service.publisher_rows import LOADED_MAX, MARK, list_publishers
 from stream_service.stored import Extras, encode_extras
 from stream_service.workers import publisher_memory, sequence_machine
-from tests.access.guarded_node import Guarded, guarded, may
+from stream_storage.contract import Append
+from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
 from tests.support.databases import open_database
 from tests.support.rich import ask, data_of, info, pull, push
 from tests.support.served import PATIENCE_S, served

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from ockam.node import Node
-from storage.inline_runner import InlineRunner
-from storage.sqlite.database import Database
+from ockam.actors.node import Node
 from stream_service.limits import StreamLimits
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import RetentionWorker, register_retention
+from stream_storage.inline_runner import InlineRunner
+from stream_storage.sqlite.database import Database
 from tests.support.served import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_database")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ockam.address import local
+from ockam.actors.address import local
 from ockam.protocol import ERROR, Protocol
 from stream_service.cutting import CUT_PULL, CutMessage, CutPull
 from stream_service.extensions import (

@@ -15,14 +15,13 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from ockam import connection_machine
-from ockam.address import Route, split_host_port
-from ockam.memory import PeerMemory
-from ockam.message import Origin
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
-from storage.errors import StorageError
+from ockam.actors.address import Route, split_host_port
+from ockam.actors.message import Origin
+from ockam.quotas.memory import PeerMemory
+from ockam.transport import connection_machine
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from stream_service.extensions import DELETE, RICH_PULL, DeleteRequest, FromTime, RichPull
 from stream_service.limits import StreamLimits
 from stream_service.operations import ReadPages
@@ -31,6 +30,7 @@ from stream_service.workers import pull_machine
 from stream_service.workers import pulls as pulls_module
 from stream_service.workers.pull_pages import Pull
 from stream_service.workers.pulls import PullQueue
+from stream_storage.errors import StorageError
 from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
 from tests.support.stream_peer import StreamPeer
 
@@ -123,7 +123,7 @@ async def test_the_answers_of_many_pulls_are_never_in_memory_together(
         return StreamLimits(**given, tails_bytes_max=tails_bytes_max)
 
     monkeypatch.setattr(PullQueue, "_finish", measure_and_finish)
-    monkeypatch.setattr("stream_node.services.StreamLimits", limits)
+    monkeypatch.setattr("stream_node.node.services.StreamLimits", limits)
     async with served(tmp_path, pull_bytes_max=50_000) as server, neighbour(server):
         peer = await server.peer()
         route = await peer.create("s")

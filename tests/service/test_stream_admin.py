@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from ockam.protocol import ERROR
-from storage.contract import Session
 from stream_service import stored
 from stream_service.extensions import (
     DELETE,
@@ -22,6 +21,7 @@ from stream_service.extensions import (
 )
 from stream_service.operations import TruncateStep
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest
+from stream_storage.contract import Session
 from tests.support.rich import ask, info
 from tests.support.served import served
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ockam.address import Route
+from ockam.actors.address import Route
 from stream_service.appending import APPEND, AppendedMessage, AppendRequest, AppendResponse, AppendStatus
 from stream_service.copying import COPY, CopiedMessage, CopyRequest
 from stream_service.extensions import (

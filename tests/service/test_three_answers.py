@@ -16,10 +16,10 @@ import pytest
 import trio
 import trio.lowlevel
 
-from ockam.address import Route, local
+from ockam.actors.address import Route, local
 from stream_client import PushesFailed, PushNotStored, PushUnknown, Reconnect, connect
 from stream_client import blocking as blocking_client
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Outcome, RichConfirm, RichPush, RichStatus
 from stream_service.limits import StreamLimits
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status

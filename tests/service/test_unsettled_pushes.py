@@ -14,7 +14,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import PushNotStored, PushUnknown, connect
-from tests.storage.postgres.failover import Pair
+from tests.stream_storage.postgres.failover import Pair
 from tests.support.served import PATIENCE_S, served
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ockam.address import Address
-from ockam.message import Message
+from ockam.actors.address import Address
+from ockam.actors.message import Message
 from stream_service.extensions import RICH_PULL, RICH_PUSH
 from stream_service.protocol import PULL, PUSH
 from stream_service.push_batch import PUSH_BATCH

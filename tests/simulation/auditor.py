@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import msgspec
 
-from ockam.address import Address
-from storage.contract import Session
-from storage.sqlite.session import SqliteSession
-from storage.sqlite.verify import verify
+from ockam.actors.address import Address
 from stream_service.extensions import RichPage
 from stream_service.names import stream_address
 from stream_service.protocol import PullRequest, PullResponse, StreamMessage
+from stream_storage.contract import Session
+from stream_storage.sqlite.session import SqliteSession
+from stream_storage.sqlite.verify import verify
 from tests.simulation.arrivals import Arrivals
 
 

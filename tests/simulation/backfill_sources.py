@@ -14,7 +14,7 @@ from block_node.blocks.generator import ChainGenerator, GeneratedBlock
 from block_node.blocks.items import Item, ItemKind, item_kind
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.persist.ranges import BlockRanges
-from ockam.node import Node
+from ockam.actors.node import Node
 from tests.simulation.block_world import signing_keys
 
 CHAIN_BLOCKS = 24

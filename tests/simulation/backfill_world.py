@@ -21,11 +21,11 @@ from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNet
 from block_node.node import BlockNode, BlockNodeSettings
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.scan import BlockScan
-from ockam.address import local
-from ockam.node import Node
-from storage.contract import Session
-from storage.sqlite.database import Database
-from storage.sqlite.rows import connection_of
+from ockam.actors.address import local
+from ockam.actors.node import Node
+from stream_storage.contract import Session
+from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.rows import connection_of
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.backfill_sources import (
     BEYOND,

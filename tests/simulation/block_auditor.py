@@ -14,9 +14,9 @@ from block_node.protocol_reading import SUBSCRIBE, SubscribedItems, SubscribeRes
 from block_node.publish.block_machine import BlockInFlight
 from block_node.publish.limits import PublishLimits
 from block_node.publish.publish_machine import PublishMachine
-from ockam.message import Message
-from storage.contract import Session
-from storage.errors import DatabaseCorrupt
+from ockam.actors.message import Message
+from stream_storage.contract import Session
+from stream_storage.errors import DatabaseCorrupt
 from tests.simulation.auditor import BrokenPromise
 
 EVERYTHING = 1 << 40

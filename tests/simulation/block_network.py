@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import trio
 
-from ockam.address import Address
-from ockam.message import Message
-from ockam.node import Node
+from ockam.actors.address import Address
+from ockam.actors.message import Message
+from ockam.actors.node import Node
 from tests.simulation.network import Faults, Network
 
 

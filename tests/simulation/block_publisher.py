@@ -28,8 +28,8 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from ockam.address import Address, local
-from ockam.message import Message
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
 from tests.simulation.block_network import BlockNetwork
 
 PATIENCE_S = 12.0

@@ -21,8 +21,8 @@ from block_node.protocol_reading import (
     SubscribeResponse,
     Unsubscribe,
 )
-from ockam.address import Address, local
-from ockam.message import Message
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.block_network import BlockNetwork
 

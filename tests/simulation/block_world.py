@@ -24,8 +24,8 @@ from block_node.node import BlockNode, BlockNodeSettings
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices
 from block_node.read.subscription_plan import SubscribeLimits
-from ockam.address import local
-from ockam.node import Node
+from ockam.actors.address import local
+from ockam.actors.node import Node
 from tests.simulation.block_auditor import BlockAuditor
 from tests.simulation.block_network import BlockNetwork
 from tests.simulation.block_publisher import HEALTHY, BlockPublisher, ClientPublisher, Habits

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import trio
 
 from index_service.protocol import INDEX, GetIndex, SaveIndex
-from ockam.address import Address, local
-from ockam.message import Message
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
 from ockam.protocol import Protocol
 from stream_service.extensions import RICH_PULL, FromIndex, RichPage, RichPull
 from stream_service.names import stream_address

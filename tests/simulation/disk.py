@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from storage.commit import fail_all
-from storage.contract import Operation
-from storage.errors import DiskFull
-from storage.inline_runner import InlineRunner
+from stream_storage.commit import fail_all
+from stream_storage.contract import Operation
+from stream_storage.errors import DiskFull
+from stream_storage.inline_runner import InlineRunner
 
 
 class FaultyRunner(InlineRunner):

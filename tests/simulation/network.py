@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from ockam.address import Address
-from ockam.message import Message
-from ockam.node import Node
-from ockam.worker import Worker
+from ockam.actors.address import Address
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
 
 
 class Faults(msgspec.Struct, frozen=True):

@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from ockam.address import Route
-from ockam.message import Message
-from storage.contract import Append, Operation
-from storage.inline_runner import InlineRunner
+from ockam.actors.address import Route
+from ockam.actors.message import Message
 from stream_service.protocol import PushRequest
 from stream_service.push_codec import encode_confirm
 from stream_service.stored import StoredStream
@@ -26,6 +24,8 @@ from stream_service.workers.push_failures import Failure
 from stream_service.workers.push_run import PushRun
 from stream_service.workers.sequence_machine import SequenceMachine
 from stream_service.workers.stream import StreamWorker
+from stream_storage.contract import Append, Operation
+from stream_storage.inline_runner import InlineRunner
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.noticing import assert_caught
 from tests.simulation.world import run_seed

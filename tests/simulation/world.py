@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import trio
 
-from ockam.node import Node
-from stream_node.config import Config
-from stream_node.services import Services, stored_streams
+from ockam.actors.node import Node
+from stream_node.node.config import Config
+from stream_node.node.services import Services, stored_streams
 from stream_service.names import stream_address
 from tests.simulation.auditor import Auditor
 from tests.simulation.clients import Client, consume

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 
 @pytest.fixture(scope="session")

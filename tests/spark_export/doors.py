@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
-from ockam.address import split_host_port
+from ockam.actors.address import split_host_port
 
 ALL = 1 << 60
 CHUNK_BYTES = 65536

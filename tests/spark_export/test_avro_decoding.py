@@ -27,11 +27,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from spark_export.decode.registry import RegistryFailed
-from spark_export.decoding import Decoder, find_decoder
 from spark_export.errors import OptionError
-from spark_export.options import read_options
+from spark_export.source.decoding import Decoder, find_decoder
+from spark_export.source.options import read_options
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.json_messages import schema
 from tests.spark_export.registry_server import RegistryServer, registry_server
 

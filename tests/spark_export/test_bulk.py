@@ -16,18 +16,18 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 
-from spark_export.bulk_pages import read_batch, read_bulk_page
-from spark_export.catalog import find_catalog, selected
 from spark_export.errors import BadAnswer, DataLoss, NodeUnreachable, RequestRefused
-from spark_export.node_client import NodeConnection
-from spark_export.node_wire import stream_address, uint
-from spark_export.options import ReadOptions, read_options
-from spark_export.plan import Range
-from spark_export.range_reader import RangeReader
-from storage.sqlite.bulk.arrow_pages import ipc_size_bytes, write_ipc
+from spark_export.source.bulk_pages import read_batch, read_bulk_page
+from spark_export.source.node_client import NodeConnection
+from spark_export.source.node_wire import stream_address, uint
+from spark_export.source.options import ReadOptions, read_options
+from spark_export.source.plan import Range
+from spark_export.source.range_reader import RangeReader
+from spark_export.tables.catalog import find_catalog, selected
 from stream_client import Header, blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.bulk import BulkPage, page_payload
+from stream_storage.sqlite.bulk.arrow_pages import ipc_size_bytes, write_ipc
 from tests.spark_export.doors import door
 
 pytestmark = pytest.mark.spark
@@ -232,7 +232,7 @@ def test_a_child_that_cannot_live_is_not_started_for_ever(tmp_path: Path) -> Non
     hook = tmp_path / "hook"
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(
-        "import os, sys\nif 'storage.sqlite.bulk.child_main' in sys.orig_argv:\n    os._exit(3)\n"
+        "import os, sys\nif 'stream_storage.sqlite.bulk.child_main' in sys.orig_argv:\n    os._exit(3)\n"
     )
     with NodeProcess(tmp_path / "data", environment={"PYTHONPATH": str(hook)}) as node:
         push(node, "s", [b"x"] * 100)

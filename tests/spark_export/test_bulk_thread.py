@@ -16,9 +16,9 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
 
 from bench.export import PARTITIONS, fill
-from storage.contract import Operation
-from storage.sqlite.bulk.arrow_thread import BUSY_ROWS, ArrowRead, ArrowThread
-from storage.sqlite.database import Database
+from stream_storage.contract import Operation
+from stream_storage.sqlite.bulk.arrow_thread import BUSY_ROWS, ArrowRead, ArrowThread
+from stream_storage.sqlite.database import Database
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +62,7 @@ def test_it_rests_while_many_messages_are_written(tmp_path: Path) -> None:
 
 def test_a_stop_ends_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Method: a page beside much writing, with a rest of hours behind it; a stop, and the thread is joined."""
-    monkeypatch.setattr("storage.sqlite.bulk.arrow_thread.REST_PAGES", 1e6)
+    monkeypatch.setattr("stream_storage.sqlite.bulk.arrow_thread.REST_PAGES", 1e6)
     written = iter(range(0, 10 * BUSY_ROWS, BUSY_ROWS))
     with reading(tmp_path, lambda: next(written), None) as read:
         assert read().error is None

@@ -16,11 +16,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark import cloudpickle
 
-from spark_export.options import WriteOptions, read_options
-from spark_export.readers import BatchReader, StreamReader
 from spark_export.registration import send_by_value
-from spark_export.writer import StreamWriter
-from stream_node.process import NodeProcess
+from spark_export.sink.writer import StreamWriter
+from spark_export.source.options import WriteOptions, read_options
+from spark_export.source.readers import BatchReader, StreamReader
+from stream_node.node.process import NodeProcess
 from tests.spark_export.test_spark_batch import fill
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
 pytest.importorskip("pandas", reason="the extra `spark-connect` is not installed")
 
 from spark_export.java import JavaMissing, find_java_home
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World

@@ -35,15 +35,15 @@ from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
-from spark_export.block_decoding import BlockMessages
 from spark_export.decode.objects import CborObjects, JsonObjects
 from spark_export.decode.rows import RowRules
-from spark_export.decoding import find_decoder
 from spark_export.errors import OptionError
-from spark_export.node_wire import StoredMessage
-from spark_export.options import read_options
-from spark_export.projection import Projection, full_schema
-from spark_export.schema import ARROW_HEADERS, batch_of_messages
+from spark_export.source.block_decoding import BlockMessages
+from spark_export.source.decoding import find_decoder
+from spark_export.source.node_wire import StoredMessage
+from spark_export.source.options import read_options
+from spark_export.source.projection import Projection, full_schema
+from spark_export.source.schema import ARROW_HEADERS, batch_of_messages
 from tests.spark_export.json_messages import schema
 
 pytestmark = pytest.mark.spark

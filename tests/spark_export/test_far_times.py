@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 from spark_export.decode.objects import CborObjects
 from spark_export.decode.rows import RowRules
 from spark_export.decode.value_text import Day, Instant, LocalTime, TimeOfDay, moment_text
-from spark_export.decoding import find_decoder
-from spark_export.options import read_options
+from spark_export.source.decoding import find_decoder
+from spark_export.source.options import read_options
 from tests.spark_export.json_messages import schema
 
 pytestmark = pytest.mark.spark

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from spark_export.node_client import NodeConnection
-from stream_node.process import NodeProcess
+from spark_export.source.node_client import NodeConnection
+from stream_node.node.process import NodeProcess
 from tests.client.test_forked import in_child
 
 

@@ -28,14 +28,14 @@ from pyspark.sql.types import (
 )
 
 from spark_export.errors import DataLoss, OptionError
-from spark_export.lag import LagListener, offsets_behind_latest
-from spark_export.node_wire import StoredMessage
-from spark_export.options import read_options
-from spark_export.projection import full_schema
-from spark_export.readers import BatchReader, StreamReader
-from spark_export.schema import batch_of_messages
+from spark_export.source.lag import LagListener, offsets_behind_latest
+from spark_export.source.node_wire import StoredMessage
+from spark_export.source.options import read_options
+from spark_export.source.projection import full_schema
+from spark_export.source.readers import BatchReader, StreamReader
+from spark_export.source.schema import batch_of_messages
 from stream_client import Header, blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.test_source_losses import batch_ranges, streaming
 from tests.spark_export.test_spark_batch import fill
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.address import local
-from ockam.frames import FrameReader
-from ockam.message import Origin
+from ockam.actors.address import local
+from ockam.actors.message import Origin
 from ockam.protocol import error_payload
-from ockam.wire_head import HEAD
-from spark_export import node_wire
+from ockam.transport.frames import FrameReader
+from ockam.transport.wire_head import HEAD
 from spark_export.errors import BadAnswer, RequestRefused
+from spark_export.source import node_wire
 from stream_service import bulk, names
 from stream_service.extensions import (
     INFO,
@@ -70,7 +70,7 @@ def test_a_cut_frame_is_a_typed_error(cut: int) -> None:
 def test_pushes_are_those_of_the_protocol(number: int, data: bytes, key: bytes | None, headers: list[Header]) -> None:
     """Goal: a push from a worker is a rich push. Method: the node's decoder."""
     pytest.importorskip("pyarrow", reason=NEEDS_SPARK)
-    from spark_export.node_client import push_body
+    from spark_export.source.node_client import push_body
 
     body = push_body(number, data, key, [(header.name, header.value) for header in headers]) + b"\x00"
     assert RICH_PUSH.decode_request(node_wire.payload(RICH_PUSH.name, body)) == RichPush(
@@ -125,7 +125,7 @@ def test_names_are_the_nodes() -> None:
 def test_an_error_is_the_nodes_reason() -> None:
     """Goal: a refusal says why. Method: the payload of an `error`."""
     pytest.importorskip("pyarrow", reason=NEEDS_SPARK)
-    from spark_export.node_client import body_of
+    from spark_export.source.node_client import body_of
 
     frame = HEAD.encode_routes((local("spark-1"),), (local("x"),)) + HEAD.encode_payload(error_payload("no"))
     answer = node_wire.read_frame(memoryview(frame))

@@ -8,8 +8,8 @@ import pytest
 
 from spark_export.errors import OptionError
 from spark_export.exporter.node_side import Selection
-from spark_export.option_values import EARLIEST, LATEST
-from spark_export.options import READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
+from spark_export.source.option_values import EARLIEST, LATEST
+from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 
 READ = {"subscribe": "orders"}
 
@@ -162,7 +162,7 @@ def test_times_are_given_for_each_partition() -> None:
 def test_the_docstring_lists_every_option() -> None:
     """Goal: who asks for help in Python sees what there is. Method: each name in it, as it is written."""
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-    from spark_export.source import StreamNodeSource
+    from spark_export.source.source import StreamNodeSource
 
     listed = set(re.findall(r"`(\w+)`", StreamNodeSource.__doc__ or ""))
     assert {*READ_OPTIONS, *WRITE_OPTIONS} - listed == set()

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_export.errors import OptionError
-from spark_export.node_wire import StreamEnds
-from spark_export.option_values import EARLIEST, LATEST
-from spark_export.plan import (
+from spark_export.source.node_wire import StreamEnds
+from spark_export.source.option_values import EARLIEST, LATEST
+from spark_export.source.plan import (
     CREATED,
     Place,
     Position,

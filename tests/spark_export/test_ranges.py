@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from spark_export import read_range
 from spark_export.errors import OptionError
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 pytestmark = pytest.mark.spark
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"

@@ -1,4 +1,4 @@
-"""What `spark_export.sent_code` sends to Spark is whole and small, and stays apart from other versions.
+"""What `spark_export.source.sent_code` sends to Spark is whole and small, and stays apart from other versions.
 
 Not shown here: that Spark's processes load it, as tests/spark_export/test_by_value.py and every test with Spark show.
 """
@@ -19,13 +19,13 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from pyspark import cloudpickle
 
 from spark_export.errors import SourceError
-from spark_export.exporter.spark_tasks import ExportSource
-from spark_export.options import read_options
-from spark_export.readers import BatchReader
+from spark_export.exporter.runs.spark_tasks import ExportSource
 from spark_export.registration import send_by_value
-from spark_export.sent_code import LOADER, make_bundle, sent_class
-from spark_export.sent_modules import SOURCE_MODULES, TASK_MODULES
-from spark_export.source import StreamNodeSource
+from spark_export.source.options import read_options
+from spark_export.source.readers import BatchReader
+from spark_export.source.sent_code import LOADER, make_bundle, sent_class
+from spark_export.source.sent_modules import SOURCE_MODULES, TASK_MODULES
+from spark_export.source.source import StreamNodeSource
 
 ROOT = Path(__file__).resolve().parents[2]
 WARNED_BYTES = 1000 * 1024
@@ -34,7 +34,7 @@ OPTIONS = {"endpoint": "127.0.0.1:1", "subscribe": "orders"}
 
 WORKER = """
 import pickle, sys
-from spark_export import readers
+from spark_export.source import readers
 made = [pickle.loads(bytes.fromhex(line)) for line in sys.stdin]
 print(len({readers.BatchReader, *map(type, made)}), *(type(each).__name__ for each in made))
 """
@@ -50,7 +50,8 @@ def imported(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("root", "listed"), [("spark_export.source", SOURCE_MODULES), ("spark_export.exporter.spark_tasks", TASK_MODULES)]
+    ("root", "listed"),
+    [("spark_export.source.source", SOURCE_MODULES), ("spark_export.exporter.runs.spark_tasks", TASK_MODULES)],
 )
 def test_the_listed_modules_are_those_that_are_imported(root: str, listed: tuple[str, ...]) -> None:
     """Goal: no module is forgotten, and none is sent in vain. Method: the imports in the sources, followed from the
@@ -80,10 +81,10 @@ def test_two_versions_are_used_in_one_process_beside_an_installed_one() -> None:
     another list of modules, both unpickled in one process that has imported this project."""
     send_by_value()
     code = (
-        "import sys; from pyspark import cloudpickle; import spark_export.sent_modules as m;"
-        "m.SOURCE_MODULES = ('spark_export.patterns', *m.SOURCE_MODULES[1:], 'spark_export.bulk_pages');"
-        "from spark_export.registration import send_by_value; from spark_export.options import read_options;"
-        "from spark_export.readers import BatchReader; send_by_value();"
+        "import sys; from pyspark import cloudpickle; import spark_export.source.sent_modules as m;"
+        "m.SOURCE_MODULES = ('spark_export.source.patterns', *m.SOURCE_MODULES[1:], 'spark_export.source.bulk_pages');"
+        "from spark_export.registration import send_by_value; from spark_export.source.options import read_options;"
+        "from spark_export.source.readers import BatchReader; send_by_value();"
         f"print(cloudpickle.dumps(BatchReader(read_options({OPTIONS!r}))).hex())"
     )
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout

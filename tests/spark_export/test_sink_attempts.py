@@ -21,16 +21,16 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_export.attempts import Attempt
 from spark_export.errors import OptionError, RowsDiffer
-from spark_export.node_client import NodeConnection
-from spark_export.options import WriteOptions
-from spark_export.pushes import Pushes
-from spark_export.sink_record import Place
-from spark_export.write_rows import read_row
-from spark_export.writer import Written, commit_written
+from spark_export.sink.pushes import Pushes
+from spark_export.sink.sink_record import Place
+from spark_export.sink.write_rows import read_row
+from spark_export.sink.writer import Written, commit_written
+from spark_export.source.attempts import Attempt
+from spark_export.source.node_client import NodeConnection
+from spark_export.source.options import WriteOptions
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import ALL, door
 from tests.spark_export.test_spark_write import stored
 

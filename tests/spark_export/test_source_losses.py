@@ -13,15 +13,15 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from spark_export import node_client
-from spark_export.catalog import find_catalog, selected
 from spark_export.errors import DataLoss, NodeUnreachable, SourceError, StreamMissing
-from spark_export.options import read_options
-from spark_export.plan import Range
-from spark_export.range_reader import RangeReader
-from spark_export.readers import BatchReader, StreamReader
+from spark_export.source import node_client
+from spark_export.source.options import read_options
+from spark_export.source.plan import Range
+from spark_export.source.range_reader import RangeReader
+from spark_export.source.readers import BatchReader, StreamReader
+from spark_export.tables.catalog import find_catalog, selected
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.test_spark_batch import fill
 
 pytestmark = pytest.mark.spark

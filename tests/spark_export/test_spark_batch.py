@@ -23,11 +23,11 @@ from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark
-from spark_export.options import read_options
-from spark_export.readers import BatchReader
-from spark_export.source import StreamNodeSource
+from spark_export.source.options import read_options
+from spark_export.source.readers import BatchReader
+from spark_export.source.source import StreamNodeSource
 from stream_client import Header, blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 pytestmark = pytest.mark.spark
 

@@ -23,9 +23,9 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from spark_export.lag import LagListener
+from spark_export.source.lag import LagListener
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.test_kafka_names import KAFKAS
 from tests.spark_export.test_spark_batch import fill, load
 

@@ -16,14 +16,14 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from access import create_token
+from ockam.identity.rules.tokens import create_token
 from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES
-from spark_export.kafka_options import SINK, SOURCE, KafkaOption
-from spark_export.options import READ_OPTIONS, WRITE_OPTIONS
+from spark_export.source.kafka_options import SINK, SOURCE, KafkaOption
+from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
 from stream_client import blocking
-from stream_node.config import ENVIRONMENT_PREFIX
-from stream_node.process import NodeProcess
-from tests.access.guarded_node import write_rules
+from stream_node.node.config import ENVIRONMENT_PREFIX
+from stream_node.node.process import NodeProcess
+from tests.ockam.identity.rules.guarded_node import write_rules
 from tests.spark_export.registry_server import RegistryServer, registry_server
 from tests.tls.keys import Keys, settings
 from tests.tokens.token_node import everything_to_tokens

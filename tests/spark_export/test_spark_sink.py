@@ -23,10 +23,10 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.errors import OptionError
-from spark_export.options import write_options
-from spark_export.sink import StreamSink, read_attempt
+from spark_export.sink.sink import StreamSink, read_attempt
+from spark_export.source.options import write_options
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.test_spark_write import stored
 
 pytestmark = pytest.mark.spark

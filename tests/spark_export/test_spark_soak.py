@@ -22,9 +22,9 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow.dataset as dataset
 
 from bench.export import PARTITIONS, SIZE_BYTES, STREAM, fill
-from spark_export.exporter.spark_engine import SparkEngine
+from spark_export.exporter.runs.spark_engine import SparkEngine
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.test_bulk import push
 

@@ -14,11 +14,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark_export.errors import DataLoss, OptionError
-from spark_export.options import read_options
-from spark_export.plan import CREATED
-from spark_export.readers import StreamReader
+from spark_export.source.options import read_options
+from spark_export.source.plan import CREATED
+from spark_export.source.readers import StreamReader
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.test_spark_batch import fill
 
 pytestmark = pytest.mark.spark

@@ -12,11 +12,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from spark_export.errors import NodeUnreachable, OptionError
-from spark_export.options import WriteOptions, write_options
-from spark_export.pushes import Pushes
-from spark_export.write_rows import RowToPush, check_columns, read_row
+from spark_export.sink.pushes import Pushes
+from spark_export.sink.write_rows import RowToPush, check_columns, read_row
+from spark_export.source.options import WriteOptions, write_options
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
 from tests.spark_export.doors import ALL, door
 

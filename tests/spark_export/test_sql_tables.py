@@ -19,11 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_export.errors import OptionError
-from spark_export.options import READ_OPTIONS, WRITE_OPTIONS
-from spark_export.source import StreamNodeSource
-from spark_export.table_options import own_options, recall, recall_for_write, remember
+from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
+from spark_export.source.source import StreamNodeSource
+from spark_export.tables.table_options import own_options, recall, recall_for_write, remember
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 OF_A_TABLE = {
     "provider": "stream_node",

@@ -23,16 +23,16 @@ import pyarrow.dataset as dataset
 
 from spark_export import register
 from spark_export.errors import NodeUnreachable, OptionError, SourceError, TlsFailed
-from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.node_client import NodeConnection
-from spark_export.node_tls import NodeTls
-from spark_export.options import read_options, write_options
-from spark_export.plan import Range
-from spark_export.range_reader import RangeReader
+from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
+from spark_export.source.node_client import NodeConnection
+from spark_export.source.node_tls import NodeTls
+from spark_export.source.options import read_options, write_options
+from spark_export.source.plan import Range
+from spark_export.source.range_reader import RangeReader
 from stream_client import AccessDenied, blocking
-from stream_node.config import ENVIRONMENT_PREFIX
-from stream_node.process import NodeProcess
+from stream_node.node.config import ENVIRONMENT_PREFIX
+from stream_node.node.process import NodeProcess
 from tests.support.certificates import fingerprint
 from tests.tls.keys import Keys, settings
 

@@ -22,19 +22,19 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 
-from access import create_token
+from ockam.identity.rules.tokens import create_token
 from spark_export import register
 from spark_export.errors import ConnectionBroken, OptionError, RequestRefused, TokenRefused
-from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection, source_options
-from spark_export.node_client import NodeConnection
-from spark_export.node_token import NodeToken
-from spark_export.options import read_options, write_options
-from spark_export.plan import Range
-from spark_export.range_reader import RangeReader
+from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
+from spark_export.source.node_client import NodeConnection
+from spark_export.source.node_token import NodeToken
+from spark_export.source.options import read_options, write_options
+from spark_export.source.plan import Range
+from spark_export.source.range_reader import RangeReader
 from stream_client import Token, blocking
-from stream_node.process import NodeProcess
-from tests.access.guarded_node import write_rules
+from stream_node.node.process import NodeProcess
+from tests.ockam.identity.rules.guarded_node import write_rules
 from tests.support.strangers import answering, redis
 from tests.tokens.token_node import UNKNOWN, everything_to_tokens, own_address
 

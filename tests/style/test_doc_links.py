@@ -129,7 +129,7 @@ LOG_PAGE = """# The log
     ["LIMIT", "FIRST", "SECOND", "conditional", "Node", "Node.retries", "Node.route", "Node::route"],
 )
 def test_a_name_that_is_there_may_be_cited(tmp_path: Path, name: str) -> None:
-    plant(tmp_path, {"ockam/node.py": CODE, "docs/wire.md": f"See `ockam/node.py::{name}`."})
+    plant(tmp_path, {"ockam/actors/node.py": CODE, "docs/wire.md": f"See `ockam/actors/node.py::{name}`."})
     assert doc_problems(tmp_path) == []
 
 
@@ -138,30 +138,48 @@ def test_a_name_that_is_there_may_be_cited(tmp_path: Path, name: str) -> None:
     [
         ("`ockam/gone.py::Node`", "docs/wire.md: cites ockam/gone.py::Node, and there is no such file"),
         ("`node.py::Node`", "docs/wire.md: cites node.py::Node, and there is no such file"),
-        ("`ockam/node.py::Encoder`", "docs/wire.md: cites ockam/node.py::Encoder, and the file has no such name"),
-        ("`ockam/node.py::Writer`", "docs/wire.md: cites ockam/node.py::Writer, and the file has no such name"),
-        ("`ockam/node.py::time`", "docs/wire.md: cites ockam/node.py::time, and the file has no such name"),
-        ("`ockam/node.py::local`", "docs/wire.md: cites ockam/node.py::local, and the file has no such name"),
-        ("`ockam/node.py::route`", "docs/wire.md: cites ockam/node.py::route, and the file has no such name"),
         (
-            "`ockam/node.py::Node.hidden`",
-            "docs/wire.md: cites ockam/node.py::Node.hidden, and the file has no such name",
+            "`ockam/actors/node.py::Encoder`",
+            "docs/wire.md: cites ockam/actors/node.py::Encoder, and the file has no such name",
         ),
-        ("`ockam/node.py::route.x`", "docs/wire.md: cites ockam/node.py::route.x, and the file has no such name"),
+        (
+            "`ockam/actors/node.py::Writer`",
+            "docs/wire.md: cites ockam/actors/node.py::Writer, and the file has no such name",
+        ),
+        (
+            "`ockam/actors/node.py::time`",
+            "docs/wire.md: cites ockam/actors/node.py::time, and the file has no such name",
+        ),
+        (
+            "`ockam/actors/node.py::local`",
+            "docs/wire.md: cites ockam/actors/node.py::local, and the file has no such name",
+        ),
+        (
+            "`ockam/actors/node.py::route`",
+            "docs/wire.md: cites ockam/actors/node.py::route, and the file has no such name",
+        ),
+        (
+            "`ockam/actors/node.py::Node.hidden`",
+            "docs/wire.md: cites ockam/actors/node.py::Node.hidden, and the file has no such name",
+        ),
+        (
+            "`ockam/actors/node.py::route.x`",
+            "docs/wire.md: cites ockam/actors/node.py::route.x, and the file has no such name",
+        ),
         ("`ockam/absent.py`", "docs/wire.md: names ockam/absent.py, which is not there"),
         ("[the wire](bytes.md#frames)", "docs/wire.md: links to bytes.md, which is not there"),
         ("[frames](#frames)", "docs/wire.md: links to #frames, and the page has no such heading"),
         ("[a log](log.md#code)", "docs/wire.md: links to log.md#code, and the page has no such heading"),
         ("[a log](log.md#The-log)", "docs/wire.md: links to log.md#The-log, and the page has no such heading"),
         ("[a log](log.md#the-log-2)", "docs/wire.md: links to log.md#the-log-2, and the page has no such heading"),
-        ("`ockam/node.py:12`", "docs/wire.md: cites a line number: .py:12"),
-        ("ockam/node.py#L3", "docs/wire.md: cites a line number: .py#L3"),
-        ("`ockam/node.py`, line 7", "docs/wire.md: cites a line number: .py`, line 7"),
-        ("`ockam/node.py::Node` (lines 7-9)", "docs/wire.md: cites a line number: .py::Node` (lines 7"),
+        ("`ockam/actors/node.py:12`", "docs/wire.md: cites a line number: .py:12"),
+        ("ockam/actors/node.py#L3", "docs/wire.md: cites a line number: .py#L3"),
+        ("`ockam/actors/node.py`, line 7", "docs/wire.md: cites a line number: .py`, line 7"),
+        ("`ockam/actors/node.py::Node` (lines 7-9)", "docs/wire.md: cites a line number: .py::Node` (lines 7"),
     ],
 )
 def test_a_citation_that_does_not_hold_is_found(tmp_path: Path, text: str, problem: str) -> None:
-    plant(tmp_path, {"ockam/node.py": CODE, "docs/wire.md": f"See {text}.", "docs/log.md": LOG_PAGE})
+    plant(tmp_path, {"ockam/actors/node.py": CODE, "docs/wire.md": f"See {text}.", "docs/log.md": LOG_PAGE})
     assert doc_problems(tmp_path) == [problem]
 
 

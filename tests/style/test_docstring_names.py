@@ -234,11 +234,11 @@ def test_every_foreign_name_is_told_somewhere() -> None:
 
 
 TREE = {
-    "ockam/__init__.py": "from ockam.node import Node\n",
-    "ockam/node.py": "class Node:\n    limit = 1\n    def route(self, hops): self.sent = hops\n",
+    "ockam/__init__.py": "from ockam.actors.node import Node\n",
+    "ockam/actors/node.py": "class Node:\n    limit = 1\n    def route(self, hops): self.sent = hops\n",
     "ockam/wire/head.py": "HEAD = 'stream_pull'\n",
-    "storage/__init__.py": "",
-    "storage/sqlite/log.py": "import trio\nLIMIT_MAX = 3\ndef read(first): return trio, first\n",
+    "stream_storage/__init__.py": "",
+    "stream_storage/sqlite/log.py": "import trio\nLIMIT_MAX = 3\ndef read(first): return trio, first\n",
     "docs/wire.md": "",
 }
 
@@ -246,11 +246,21 @@ TREE = {
 @pytest.mark.parametrize(
     "span",
     [
-        *("Node", "Node.route", "Node.sent", "route()", "hops", "head", "wire.head", "ockam.node", "ockam.node.Node"),
+        *(
+            "Node",
+            "Node.route",
+            "Node.sent",
+            "route()",
+            "hops",
+            "head",
+            "wire.head",
+            "ockam.actors.node",
+            "ockam.actors.node.Node",
+        ),
         *(
             "ockam.Node",
-            "ockam/node.py",
-            "ockam/node.py::Node.route",
+            "ockam/actors/node.py",
+            "ockam/actors/node.py::Node.route",
             "node.py",
             "docs/wire.md",
             "stream_pull",
@@ -258,7 +268,7 @@ TREE = {
         ),
         *(
             "LIMIT_MAX",
-            "storage.sqlite.log.read",
+            "stream_storage.sqlite.log.read",
             "None",
             "int",
             "await",
@@ -278,8 +288,15 @@ def test_a_name_that_is_there_is_left_alone(tmp_path: Path, span: str) -> None:
 @pytest.mark.parametrize(
     "span",
     [
-        *("gone", "Gone", "read", "first", "Node.gone", "node.gone", "ockam.gone", "ockam.node.gone", "gone()"),
-        *("ockam/gone.py", "ockam/node.py::gone", "gone.py", "docs/gone.md", "LIMIT_MIN", "storage.sqlite.log.trio"),
+        *("gone", "Gone", "read", "first", "Node.gone", "node.gone", "ockam.gone", "ockam.actors.node.gone", "gone()"),
+        *(
+            "ockam/gone.py",
+            "ockam/actors/node.py::gone",
+            "gone.py",
+            "docs/gone.md",
+            "LIMIT_MIN",
+            "stream_storage.sqlite.log.trio",
+        ),
     ],
 )
 def test_a_name_that_is_gone_is_found(tmp_path: Path, span: str) -> None:

@@ -140,7 +140,7 @@ def test_every_listed_name_can_be_had(package: str) -> None:
         ("ockam", "Address", "trio"),
         ("index_service", "LeaseLimits", "index_service.worker"),
         ("stream_service", "StreamLimits", "stream_service.workers"),
-        ("stream_node", "Config", "stream_node.server"),
+        ("stream_node", "Config", "stream_node.node.server"),
     ],
 )
 def test_a_name_loads_its_own_module_only(package: str, name: str, unwanted: str) -> None:
@@ -170,23 +170,23 @@ class Silent: ...
 @pytest.mark.parametrize(
     ("init", "problems"),
     [
-        ('from ockam.node import LIMIT, Node, route\n__all__ = ["LIMIT", "Node", "route"]', []),
-        ('from ockam.node import FIRST, SECOND\n__all__ = ["FIRST", "SECOND"]', []),
-        ('from ockam import node\n__all__ = ["node"]', ["ockam.node has no docstring"]),
-        ("from ockam.node import Node", ["ockam lists no names: it has no __all__"]),
-        ("from ockam.node import Node\n__all__ = []", ["ockam.Node is handed on and not listed in __all__"]),
+        ('from ockam.actors.node import LIMIT, Node, route\n__all__ = ["LIMIT", "Node", "route"]', []),
+        ('from ockam.actors.node import FIRST, SECOND\n__all__ = ["FIRST", "SECOND"]', []),
+        ('from ockam.actors import node\n__all__ = ["node"]', ["ockam.actors.node has no docstring"]),
+        ("from ockam.actors.node import Node", ["ockam lists no names: it has no __all__"]),
+        ("from ockam.actors.node import Node\n__all__ = []", ["ockam.Node is handed on and not listed in __all__"]),
         ("import os\n__all__ = []", ["ockam.os is handed on and not listed in __all__"]),
         ('__all__ = ["Gone"]', ["ockam.Gone is listed and not there"]),
-        ('from ockam.node import Gone\n__all__ = ["Gone"]', ["ockam.Gone is listed and not there"]),
-        ('from ockam.node import Silent\n__all__ = ["Silent"]', ["ockam.Silent has no docstring"]),
-        ('from ockam.node import BARE\n__all__ = ["BARE"]', ["ockam.BARE has no docstring"]),
-        ('from ockam.node import Node\n__all__ = ["Node", "Node"]', ["ockam.Node is listed twice"]),
+        ('from ockam.actors.node import Gone\n__all__ = ["Gone"]', ["ockam.Gone is listed and not there"]),
+        ('from ockam.actors.node import Silent\n__all__ = ["Silent"]', ["ockam.Silent has no docstring"]),
+        ('from ockam.actors.node import BARE\n__all__ = ["BARE"]', ["ockam.BARE has no docstring"]),
+        ('from ockam.actors.node import Node\n__all__ = ["Node", "Node"]', ["ockam.Node is listed twice"]),
         (
-            'from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ockam.node import Node\n__all__ = ["Node"]',
+            'from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ockam.actors.node import Node\n__all__ = ["Node"]',
             [],
         ),
     ],
 )
 def test_a_name_that_is_handed_on_wrongly_is_found(tmp_path: Path, init: str, problems: list[str]) -> None:
-    root = plant(tmp_path, {"ockam/__init__.py": init, "ockam/node.py": NODE})
+    root = plant(tmp_path, {"ockam/__init__.py": init, "ockam/actors/node.py": NODE})
     assert export_problems(root, "ockam") == problems

@@ -112,7 +112,7 @@ def test_right_imports_and_imports_inside_functions_are_no_circle(tmp_path: Path
             "bare/__init__.py": "from bare.a import x",
             "bare/a.py": "import bare.b, storage.c",
             "bare/b.py": "def f():\n    import bare.a",
-            "storage/c.py": "import bare.a",
+            "stream_storage/c.py": "import bare.a",
         },
     )
     assert circle_problems(root, {}) == []

@@ -14,15 +14,15 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 # From the lowest line up. Packages on one line never import each other.
 LINES = (
     ("companion",),
-    ("bare", "tracing"),
-    ("ockam", "storage"),
-    ("access",),
-    ("secure_channel",),
+    ("bare", "ockam.tracing"),
+    ("ockam", "stream_storage"),
+    ("ockam.identity.rules",),
+    ("ockam.identity.channel",),
     ("stream_service", "index_service", "block_manager"),
     # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.
     # A cluster moves streams between nodes.
-    ("stream_client", "cluster"),
-    ("block_node", "cardinal_streams", "stream_mirror"),
+    ("stream_client", "stream_node.fleet.cluster"),
+    ("block_node", "cardinal_streams", "stream_node.fleet.mirror"),
     ("spark_export",),
     ("pyspark_stream_node",),
     ("stream_node",),
@@ -66,8 +66,9 @@ class Import(NamedTuple):
 
 def room_of(module: str) -> str:
     """What has a line of its own: a package, or a package within it."""
-    inner = ".".join(module.split(".")[:2])
-    return inner if inner in LEVEL else module.partition(".")[0]
+    while module not in LEVEL and "." in module:
+        module = module.rpartition(".")[0]
+    return module
 
 
 def imports(tree: ast.AST, in_function: bool = False) -> Iterator[Import]:
@@ -131,20 +132,20 @@ def purity_problems(root: Path) -> list[str]:
 
 WITH_DRIVERS = {
     "sqlite3": (
-        "storage/sqlite/",
+        "stream_storage/sqlite/",
         # The tables of other packages in a database in memory.
-        "storage/memory.py",
+        "stream_storage/memory.py",
         # These have databases of their own: commits of a block manager, the ledger of an exporter.
         *("block_manager/", "spark_export/"),
         # These work on the file of a node that does not run: repair, restore, and what doctor looks at.
-        *("stream_node/doctor.py", "stream_node/repair.py", "stream_node/restore.py"),
+        *("stream_node/care/doctor.py", "stream_node/care/repair.py", "stream_node/care/restore.py"),
     ),
-    "psycopg": ("storage/postgres/",),
+    "psycopg": ("stream_storage/postgres/",),
     "aiosqlite": ("spark_export/",),
     "asyncpg": ("spark_export/",),
 }
 """The drivers of databases, and who may import each. Everybody else reads and writes the node's database by
-`storage.contract.Session`."""
+`stream_storage.contract.Session`."""
 
 
 def driver_problems(root: Path) -> list[str]:
@@ -167,10 +168,10 @@ def test_only_storage_knows_the_driver_of_the_database() -> None:
 
 def test_a_driver_elsewhere_is_found(tmp_path: Path) -> None:
     text = "def f():\n    import sqlite3"
-    root = plant(tmp_path, {"ockam/__init__.py": "", "ockam/x.py": text, "storage/__init__.py": text})
+    root = plant(tmp_path, {"ockam/__init__.py": "", "ockam/x.py": text, "stream_storage/__init__.py": text})
     first, second = driver_problems(root)
     assert first.startswith("ockam/x.py: imports sqlite3 (at 2)")
-    assert second.startswith("storage/__init__.py: imports sqlite3 (at 2)")
+    assert second.startswith("stream_storage/__init__.py: imports sqlite3 (at 2)")
 
 
 def test_machines_are_pure() -> None:
@@ -184,10 +185,10 @@ def test_every_package_that_is_there_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "problem"),
     [
-        ("bare/x.py", "import ockam.node", "upward"),
+        ("bare/x.py", "import ockam.actors.node", "upward"),
         ("ockam/x.py", "from stream_service.protocol import Push", "upward"),
-        ("storage/x.py", "def f():\n    import stream_node", "upward"),
-        ("storage/x.py", "from importlib import import_module\nimport_module('stream_node.cli')", "upward"),
+        ("stream_storage/x.py", "def f():\n    import stream_node", "upward"),
+        ("stream_storage/x.py", "from importlib import import_module\nimport_module('stream_node.cli')", "upward"),
         ("spark_export/x.py", "__import__('stream_node')", "upward"),
         ("ockam/x.py", "import bare, storage", "on the same line"),
         ("index_service/a/b.py", "from stream_service import protocol", "on the same line"),
@@ -195,7 +196,7 @@ def test_every_package_that_is_there_is_looked_at() -> None:
         ("stream_service/a/b.py", "from stream_client import connect", "upward"),
         ("stream_service/client.py", "import block_node", "upward"),
         ("block_node/x.py", "if True:\n    import cardinal_streams", "on the same line"),
-        ("stream_node/x.py", "import spark_export.source", "allowed inside a function only"),
+        ("stream_node/x.py", "import spark_export.source.source", "allowed inside a function only"),
         ("stream_node/x.py", "class A:\n    import spark_export", "allowed inside a function only"),
         ("bare/x.py", "from tests.support import peer", "not part of what is installed"),
         ("newcomer/x.py", "import trio", "newcomer/ has no line in test_layers.py"),
@@ -222,6 +223,6 @@ def test_right_imports_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["import time", "from trio import sleep", "def f():\n    import sqlite3"])
 def test_a_machine_that_is_not_pure_is_found(tmp_path: Path, text: str) -> None:
-    root = plant(tmp_path, {"ockam/frame_machine.py": text, "ockam/tcp.py": text, "ockam/__init__.py": ""})
+    root = plant(tmp_path, {"ockam/frame_machine.py": text, "ockam/transport/tcp.py": text, "ockam/__init__.py": ""})
     (found,) = purity_problems(root)
     assert found.startswith("ockam/frame_machine.py")

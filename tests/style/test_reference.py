@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_node.config import ENVIRONMENT_PREFIX, Config
+from stream_node.node.config import ENVIRONMENT_PREFIX, Config
 from tests.style.tree import ROOT, plant
 from tools import reference
 

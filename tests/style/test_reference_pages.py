@@ -13,7 +13,7 @@ import bare
 from bare.model import BareType, EnumType, NamedType, parts
 from bare.resolve import resolve
 from stream_node.cli.app import build
-from stream_node.config import Config
+from stream_node.node.config import Config
 from tests.style.tree import ROOT, package_files, plant
 from tools import reference_errors, reference_protocols, reference_site
 from tools.reference_protocols import MODULES, Defined, all_protocols

@@ -8,10 +8,10 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from storage.contract import Append
-from storage.sqlite.backup import Manifest, back_up
-from storage.sqlite.database import FILE_NAME, Database
-from stream_node.restore import Present, restore
+from stream_node.care.restore import Present, restore
+from stream_storage.contract import Append
+from stream_storage.sqlite.backup import Manifest, back_up
+from stream_storage.sqlite.database import FILE_NAME, Database
 from tests.support.data_dir import open_session
 
 NOW_US = 1_800_000_000_000_000

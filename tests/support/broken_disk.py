@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 SOON = {"STREAM_NODE_ERROR_DELAY_S": "0.05"}
 SOURCE = r"""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.contract import Session
+from stream_storage.contract import Session
 from tests.support.databases import open_database
 
 

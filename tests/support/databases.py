@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
-from storage.contract import Session
-from storage.engine import Engine
-from storage.sqlite.database import Database
-from storage.statement import Rows, compiled
+from stream_storage.contract import Session
+from stream_storage.engine import Engine
+from stream_storage.sqlite.database import Database
+from stream_storage.statement import Rows, compiled
 
 if TYPE_CHECKING:
     from tests.support.postgres import PostgresServer

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import pytest
 import trio
 
-from ockam.address import Route, local
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
-from ockam.wire_head import HEAD
+from ockam.actors.address import Route, local
+from ockam.actors.message import HERE, Message
+from ockam.transport.frames import FrameReader, FrameWriter
+from ockam.transport.wire_head import HEAD
 
 Answers: TypeAlias = Iterable[tuple[Route, bytes]]
 """Return route and payload of each answer to one message."""

@@ -23,8 +23,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from storage import failpoint
 from stream_node.cli import app
+from stream_storage import failpoint
 from tests.support.command import COMMAND
 from tests.support.prefork import ROOT, import_packages, program
 

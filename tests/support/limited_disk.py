@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage.sqlite import database as database_module
-from storage.sqlite.database import Database
-from storage.sqlite.session import SqliteSession
+from stream_storage.sqlite import database as database_module
+from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.session import SqliteSession
 
 ROOMY_PAGES = 1_000_000
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from storage.sqlite.database import FILE_NAME
 from stream_service.protocol import PUSH, PushRequest, Status
+from stream_storage.sqlite.database import FILE_NAME
 from tests.support.stream_peer import StreamPeer, stream_peer
 
 PATIENCE_S = 60.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from ockam.address import Route, local
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
-from ockam.wire import Wire
+from ockam.actors.address import Route, local
+from ockam.actors.message import HERE, Message
+from ockam.transport.frames import FrameReader, FrameWriter
+from ockam.transport.wire import Wire
 
 
 class Peer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage.postgres.database import PostgresDatabase
-from storage.postgres.session import PostgresSession
+from stream_storage.postgres.database import PostgresDatabase
+from stream_storage.postgres.session import PostgresSession
 
 
 class MortalDatabase(PostgresDatabase):

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import trio
 
-from ockam.address import Address, Route, local
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
-from ockam.wire import Wire
+from ockam.actors.address import Address, Route, local
+from ockam.actors.message import HERE, Message
+from ockam.transport.frames import FrameReader, FrameWriter
+from ockam.transport.wire import Wire
 
 SERVICE, INDEX_SERVICE = local("stream"), local("stream_index")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ockam.address import Route
+from ockam.actors.address import Route
 from ockam.protocol import ERROR, Protocol
 from stream_service.extensions import (
     INFO,

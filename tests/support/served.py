@@ -9,12 +9,12 @@ from typing import Any
 
 import trio
 
-from ockam.address import split_host_port
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from stream_node.config import Config
-from stream_node.server import Server
-from stream_node.statistics import ServerStatistics
+from ockam.actors.address import split_host_port
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from stream_node.node.config import Config
+from stream_node.node.server import Server
+from stream_node.node.statistics import ServerStatistics
 from tests.support.databases import database_settings
 from tests.support.stream_peer import StreamPeer
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from ockam.address import local, split_host_port
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
+from ockam.actors.address import local, split_host_port
+from ockam.actors.message import HERE, Message
 from ockam.protocol import error_payload
-from ockam.wire_head import HEAD
+from ockam.transport.frames import FrameReader, FrameWriter
+from ockam.transport.wire_head import HEAD
 
 
 @contextmanager

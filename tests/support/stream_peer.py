@@ -16,11 +16,11 @@ from index_service.protocol import (
     SaveIndex,
     SavePartitionIndex,
 )
-from ockam.address import Route, local, split_host_port
-from ockam.message import Message
+from ockam.actors.address import Route, local, split_host_port
+from ockam.actors.message import Message
 from ockam.protocol import ERROR, Protocol
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
 from stream_service.protocol import (
     CREATE,
     CREATE_PARTITIONED,

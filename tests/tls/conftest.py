@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.config import ENVIRONMENT_PREFIX
-from stream_node.process import NodeProcess
+from stream_node.node.config import ENVIRONMENT_PREFIX
+from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.tls.keys import Keys, settings
 

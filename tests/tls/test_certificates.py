@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from stream_client import Tls, connect
-from tests.cli.cert_schemas import AuthorityMade, CertificateShown, ClientMade, ServerMade
 from tests.cli.command import CommandLine
+from tests.cli.promised.cert_schemas import AuthorityMade, CertificateShown, ClientMade, ServerMade
 from tests.support.certificates import fingerprint
 from tests.support.served import served
 

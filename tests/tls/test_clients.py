@@ -18,8 +18,8 @@ import trio
 
 import block_node.client
 import block_node.client.blocking
-from ockam.connection_machine import BACKLOG_BYTES_SOFT
-from ockam.tls import Tls
+from ockam.identity.tls import Tls
+from ockam.transport.connection_machine import BACKLOG_BYTES_SOFT
 from stream_client import (
     InvalidArgument,
     NodeUnreachable,

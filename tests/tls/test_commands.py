@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.process import NodeProcess
-from tests.cli.cardinal_schemas import CardinalConsumed, CardinalProduced
+from stream_node.node.process import NodeProcess
+from tests.cli.chains.test_cardinal import batch
 from tests.cli.command import CommandLine
-from tests.cli.test_cardinal import batch
+from tests.cli.promised.cardinal_schemas import CardinalConsumed, CardinalProduced
 from tests.tls.keys import Keys
 
 COMMANDS = [

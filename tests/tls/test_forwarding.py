@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 import block_node.client
-from access.rights import ALL_RIGHTS, Right
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.client import OutgoingBlock
-from ockam.address import local, tcp
-from ockam.message import Message
-from ockam.tls import OutgoingTls, Tls
-from ockam.wire_head import HEAD
-from ockam.worker import Worker
+from ockam.actors.address import local, tcp
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import ALL_RIGHTS, Right
+from ockam.identity.tls import OutgoingTls, Tls
+from ockam.transport.wire_head import HEAD
 from stream_client import RouteLost, connect
-from tests.access.guarded_node import guarded, may
 from tests.block_node.backfill.served_blocks import QUICK, chain
+from tests.ockam.identity.rules.guarded_node import guarded, may
 from tests.ockam.tcp_server import serve
 from tests.support.served import Served, served, wait_until
 from tests.tls.keys import Keys, settings

@@ -16,14 +16,14 @@ import pytest
 import structlog.testing
 import trio
 
-from ockam.address import local
-from ockam.identity import ANONYMOUS, Identity
-from ockam.message import Message
-from ockam.tls import ServerTls
-from ockam.tls_listener import TlsListener
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
-from ockam.worker import Worker
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.identity.tls import ServerTls
+from ockam.identity.tls_listener import TlsListener
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from tests.ockam.tcp_server import Server, serve
 from tests.support.certificates import fingerprint
 from tests.support.peer import Peer

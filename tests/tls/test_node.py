@@ -16,10 +16,10 @@ import pytest
 import structlog.testing
 import trio
 
-from ockam.wire_head import HEAD
-from stream_node.config import ConfigError
-from stream_node.config_sources import load_config
-from stream_node.process import NodeProcess
+from ockam.transport.wire_head import HEAD
+from stream_node.node.config import ConfigError
+from stream_node.node.config_sources import load_config
+from stream_node.node.process import NodeProcess
 from tests.support.certificates import fingerprint
 from tests.support.served import Served, served, wait_until
 from tests.support.stream_peer import StreamPeer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.node.config import ENVIRONMENT_PREFIX
 from tests.cli.command import CommandLine
 
 

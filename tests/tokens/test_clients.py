@@ -18,7 +18,7 @@ import trio
 
 import block_node.client
 import block_node.client.blocking
-from ockam.token import TokenError
+from ockam.identity.token import TokenError
 from stream_client import (
     AccessDenied,
     AuthenticationFailed,
@@ -30,7 +30,7 @@ from stream_client import (
     blocking,
     connect,
 )
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.support.served import wait_until
 from tests.support.strangers import answering, http_server, silent
 from tests.tokens.token_node import UNKNOWN, first_token, node_has, own_address, token_node

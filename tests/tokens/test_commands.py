@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from access import load_rules
-from ockam.token import TOKEN
-from stream_node.process import NodeProcess
+from ockam.identity.rules.rule_file import load_rules
+from ockam.identity.token import TOKEN
+from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.token_schemas import TokenCreated, TokenRevoked, TokensListed
+from tests.cli.promised.token_schemas import TokenCreated, TokenRevoked, TokensListed
 from tests.tokens.token_node import UNKNOWN
 
 COMMANDS = [

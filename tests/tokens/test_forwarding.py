@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from ockam.address import tcp
+from ockam.actors.address import tcp
 from stream_client import AccessDenied, connect
 from tests.support.served import served, wait_until
 from tests.tokens.plain_peer import PlainPeer, authentication, create, protocol_of

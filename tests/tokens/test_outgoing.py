@@ -13,11 +13,11 @@ import structlog.testing
 
 import block_node.client
 from block_node.client import OutgoingBlock
-from ockam.address import tcp
-from ockam.tls import Tls
+from ockam.actors.address import tcp
+from ockam.identity.tls import Tls
 from stream_client import AccessDenied, connect
-from stream_node.config import ConfigError
-from stream_node.config_sources import load_config
+from stream_node.node.config import ConfigError
+from stream_node.node.config_sources import load_config
 from tests.block_node.backfill.served_blocks import QUICK, chain
 from tests.support.certificates import Authority
 from tests.support.served import Served, served, wait_until

@@ -16,15 +16,25 @@ import msgspec
 import pytest
 import trio
 
-from access import TokenFileError, TokenRecord, Tokens, create_token, load_tokens, revoke_token
-from access.tokens import REVOKED_KEPT_S
-from ockam.authentication import Status
-from ockam.token import TOKEN, Token, new_token
+from ockam.identity.authentication import Status
+from ockam.identity.rules.tokens import (
+    REVOKED_KEPT_S,
+    TokenFileError,
+    TokenRecord,
+    Tokens,
+    create_token,
+    load_tokens,
+    revoke_token,
+)
+from ockam.identity.token import TOKEN, Token, new_token
 from stream_client import AccessDenied, AuthenticationFailed, connect
 from tests.tokens.token_node import first_token, token_node
 
 NOW_S = 1_700_000_000
-CREATE = "import sys; from pathlib import Path; from access import create_token; create_token(Path(sys.argv[1]), {}, 1)"
+CREATE = (
+    "import sys; from pathlib import Path; from ockam.identity.rules import tokens; "
+    "tokens.create_token(Path(sys.argv[1]), {}, 1)"
+)
 
 
 def test_the_file_has_the_hash_and_not_the_token(tmp_path: Path) -> None:
@@ -173,15 +183,15 @@ KILLS = {
 DYING = """
 import os, signal, sys
 from pathlib import Path
-import access.tokens, storage.durable_files as files
+import ockam.identity.rules.tokens, stream_storage.durable_files as files
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 
 # The folder is there, and its own syncs are not meant.
-access.tokens.make_folder = lambda folder, **options: []
+ockam.identity.rules.tokens.make_folder = lambda folder, **options: []
 {kill}
-access.tokens.create_token(Path(sys.argv[1]), "new", 1)
+ockam.identity.rules.tokens.create_token(Path(sys.argv[1]), "new", 1)
 """
 
 

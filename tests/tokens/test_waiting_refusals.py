@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from ockam.partial_frames import PartialFrames
+from ockam.transport.partial_frames import PartialFrames
 from tests.support.served import wait_until
 from tests.tokens.plain_peer import PlainPeer, authentication, cbor_bytes, cbor_head, cbor_route, create
 from tests.tokens.token_node import UNKNOWN, TokenNode, first_token, token_node
@@ -26,7 +26,7 @@ LARGE = 1 << 20
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream_node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
+    monkeypatch.setattr("stream_node.node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
 
 
 def refused_lines(node: TokenNode) -> int:

@@ -17,11 +17,11 @@ import pytest
 import trio
 import trio.testing
 
-from ockam.address import local
-from ockam.authentication import NODE_AUTHENTICATE, Status, Verdict
-from ockam.authenticator import Authenticator
-from ockam.identity import ANONYMOUS
-from ockam.message import Message
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.identity.authentication import NODE_AUTHENTICATE, Status, Verdict
+from ockam.identity.authenticator import Authenticator
+from ockam.identity.identity import ANONYMOUS
 from tests.support.certificates import Authority
 from tests.support.served import wait_until
 from tests.tls.keys import HOSTS
@@ -200,7 +200,7 @@ async def test_a_flood_of_wrong_tokens_is_bounded(tmp_path: Path, monkeypatch: p
     """While 16 refusals to one host wait for their answer, further ones are closed without an answer and without a line
     in the audit log. A right token from the same host is accepted meanwhile."""
     token = first_token(tmp_path)
-    monkeypatch.setattr("stream_node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
+    monkeypatch.setattr("stream_node.node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
     async with token_node(tmp_path, error_delay_s=1_000.0) as node:
 
         def flood() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import trio
 
-from access import create_token, load_tokens, revoke_token
-from access.rights import ALL_RIGHTS
-from access.rules import Rule
-from stream_node.config import Config
-from stream_node.server import Server
-from tests.access.guarded_node import Guarded, write_rules
+from ockam.identity.rules.rights import ALL_RIGHTS
+from ockam.identity.rules.rules import Rule
+from ockam.identity.rules.tokens import create_token, load_tokens, revoke_token
+from stream_node.node.config import Config
+from stream_node.node.server import Server
+from tests.ockam.identity.rules.guarded_node import Guarded, write_rules
 from tests.support.served import Served, wait_until
 
 QUICK = {"error_delay_s": 0.01}

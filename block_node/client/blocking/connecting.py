@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from block_node.client.blocking.client import BlockClient
 from block_node.client.settings import ANSWER_S_MAX
-from ockam.address import Route
+from ockam.actors.address import Route
 from stream_client.blocking.connecting import connect as connect_stream_client
 from stream_client.secure import SecureChannel
 from stream_client.shell.backoff import Reconnect
 
 if TYPE_CHECKING:
-    from ockam.tls import Tls
-    from ockam.token import Token
+    from ockam.identity.tls import Tls
+    from ockam.identity.token import Token
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
-from spark_export.exporter.layout import LEDGER
-from spark_export.exporter.parquet_table import run_folder
+from spark_export.exporter.tables.layout import LEDGER
+from spark_export.exporter.tables.parquet_table import run_folder
 
 
 def read_export_id(export: Path) -> str | None:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.exporter.errors import ExportError, TableDamaged
-from spark_export.exporter.hive_names import NO_NAME
-from spark_export.exporter.rewrite import REPAIR
+from spark_export.exporter.tables.hive_names import NO_NAME
+from spark_export.exporter.tables.rewrite import REPAIR
 from spark_export.pipeline.tables.export_identity import read_checksums
 from spark_export.pipeline.tables.intervals import Intervals, Source, Span, spans_of
 

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from block_node.client import BlockNotCompared, BlockRefused, OutgoingBlock, connect
-from storage.sqlite.verify import verify
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
+from stream_storage.sqlite.verify import verify
 from tests.block_node.backfill.served_blocks import (
     QUICK,
     backfill_status,

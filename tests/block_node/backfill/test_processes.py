@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from block_node.blocks.generator import GeneratedBlock
-from storage.sqlite.verify import verify
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
+from stream_storage.sqlite.verify import verify
 from tests.block_node.backfill.served_blocks import backfill_status, chain, publish, ranges, remove_blocks
 from tests.block_node.client.chains import fetch
 from tests.support.data_dir import open_session

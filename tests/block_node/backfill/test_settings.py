@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from block_node.backfill.settings import BackfillSettings, BackfillSettingsError, SourceSetting
-from stream_node.block_services import check_settings
-from stream_node.config import Config, ConfigError
-from stream_node.config_sources import load_config
+from stream_node.node.block_services import check_settings
+from stream_node.node.config import Config, ConfigError
+from stream_node.node.config_sources import load_config
 
 SPECIFIED = {
     "firstBlockAvailable": ("first_block_available", 0, 7),

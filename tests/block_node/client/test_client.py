@@ -169,8 +169,8 @@ async def test_a_live_subscriber_that_found_the_node_empty_gets_all_that_came_si
 
 @asynccontextmanager
 async def served_at(path: Path, listen: str) -> AsyncIterator[None]:
-    from stream_node.config import Config
-    from stream_node.server import Server
+    from stream_node.node.config import Config
+    from stream_node.node.server import Server
 
     server = Server(Config(data_dir=str(path), listen=listen, log_level="error"))
     async with trio.open_nursery() as nursery:
@@ -377,7 +377,7 @@ async def test_an_early_subscriber_sees_items_before_the_block_is_verified(tmp_p
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_same_client_under_either_event_loop(tmp_path: Path, backend: str) -> None:
     """The server is a child process, so that the client has an event loop of its own kind."""
-    from stream_node.process import NodeProcess
+    from stream_node.node.process import NodeProcess
 
     async def main(address: str) -> list[int]:
         async with connect(address) as client:

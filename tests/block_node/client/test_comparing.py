@@ -29,11 +29,11 @@ from block_node.client import (
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, EndStream, OpenSession, SessionOpened
 from block_node.publish import service, session
 from block_node.read.access import AccessService
-from ockam.message import Message
+from ockam.actors.message import Message
 from ockam.protocol import Protocol
 from stream_client import Reconnect
 from stream_client import connect as connect_streams
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.block_node.client.chains import chain, keys, outgoing
 from tests.support.served import Served, served, wait_until
 

@@ -15,7 +15,7 @@ import pytest
 from block_node.blocks.generator import GeneratedBlock
 from block_node.client import BlockPublisher, PublishGaveUp, PublishSettings, connect
 from stream_client import Reconnect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.block_node.client.chains import chain, fetch, outgoing
 from tests.support.broken_disk import LOG, BrokenDisk, broken_disk
 

@@ -20,8 +20,8 @@ from block_node.publish.limits import PublishLimits
 from block_node.read.subscription_plan import SubscribeLimits
 from stream_client import Reconnect
 from stream_client import connect as connect_streams
-from stream_node.config import Config, ConfigError
-from stream_node.config_sources import load_config
+from stream_node.node.config import Config, ConfigError
+from stream_node.node.config_sources import load_config
 from tests.block_node.client.chains import chain, outgoing
 from tests.support.blocks import real_blocks, real_roots
 from tests.support.served import PATIENCE_S, served, wait_until

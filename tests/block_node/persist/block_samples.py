@@ -10,11 +10,11 @@ from pathlib import Path
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
 from block_node.persist.collector import BlockCollector, prefix_of
 from block_node.persist.schema import BlockPlace
-from storage.contract import Session
-from storage.engine import Engine
-from storage.sqlite.database import Database
-from storage.sqlite.verify import verify
-from tests.storage.storage_samples import reading, writing
+from stream_storage.contract import Session
+from stream_storage.engine import Engine
+from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.verify import verify
+from tests.stream_storage.storage_samples import reading, writing
 from tests.support.databases import open_database
 
 EVERYTHING = 1 << 40

@@ -30,12 +30,12 @@ from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock
 from block_node.persist.plugin import Persistence
 from block_node.persist.retention import BlockRetention
 from block_node.persist.store import BlockStore
-from ockam.address import local
-from ockam.node import Node
-from storage.contract import Operation, Session
-from storage.errors import ConnectionLost, DiskFull
-from storage.runner import Runner
-from storage.thread_runner import ThreadRunner
+from ockam.actors.address import local
+from ockam.actors.node import Node
+from stream_storage.contract import Operation, Session
+from stream_storage.errors import ConnectionLost, DiskFull
+from stream_storage.runner import Runner
+from stream_storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import check_database, items_of, root_of
 from tests.support.databases import execute_text, open_database
 from tests.support.served import wait_until

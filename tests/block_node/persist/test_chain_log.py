@@ -15,11 +15,11 @@ from block_node.persist.chain_log import ChainLog, NewBlock, stream_name
 from block_node.persist.errors import BlockConflict, PredecessorMissing, StagedPartMissing
 from block_node.persist.mark import PART_BYTES_MAX, find_mark, key_of
 from block_node.persist.ranges import BlockRanges
-from storage.contract import Append
-from storage.engine import Engine
-from storage.errors import DatabaseCorrupt
-from storage.sqlite.database import Database
-from storage.sqlite.verify import verify
+from stream_storage.contract import Append
+from stream_storage.engine import Engine
+from stream_storage.errors import DatabaseCorrupt
+from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.verify import verify
 from tests.block_node.persist.block_samples import (
     block_of,
     check_database,
@@ -29,7 +29,7 @@ from tests.block_node.persist.block_samples import (
     root_of,
     serialized,
 )
-from tests.storage.storage_samples import reading, writing
+from tests.stream_storage.storage_samples import reading, writing
 from tests.support.databases import execute_text, open_database
 
 pytestmark = pytest.mark.usefixtures("each_database")

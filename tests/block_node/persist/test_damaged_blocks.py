@@ -18,9 +18,9 @@ from block_node.persist.operations import ReadBlocks
 from block_node.persist.scan import BlockScan
 from block_node.protocol_reading import GetStatus, SubscribeStatus
 from block_node.read.subscription_plan import SubscribeLimits
-from ockam.address import local
-from storage.contract import Operation
-from storage.errors import DatabaseCorrupt
+from ockam.actors.address import local
+from stream_storage.contract import Operation
+from stream_storage.errors import DatabaseCorrupt
 from tests.block_node.persist.block_samples import block_of, check_database, items_of, root_of, serialized
 from tests.block_node.persist.block_world import World, world
 from tests.block_node.read.conftest import Clock

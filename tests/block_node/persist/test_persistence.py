@@ -22,8 +22,8 @@ from block_node.events import (
 from block_node.persist import plugin as persistence
 from block_node.persist.operations import StageParts, StoreBlock
 from block_node.persist.retention import BlockRetention
-from ockam.address import local
-from storage.contract import Operation
+from ockam.actors.address import local
+from stream_storage.contract import Operation
 from tests.block_node.persist.block_samples import items_of, serialized
 from tests.block_node.persist.block_world import world
 from tests.support.databases import execute_text, open_database

@@ -17,12 +17,12 @@ from block_node.persist.errors import PredecessorMissing
 from block_node.persist.operations import ReadChain
 from block_node.persist.retention import BlockRetention
 from block_node.persist.store import BlockStore
-from storage.commit import apply_read
-from storage.errors import CommitUnsettled, StorageError
-from storage.postgres.database import PostgresDatabase
-from storage.thread_runner import ThreadRunner
+from stream_storage.commit import apply_read
+from stream_storage.errors import CommitUnsettled, StorageError
+from stream_storage.postgres.database import PostgresDatabase
+from stream_storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import block_of
-from tests.storage.postgres.failover import Pair
+from tests.stream_storage.postgres.failover import Pair
 from tests.support.served import wait_until
 
 

@@ -38,15 +38,15 @@ from block_node.protocol import (
 )
 from block_node.publish.limits import PublishLimits
 from block_node.publish.service import PublishService
-from ockam.address import Address, local
-from ockam.message import Message
-from ockam.node import Node
-from ockam.worker import Worker
-from storage.commit import fail_all
-from storage.contract import Operation
-from storage.errors import DiskFull
-from storage.inline_runner import InlineRunner
-from storage.sqlite.database import Database
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from stream_storage.commit import fail_all
+from stream_storage.contract import Operation
+from stream_storage.errors import DiskFull
+from stream_storage.inline_runner import InlineRunner
+from stream_storage.sqlite.database import Database
 
 A = TypeVar("A")
 PATIENCE_S = 10.0

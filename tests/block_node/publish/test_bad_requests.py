@@ -29,8 +29,8 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.limits import PublishLimits
-from ockam.address import local
-from ockam.message import Message
+from ockam.actors.address import local
+from ockam.actors.message import Message
 from ockam.protocol import ERROR
 from tests.block_node.publish.samples import VERIFIER, Bench, Publisher, bench, chain_of, spoilt
 

@@ -24,8 +24,8 @@ from block_node.events import (
     Notification,
 )
 from block_node.facility import Facility, Plugin
-from ockam.address import local
-from ockam.node import Node
+from ockam.actors.address import local
+from ockam.actors.node import Node
 
 
 class Noting(Plugin):

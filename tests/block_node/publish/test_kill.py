@@ -16,10 +16,10 @@ from block_node.blocks.generator import BlockShape, GeneratedBlock
 from block_node.blocks.items import join_block
 from block_node.client import OutgoingBlock, PublishSettings, connect
 from block_node.client.publisher import BlockPublisher
-from storage.sqlite.database import Database
-from storage.sqlite.verify import verify
 from stream_client import Reconnect
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
+from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.verify import verify
 from tests.block_node.publish.samples import chain_of
 from tests.support.served import PATIENCE_S, wait_until
 

@@ -26,7 +26,7 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.limits import PublishLimits
-from ockam.address import local
+from ockam.actors.address import local
 from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of, header_of
 
 BLOCKS = chain_of(4)

@@ -29,10 +29,10 @@ from block_node.protocol import (
     SkipBlock,
 )
 from block_node.publish.statistics import PublishStatistics
-from ockam.address import Route, local
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.actors.address import Route, local
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
 from tests.block_node.publish.samples import chain_of
 from tests.support.blocks import real_blocks
 from tests.support.peer import Peer

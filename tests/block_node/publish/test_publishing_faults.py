@@ -30,7 +30,7 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.publish_machine import PublishMachine
-from ockam.message import Message
+from ockam.actors.message import Message
 from tests.block_node.publish.samples import Publisher, bench, chain_of, spoilt
 
 

@@ -21,8 +21,8 @@ from block_node.protocol import (
     SkipBlock,
 )
 from block_node.publish.durable_roots import NAMED_MAX, DurableRoots, named
-from ockam.address import local
-from ockam.wire_legacy import LEGACY
+from ockam.actors.address import local
+from ockam.transport.wire_legacy import LEGACY
 from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of
 
 

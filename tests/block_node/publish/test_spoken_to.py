@@ -13,10 +13,10 @@ import trio
 
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession
 from block_node.publish.session import PublishSession
-from ockam.address import Address, local
-from ockam.connection import Connection
-from ockam.node import Node
-from ockam.worker import WorkerFactory
+from ockam.actors.address import Address, local
+from ockam.actors.node import Node
+from ockam.actors.worker import WorkerFactory
+from ockam.transport.connection import Connection
 from stream_client import connect as connect_streams
 from tests.block_node.publish.samples import chain_of
 from tests.support.served import PATIENCE_S, served

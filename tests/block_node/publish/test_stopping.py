@@ -32,8 +32,8 @@ from block_node.protocol_reading import (
 from stream_client import StreamClient
 from stream_client import connect as connect_streams
 from stream_client.conversation import Conversation
-from stream_node.config import Config
-from stream_node.server import Server
+from stream_node.node.config import Config
+from stream_node.node.server import Server
 from tests.block_node.publish.samples import chain_of
 from tests.support.served import PATIENCE_S
 

@@ -14,9 +14,9 @@ import trio.testing
 from block_node.persist.chain_log import NewBlock
 from block_node.persist.collector import BlockCollector
 from block_node.persist.store import BlockStore
-from storage.contract import Operation
-from storage.errors import StorageError
-from storage.sqlite.database import Database
+from stream_storage.contract import Operation
+from stream_storage.errors import StorageError
+from stream_storage.sqlite.database import Database
 from tests.block_node.publish.samples import Disk
 
 

@@ -19,10 +19,10 @@ from block_node.events import BackfilledBlockNotification
 from block_node.persist import schema as sql
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import Acknowledgement, StreamEnded
-from storage.sqlite.database import Database
-from storage.sqlite.rows import connection_of
+from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.rows import connection_of
 from tests.block_node.publish.samples import Bench, bench, chain_of
-from tests.storage.storage_samples import reading, writing
+from tests.stream_storage.storage_samples import reading, writing
 
 PLAIN = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE | Level.CHAIN)
 LOG = ChainLog("blocks")

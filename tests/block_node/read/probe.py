@@ -23,10 +23,10 @@ from block_node.protocol_reading import (
 )
 from block_node.read.subscribe import SubscribeService
 from block_node.read.subscription_plan import SubscribeLimits
-from ockam.address import Address, local
-from ockam.message import Message, Origin
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message, Origin
+from ockam.actors.worker import Worker
 from ockam.protocol import ERROR
-from ockam.worker import Worker
 from tests.block_node.persist.block_samples import items_of, root_of
 from tests.block_node.persist.block_world import World
 from tests.support.served import wait_until

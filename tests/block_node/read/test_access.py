@@ -13,10 +13,10 @@ from block_node.persist.retention import BlockRetention
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
 from block_node.read import access
 from block_node.read.access import AccessService
-from ockam.address import local
-from ockam.message import Message, Origin
+from ockam.actors.address import local
+from ockam.actors.message import Message, Origin
+from ockam.actors.worker import Worker
 from ockam.protocol import ERROR
-from ockam.worker import Worker
 from tests.block_node.persist.block_samples import items_of, root_of, serialized
 from tests.block_node.persist.block_world import World, world
 from tests.support.served import wait_until

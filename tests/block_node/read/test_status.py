@@ -12,10 +12,10 @@ import pytest
 from block_node.persist.retention import BlockRetention
 from block_node.protocol_reading import STATUS, BlockRange, PluginVersion, StatusRequest, StatusResponse
 from block_node.read.status import StatusService
-from ockam.address import local
-from ockam.message import Message, Origin
+from ockam.actors.address import local
+from ockam.actors.message import Message, Origin
+from ockam.actors.worker import Worker
 from ockam.protocol import ERROR
-from ockam.worker import Worker
 from tests.block_node.persist.block_world import World, world
 from tests.support.served import wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from block_node.protocol import Piece
 from block_node.protocol_reading import SubscribedItems, SubscribeStatus
 from block_node.read.subscription import CHUNK_BYTES
-from ockam.message import Origin
+from ockam.actors.message import Origin
 from tests.block_node.persist.block_samples import items_of
 from tests.block_node.read.conftest import Open
 from tests.block_node.read.probe import check_blocks, persist

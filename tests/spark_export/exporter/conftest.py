@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 if TYPE_CHECKING:
     from tests.spark_export.exporter.export_world import World

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from spark_export.exporter.task import PROGRESS_SUFFIX
+from spark_export.exporter.runs.task import PROGRESS_SUFFIX
 from tests.spark_export.exporter.export_world import World
 
 HELD_BYTES = 6_000_000

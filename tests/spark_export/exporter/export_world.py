@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow.dataset as dataset
 
-from spark_export.exporter.compact import Compaction
-from spark_export.exporter.engine import Engine
-from spark_export.exporter.job import INLINE, ExportSettings, open_compactor, open_exporter, open_for_reading
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import Exporter, Outcome, Progress
+from spark_export.exporter.runs.engine import Engine
+from spark_export.exporter.runs.job import INLINE, ExportSettings, open_compactor, open_exporter, open_for_reading
+from spark_export.exporter.runs.run import Exporter, Outcome, Progress
+from spark_export.exporter.tables.compact import Compaction
 from spark_export.exporter.verify import Verdict, verify
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 
 class World:

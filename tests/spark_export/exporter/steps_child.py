@@ -11,9 +11,9 @@ import os
 import sys
 from pathlib import Path
 
-from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.step import Step
+from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
+from spark_export.exporter.runs.step import Step
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

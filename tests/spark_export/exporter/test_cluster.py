@@ -20,7 +20,7 @@ from bench.export import STREAM, fill
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.java import JavaMissing, find_java_home
 from stream_client import blocking
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, SITES
-from tests.cli.export_schemas import Compacted, Exported, ExportVerified, RunRow
+from tests.cli.promised.export_schemas import Compacted, Exported, ExportVerified, RunRow
 from tests.spark_export.exporter.export_world import World
 
 COMPACTION_SITES = {"compact_planned", "compact_written", "between_turn_and_ledger"}

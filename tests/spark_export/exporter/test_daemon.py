@@ -20,13 +20,13 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.exporter.compact import Compaction
-from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
 from spark_export.exporter.model import LeftOut
-from spark_export.exporter.run import Outcome
-from spark_export.exporter.step import Step
-from stream_node.process import NodeProcess
+from spark_export.exporter.runs.job import ExportSettings
+from spark_export.exporter.runs.run import Outcome
+from spark_export.exporter.runs.step import Step
+from spark_export.exporter.tables.compact import Compaction
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 
 PATIENCE_S = 60.0

@@ -18,8 +18,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow.dataset as dataset
 import pyarrow.parquet as pq
 
-from spark_export.exporter import write_files
-from spark_export.exporter.write_files import ERA, FILE_SCHEMA
+from spark_export.exporter.tables import write_files
+from spark_export.exporter.tables.write_files import ERA, FILE_SCHEMA
 from tests.spark_export.exporter.export_world import World
 
 COLUMNS = ["partition", "index", ERA, "data"]
@@ -42,11 +42,11 @@ def without_era(monkeypatch: pytest.MonkeyPatch, world_of_format: World) -> pyte
         schema = getattr(write_files, name)
         monkeypatch.setattr(write_files, name, schema.remove(schema.get_field_index(ERA)))
     if world_of_format.settings.format == "delta":
-        from spark_export.exporter import delta_table
+        from spark_export.exporter.tables import delta_table
 
         monkeypatch.setattr(delta_table, "SCHEMA", delta_table.SCHEMA.remove(delta_table.SCHEMA.get_field_index(ERA)))
     if world_of_format.settings.format == "iceberg":
-        from spark_export.exporter import iceberg_table
+        from spark_export.exporter.tables import iceberg_table
 
         monkeypatch.setattr(iceberg_table, "FILE_SCHEMA_WITH_STREAM", write_files.FILE_SCHEMA_WITH_STREAM)
     return monkeypatch

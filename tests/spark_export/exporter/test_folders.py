@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
-from spark_export.exporter.hive_names import stream_folder
 from spark_export.exporter.node_side import Selection
+from spark_export.exporter.tables.hive_names import stream_folder
 from spark_export.pipeline.bronze import read_bronze
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_crashes import export_child
 

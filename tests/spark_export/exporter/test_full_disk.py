@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import ExportError
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_daemon import counted, daemon, wait_until
 from tests.support.small_disk import mounted_disk

@@ -22,8 +22,8 @@ pytest.importorskip("pyiceberg", reason="the extra `iceberg` is not installed")
 from pyiceberg.catalog import load_catalog
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
-from spark_export.exporter.iceberg_catalog import CatalogChoice, keep_choice, open_catalog
-from spark_export.exporter.layout import Layout
+from spark_export.exporter.tables.iceberg_catalog import CatalogChoice, keep_choice, open_catalog
+from spark_export.exporter.tables.layout import Layout
 from spark_export.java import JavaMissing, find_java_home
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.table_readers import COLUMNS

@@ -21,9 +21,9 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import DataLost, ExportMismatch, StreamsLeftOut
-from spark_export.exporter.job import adopt_table
+from spark_export.exporter.runs.job import adopt_table
 from stream_client.blocking import set_position
-from tests.cli.export_schemas import Adopted
+from tests.cli.promised.export_schemas import Adopted
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_crashes import export_child
 

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow.dataset as dataset
 
 from bench.export import PARTITIONS, STREAM, fill
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 
 REPOSITORY = Path(__file__).parents[3]
 MIB = 1024 * 1024

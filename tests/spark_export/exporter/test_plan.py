@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
 from spark_export.exporter.model import Exported, PartitionEnd, Range
-from spark_export.exporter.pace import FIRST_STEP_ROWS, TIME_SHARE, Bounds, Pace
-from spark_export.exporter.plan import (
+from spark_export.exporter.runs.pace import FIRST_STEP_ROWS, TIME_SHARE, Bounds, Pace
+from spark_export.exporter.runs.plan import (
     TASK_BYTES_MAX,
     TASK_ROWS_MAX,
     TASK_ROWS_MIN,
@@ -23,7 +23,7 @@ from spark_export.exporter.plan import (
     plan_tasks,
     take_step,
 )
-from spark_export.exporter.schedule import next_start
+from spark_export.exporter.runs.schedule import next_start
 
 
 def end(first: int = 0, following: int = 10, *, made_us: int = 1, partition: int = 0, size: int = 1000) -> PartitionEnd:

@@ -23,10 +23,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 
-from spark_export.exporter.compact import Compactor
 from spark_export.exporter.errors import ExportMismatch, TableChanged
-from spark_export.exporter.job import open_compactor
 from spark_export.exporter.model import RunFile
+from spark_export.exporter.runs.job import open_compactor
+from spark_export.exporter.tables.compact import Compactor
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
 from tests.spark_export.exporter.test_repair import repair

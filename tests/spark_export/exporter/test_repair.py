@@ -22,11 +22,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import DataLost, ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
-from spark_export.exporter.job import open_repairer
 from spark_export.exporter.repair import Repair
 from spark_export.exporter.report import repair_lines, verdict_lines
+from spark_export.exporter.runs.job import open_repairer
 from stream_client.blocking import set_position
-from tests.cli.export_schemas import Repaired
+from tests.cli.promised.export_schemas import Repaired
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
 from tests.spark_export.exporter.test_crashes import export_child

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_export.exporter.model import RunState
-from spark_export.exporter.run_machine import (
+from spark_export.exporter.runs.run_machine import (
     COUNTED,
     TRANSITIONS,
     Found,

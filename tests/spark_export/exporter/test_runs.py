@@ -16,13 +16,13 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow.parquet as pq
 
 from spark_export.exporter.errors import ExportInUse, ExportMismatch, StreamsLeftOut
-from spark_export.exporter.layout import ExportLock
 from spark_export.exporter.model import RunState
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import Exporter, Progress
-from spark_export.exporter.write_files import FILE_SCHEMA
+from spark_export.exporter.runs.run import Exporter, Progress
+from spark_export.exporter.tables.layout import ExportLock
+from spark_export.exporter.tables.write_files import FILE_SCHEMA
 from stream_client import Header, NodeUnreachable, StreamNotFound
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World, rows_of
 
 

@@ -24,9 +24,9 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import DataLost, ExportInUse, ExportMismatch, ExportStopped, NodeFailed
-from spark_export.exporter.layout import ExportLock
-from spark_export.exporter.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
-from stream_node.process import NodeProcess
+from spark_export.exporter.runs.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
+from spark_export.exporter.tables.layout import ExportLock
+from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, tasks_at_work
 from tests.spark_export.exporter.export_world import World

@@ -15,8 +15,8 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import DataLost, StreamsLeftOut, TaskFailed
-from spark_export.exporter.run import Progress
-from spark_export.exporter.spark_engine import SparkEngine, task_error
+from spark_export.exporter.runs.run import Progress
+from spark_export.exporter.runs.spark_engine import SparkEngine, task_error
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
 

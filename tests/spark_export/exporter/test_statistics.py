@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_export.exporter.delta_statistics import read_delta_statistics
-from spark_export.exporter.write_files import FILE_SCHEMA, TableWriter
+from spark_export.exporter.tables.delta_statistics import read_delta_statistics
+from spark_export.exporter.tables.write_files import FILE_SCHEMA, TableWriter
 from tests.spark_export.exporter.export_world import World
 
 RUNS, ROWS = 4, 50

@@ -25,16 +25,16 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow.dataset as dataset
 
 from spark_export.errors import NodeUnreachable
-from spark_export.exporter import job
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.model import Piece, Task
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import Exporter, Progress
-from spark_export.exporter.step import Step
-from spark_export.exporter.task import TaskSettings, run_task
-from spark_export.options import read_options
-from stream_node.process import NodeProcess
-from tests.cli.export_schemas import Exported
+from spark_export.exporter.runs import job
+from spark_export.exporter.runs.run import Exporter, Progress
+from spark_export.exporter.runs.step import Step
+from spark_export.exporter.runs.task import TaskSettings, run_task
+from spark_export.source.options import read_options
+from stream_node.node.process import NodeProcess
+from tests.cli.promised.export_schemas import Exported
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
 

@@ -23,7 +23,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.model import RunState
-from spark_export.exporter.run import Exporter, Outcome
+from spark_export.exporter.runs.run import Exporter, Outcome
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import FolderNotSeen
 from spark_export.exporter.model import Task
-from spark_export.exporter.task import TaskSettings, run_task
+from spark_export.exporter.runs.task import TaskSettings, run_task
 
 
 def test_a_folder_that_an_executor_does_not_see(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.exporter.compact import MERGE_BYTES_MAX, limit_merges, plan_merges
 from spark_export.exporter.model import FileEntry, RunFile
+from spark_export.exporter.tables.compact import MERGE_BYTES_MAX, limit_merges, plan_merges
 from tests.spark_export.exporter.export_world import World, rows_of
 from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
 from tests.spark_export.exporter.test_daemon import PATIENCE_S, counted, wait_until

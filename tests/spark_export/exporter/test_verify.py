@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.parquet as pq
 
-from spark_export.exporter.rewrite import KEEP_S
+from spark_export.exporter.tables.rewrite import KEEP_S
 from tests.spark_export.exporter.export_world import World, rows_of
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_export.exporter.hive_names import hive_folder
-from spark_export.exporter.parquet_table import run_folder
-from spark_export.exporter.write_files import FILE_SCHEMA
+from spark_export.exporter.tables.hive_names import hive_folder
+from spark_export.exporter.tables.parquet_table import run_folder
+from spark_export.exporter.tables.write_files import FILE_SCHEMA
 
 BASE_US = 1_750_000_000_000_000
 Headers = list[dict[str, Any]]

@@ -24,11 +24,11 @@ from spark_export.exporter.node_side import Selection
 from spark_export.pipeline.increment import Settings
 from spark_export.pipeline.increment import run_pipeline as run_job
 from spark_export.pipeline.topics import Topics
-from storage.contract import Append
-from storage.sqlite.database import Database
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.extensions import Header
 from stream_service.stored import Extras, encode_extras
+from stream_storage.contract import Append
+from stream_storage.sqlite.database import Database
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.pipeline.lake import BASE_US, Headers
 from tests.spark_export.pipeline.makers import block_messages, cardinal_records

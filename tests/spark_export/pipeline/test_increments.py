@@ -32,13 +32,13 @@ from cardinal_streams.produce.simulation_machine import SimulationOptions, simul
 from cardinal_streams.transports.transport import is_reorg_topic
 from spark_export.exporter.errors import ExportError, ExportInUse
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, PIPELINE_SITES
-from spark_export.exporter.layout import ExportLock
+from spark_export.exporter.tables.layout import ExportLock
 from spark_export.pipeline import increment
 from spark_export.pipeline.increment import PipelineMismatch, Settings, run_pipeline
 from spark_export.pipeline.jobs import main
 from spark_export.pipeline.tables import known_blocks
 from spark_export.pipeline.topics import Topics
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, read_rows
 from tests.spark_export.pipeline.makers import block_messages, odd_chain

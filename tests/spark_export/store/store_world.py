@@ -20,13 +20,13 @@ import duckdb
 import pyarrow.parquet as pq
 
 from spark_export import table_files
-from spark_export.exporter.compact import Compaction
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
-from spark_export.exporter.job import open_compactor, open_for_reading
+from spark_export.exporter.runs.job import open_compactor, open_for_reading
+from spark_export.exporter.tables.compact import Compaction
 from spark_export.exporter.verify import Verdict, verify
 from spark_export.store.open import open_store
 from spark_export.store.place import Place, parse_place
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 from tests.support.s3_server import CREDENTIALS, S3Server
 

@@ -29,8 +29,8 @@ pytest.importorskip("asyncpg", reason="the extra `postgres` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
 from spark_export.exporter.errors import ExportInUse, ExportMismatch, LedgerError
-from spark_export.exporter.ledger_url import parse_url
-from spark_export.exporter.run import Exporter
+from spark_export.exporter.ledger.url import parse_url
+from spark_export.exporter.runs.run import Exporter
 from spark_export.store.open import open_store
 from tests.spark_export.store.store_world import StoreWorld
 

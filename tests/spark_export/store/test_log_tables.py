@@ -21,7 +21,7 @@ pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not
 
 from spark_export.exporter.errors import ExportError, TakenOver
 from spark_export.exporter.failpoint import SITES
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.table_readers import LIBRARIES
 from tests.spark_export.store.log_world import LogWorld
 from tests.support.s3_server import S3Server
@@ -119,7 +119,7 @@ def test_a_paused_exporter_publishes_nothing_after_another_took_over(
     world.push(100)
     world.run()
     world.push(100)
-    from spark_export.exporter import store_flat_table
+    from spark_export.exporter.tables import store_flat_table
 
     original = store_flat_table.StoreFlatTable.publish
     state: dict[str, Any] = {"paused": False}
@@ -147,7 +147,7 @@ def test_a_commit_that_is_under_way_fails_when_the_run_is_given_up(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: the first exporter has opened the table's log, and the second one gives the run up before the commit."""
-    from spark_export.exporter.store_flat_table import StoreFlatTable
+    from spark_export.exporter.tables.store_flat_table import StoreFlatTable
 
     world.push(50)
     world.run()

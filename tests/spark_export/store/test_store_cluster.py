@@ -24,9 +24,9 @@ pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
 from bench.export import STREAM, fill
-from spark_export.exporter.task import PROGRESS_SUFFIX
+from spark_export.exporter.runs.task import PROGRESS_SUFFIX
 from spark_export.java import JavaMissing, find_java_home
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, wait_until
 from tests.spark_export.exporter.table_readers import LIBRARIES

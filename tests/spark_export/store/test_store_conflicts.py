@@ -20,7 +20,7 @@ pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
 from spark_export.exporter.errors import ExportError, TakenOver
-from spark_export.exporter.run import Exporter
+from spark_export.exporter.runs.run import Exporter
 from tests.spark_export.store.store_world import StoreWorld
 from tests.support.s3_server import Fault, Request, fault_proxy
 

@@ -17,7 +17,7 @@ pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
 from spark_export.exporter.errors import ExportMismatch
-from spark_export.exporter.manifest import CHECKPOINT_EVERY, name_of
+from spark_export.exporter.tables.manifest import CHECKPOINT_EVERY, name_of
 from tests.spark_export.store.store_world import StoreWorld
 from tests.support.s3_server import HIDDEN
 

@@ -25,12 +25,12 @@ pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
 from spark_export.exporter.errors import ExportError, TakenOver
-from spark_export.exporter.job import open_compactor
-from spark_export.exporter.manifest import FENCE
-from spark_export.exporter.manifest_log import ManifestLog
-from spark_export.exporter.run import Exporter
+from spark_export.exporter.runs.job import open_compactor
+from spark_export.exporter.runs.run import Exporter
+from spark_export.exporter.tables.manifest import FENCE
+from spark_export.exporter.tables.manifest_log import ManifestLog
 from spark_export.store.open import open_store
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.store.log_world import runs, tables, world_of
 from tests.spark_export.store.store_world import StoreWorld
 from tests.support.s3_server import Fault, Request, S3Server, fault_proxy
@@ -291,7 +291,7 @@ def test_a_fence_that_has_no_answer_is_taken_for_its_own(s3_server: S3Server, s3
 @tables("delta", usual="delta")
 def test_a_checkpoint_is_written_when_enough_has_changed(world: StoreWorld) -> None:
     """Method: the number of changes since the last checkpoint is no multiple of that after which one is due."""
-    from spark_export.exporter.delta_table import CHECKPOINT_COMMITS
+    from spark_export.exporter.tables.delta_table import CHECKPOINT_COMMITS
 
     runs(world, 1)
 

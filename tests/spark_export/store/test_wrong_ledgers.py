@@ -18,7 +18,7 @@ pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
 from spark_export.exporter.errors import ExportMismatch
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from tests.spark_export.store.log_world import runs, tables, world_of
 from tests.spark_export.store.store_world import StoreWorld
 from tests.support.s3_server import S3Server

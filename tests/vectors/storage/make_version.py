@@ -22,15 +22,15 @@ from typing import Any
 
 from block_node.backfill.targets import SaveTarget
 from block_node.blocks.files import read_items
-from storage.contract import Append, Operation
-from storage.seal import seal_of
-from storage.sqlite.backup import back_up
-from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.schema import SCHEMA_VERSION
 from stream_client import Retention, blocking
 from stream_client.blocking.positions import SavedIndexes
-from stream_node.process import NodeProcess
+from stream_node.node.process import NodeProcess
 from stream_service.stored import INSERT_FALL
+from stream_storage.contract import Append, Operation
+from stream_storage.seal import seal_of
+from stream_storage.sqlite.backup import back_up
+from stream_storage.sqlite.database import FILE_NAME, Database
+from stream_storage.sqlite.schema import SCHEMA_VERSION
 
 FOLDER = Path(__file__).parent
 NAME = f"version_{SCHEMA_VERSION}"

@@ -1,0 +1,162 @@
+"""Mailbox: the bounded queue of the messages for one worker. It does not route messages or restart workers."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from ockam.actors.message import Message
+from ockam.quotas.usage import Usage
+
+MESSAGES_MAX = 20_000
+"""The number of messages at which a mailbox is full. Connections that deliver to a full mailbox stop reading until the
+mailbox has room."""
+BYTES_MAX = 16 * 1024 * 1024
+"""The total size of the payloads, in bytes, at which a mailbox is full."""
+RUN_MESSAGES_MAX = 10_000
+"""The largest number of messages that a worker gets in one call of `receive`."""
+
+
+class Life(enum.Enum):
+    """The state of a worker."""
+
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPED = "stopped"
+
+
+class MailboxStatistics(msgspec.Struct, frozen=True):
+    """The statistics of a mailbox.
+
+    messages: the number of waiting messages.
+    size_bytes: the total size of their payloads.
+    received: the number of messages that were put into the mailbox since its creation.
+    """
+
+    messages: int
+    size_bytes: int
+    received: int
+
+
+class Mailbox:
+    """The messages that wait for one worker, in the order of their arrival.
+
+    `put` never refuses a message. A connection stops reading while a mailbox to which it has delivered messages is
+    `full`. So a mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that
+    cannot take more messages calls `hold`; then its mailbox counts as full until `admit` is called.
+
+    is_link: whether it is that of a connection that this node has made, by which it passes messages on.
+    is_peer: whether it is that of a connection whose peer has called this node.
+
+    Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
+    waiting messages. `_counted` lists these messages, oldest first. Each entry is for messages that arrived together:
+    the value of `_received` after them, their bytes, and the usage.
+    """
+
+    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer")
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._counted: deque[tuple[int, int, Usage]] = deque()
+        self._size_bytes = 0
+        self._received = 0
+        self._held = False
+        self._room: trio.Event | None = None
+        self.is_link = self.is_peer = False
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def full(self) -> bool:
+        return self._held or len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def put(self, message: Message) -> None:
+        self._messages.append(message)
+        self._size_bytes += len(message.payload)
+        self._received += 1
+        if message.origin.usage.counts_bytes:
+            self._hold_for(message.origin.usage, len(message.payload))
+
+    def put_run(self, run: Sequence[Message]) -> None:
+        """Adds many messages of one sender, in order."""
+        self._messages.extend(run)
+        # A list is summed faster than a generator, and every push of a busy node passes here.
+        size_bytes = sum([len(message.payload) for message in run])
+        self._size_bytes += size_bytes
+        self._received += len(run)
+        usage = run[0].origin.usage
+        if usage.counts_bytes:
+            self._hold_for(usage, size_bytes)
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Puts messages back to the front of the mailbox, because the worker took them but did not handle them."""
+        self._messages.extendleft(reversed(messages))
+        self._size_bytes += sum(len(message.payload) for message in messages)
+
+    def take_run(self) -> list[Message]:
+        """Removes and returns the oldest messages, at most RUN_MESSAGES_MAX."""
+        messages = self._messages
+        if len(messages) <= RUN_MESSAGES_MAX:
+            run = list(messages)
+            messages.clear()
+            self._size_bytes = 0
+        else:
+            run = [messages.popleft() for _ in range(RUN_MESSAGES_MAX)]
+            self._size_bytes -= sum(len(message.payload) for message in run)
+        if self._counted:
+            self._give_back()
+        self._tell_room()
+        return run
+
+    def hold(self) -> None:
+        """Makes the mailbox count as full, even without messages, until `admit` is called. Safe to repeat."""
+        self._held = True
+
+    def admit(self) -> None:
+        """Undoes `hold`. Safe to repeat."""
+        self._held = False
+        self._tell_room()
+
+    async def wait_room(self) -> None:
+        """Waits until this mailbox is not full."""
+        while self.full:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    def release(self) -> None:
+        """Drops all messages and wakes all tasks in `wait_room`, because the worker has stopped."""
+        self._messages.clear()
+        self._give_back()
+        self._size_bytes = 0
+        self._held = False
+        self._tell_room()
+
+    def statistics(self) -> MailboxStatistics:
+        return MailboxStatistics(len(self._messages), self._size_bytes, self._received)
+
+    def _hold_for(self, usage: Usage, size_bytes: int) -> None:
+        usage.hold(size_bytes)
+        self._counted.append((self._received, size_bytes, usage))
+
+    def _give_back(self) -> None:
+        """Stops counting the bytes of messages that wait no longer. Messages that arrived together are counted until
+        all of them are taken."""
+        gone = self._received - len(self._messages)
+        while self._counted and self._counted[0][0] <= gone:
+            _, size_bytes, usage = self._counted.popleft()
+            usage.hold(-size_bytes)
+
+    def _tell_room(self) -> None:
+        if self._room is not None and not self.full:
+            self._room.set()
+            self._room = None

@@ -1,0 +1,88 @@
+"""Message and Origin: a routed message, and the place where it entered this node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ockam.actors.address import Address, Route
+from ockam.identity.identity import ANONYMOUS, NODE, Identity
+from ockam.quotas.memory import UNCOUNTED, Holdings
+from ockam.quotas.usage import UNLIMITED, Usage, party_key
+
+
+def _no_backlog() -> int:
+    return 0
+
+
+def _no_bound() -> int:
+    return 1 << 62
+
+
+class Origin(msgspec.Struct, frozen=True, eq=False):
+    """The place where a message entered this node. The node sets the origin; a peer cannot choose it.
+
+    kind: "local" for a worker of this node, "tcp" for a connection.
+    peer: the `host:port` of the other side, for logs.
+    identity: the identity that the other side has proved; ANONYMOUS for a plain connection.
+    frame_bytes_max: the largest frame that can carry an answer, in bytes.
+    backlog_bytes: returns the number of unsent bytes for the other side.
+    backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; the number depends
+    on the memory of all peers.
+    holdings: the memory that this node uses for the other side.
+    usage: what the identity uses of this node, with its limits.
+    """
+
+    kind: str
+    peer: str = ""
+    identity: Identity = ANONYMOUS
+    frame_bytes_max: int = 16 * 1024 * 1024
+    backlog_bytes: Callable[[], int] = _no_backlog
+    backlog_bytes_max: Callable[[], int] = _no_bound
+    holdings: Holdings = UNCOUNTED
+    usage: Usage = UNLIMITED
+
+    @property
+    def party(self) -> str:
+        """The text under which the sender counts: the same as for its limits. The identity of a channel that nobody has
+        named as trusted counts by its connection, because its owner can make more of them."""
+        return self.usage.key if self.usage is not UNLIMITED else party_key(self.identity, self.peer)
+
+    @property
+    def who(self) -> dict[str, str]:
+        """The sender, as fields of a log line."""
+        return {"peer": self.peer, "identity": str(self.identity)}
+
+    def is_behind(self, backlog_bytes_max: int) -> bool:
+        """Whether the other side has more unsent bytes than the parameter `backlog_bytes_max` allows, or more than the
+        attribute `backlog_bytes_max` allows.
+        """
+        return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
+
+
+HERE = Origin("local", identity=NODE)
+"""The origin of messages from this node's own workers."""
+
+
+class Message(msgspec.Struct, gc=False, eq=False):
+    """A routed message. After it was sent, a message never changes.
+
+    onward_route: the remaining hops to the receiver.
+    return_route: the route for an answer.
+    payload: the content.
+    origin: the place where the message entered this node.
+    """
+
+    onward_route: Route
+    return_route: Route
+    payload: bytes
+    origin: Origin = HERE
+
+
+def reply_to(message: Message, worker: Address, payload: bytes) -> Message:
+    """Returns an answer to `message`.
+
+    The answer follows the message's return route; its own return route is `worker`.
+    """
+    return Message(message.return_route, (worker,), payload)

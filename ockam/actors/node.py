@@ -1,0 +1,335 @@
+"""Node: registers workers under addresses, routes messages to workers, and runs workers. It reads no sockets.
+
+Routing a message is a plain call that puts the message into a mailbox. A batch is a context manager: at its end, the
+node runs each worker whose mailbox has messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+import structlog
+import trio
+
+from ockam.actors.address import LOCAL, Address, shown
+from ockam.actors.cell import Cell
+from ockam.actors.mailbox import Life, Mailbox
+from ockam.actors.message import Message, reply_to
+from ockam.actors.timers import Timers
+from ockam.actors.worker import HandlingFailed, Worker, WorkerFactory
+from ockam.errors import AddressInUse
+from ockam.identity.gate import Gate
+from ockam.protocol import ProtocolError
+from ockam.quotas.usage import Usages
+
+RUNS_PER_BATCH_MAX = 10_000
+"""The number of worker calls after which the node lets other tasks of the event loop run. Otherwise two workers that
+answer each other could block the node."""
+
+logger = structlog.get_logger(__name__)
+
+Forward = Callable[[Message], Mailbox | None]
+"""A function of a transport that forwards a message whose next hop is not a worker of this node. Returns the mailbox
+that got the message, or None if the transport refuses the message.
+"""
+
+
+class NodeStatistics(msgspec.Struct, frozen=True):
+    """The statistics of a node. All fields except `workers` are counted since the start.
+
+    workers: the number of addresses in use.
+    routed: messages put into mailboxes.
+    dropped: messages that were not delivered or that failed, by reason.
+    crashes: crashes of workers. Each is followed by a restart, unless the worker must not be restarted.
+    """
+
+    workers: int
+    routed: int
+    dropped: dict[str, int]
+    crashes: int
+
+
+class Batch:
+    """The context manager that `Node.batch` returns. A batch inside another batch is a part of the outer batch."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> None:
+        self._node.depth += 1
+
+    def __exit__(self, *exception: object) -> None:
+        self._node.end_batch()
+
+
+class Node:
+    """The router of messages between the workers of one process, and from workers to transports.
+
+    depth: the number of nested open batches, 0 if no batch is open.
+    gate: decides which messages the workers get; None: every worker gets all its messages.
+    usages: what the identities of the peers use, and their limits.
+
+    Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` exactly once.
+    """
+
+    def __init__(self, nursery: trio.Nursery, usages: Usages | None = None) -> None:
+        """usages: None means that no identity has a limit."""
+        self._nursery = nursery
+        self.usages = usages if usages is not None else Usages()
+        self._timers = Timers(nursery, self._call)
+        self._cells: dict[Address, Cell] = {}
+        self._ready: deque[Cell] = deque()
+        self._forwards: dict[int, Forward] = {}
+        self._batch = Batch(self)
+        self._at_end: list[Callable[[], None]] = []
+        self.depth = 0
+        self.gate: Gate | None = None
+        self._routed = 0
+        self._crashes = 0
+        self._dropped: Counter[str] = Counter()
+
+    def register(self, addresses: Sequence[Address], factory: WorkerFactory, *, restarts: bool = True) -> Address:
+        """Starts a worker under one or more addresses. Returns the first address.
+
+        restarts: whether a crash restarts the worker. If not, a crash ends the worker and frees its addresses.
+
+        Raises AddressInUse if another worker has one of the addresses."""
+        for address in addresses:
+            if address in self._cells:
+                raise AddressInUse(f"the address {address} is taken")
+        cell = Cell(self, tuple(addresses), factory, restarts=restarts)
+        self._cells.update(dict.fromkeys(addresses, cell))
+        cell.start()
+        return addresses[0]
+
+    def unregister(self, address: Address) -> None:
+        """Stops the worker at this address and frees all addresses of this worker. Safe to repeat."""
+        cell = self._cells.get(address)
+        if cell is not None:
+            for each in cell.addresses:
+                del self._cells[each]
+            cell.stop()
+
+    def retire(self, address: Address) -> list[Message]:
+        """Stops the worker at this address, as `unregister` does. Returns the messages that it has not got, in
+        order."""
+        waiting: list[Message] = []
+        mailbox = self.find_mailbox(address)
+        while mailbox is not None and (run := mailbox.take_run()):
+            waiting += run
+        self.unregister(address)
+        return waiting
+
+    def is_registered(self, address: Address) -> bool:
+        return address in self._cells
+
+    def find_mailbox(self, address: Address) -> Mailbox | None:
+        """Returns the mailbox of the worker at this address, or None if there is no worker.
+
+        A restart of the worker keeps the mailbox."""
+        cell = self._cells.get(address)
+        return cell.mailbox if cell is not None else None
+
+    def find_worker(self, address: Address) -> Worker | None:
+        """Returns the worker at this address, or None if there is no worker.
+
+        A restart replaces the worker object."""
+        cell = self._cells.get(address)
+        return cell.worker if cell is not None else None
+
+    def register_forward(self, address_type: int, forward: Forward) -> Forward | None:
+        """Registers a function of a transport for one address type. Returns the function that was registered before.
+
+        The function gets each message whose next hop has this type and is not a worker of this node."""
+        before = self._forwards.get(address_type)
+        self._forwards[address_type] = forward
+        return before
+
+    def send(self, message: Message) -> bool:
+        """Puts a message into the mailbox of its next hop, and runs the worker unless a batch is open.
+
+        Returns False if no worker or transport took the message.
+        """
+        with self._batch:
+            return self.deliver(message) is not None
+
+    def send_run(self, messages: Iterable[Message]) -> None:
+        """Sends many messages in one batch."""
+        with self._batch:
+            self.deliver_run(messages if isinstance(messages, list) else list(messages))
+
+    def deliver(self, message: Message) -> Mailbox | None:
+        """Puts a message into the mailbox of its next hop. The worker runs when the open batch ends.
+
+        Returns the mailbox that got the message, or None if no worker or transport took the message."""
+        route = message.onward_route
+        if not route:
+            return None
+        cell = self._cells.get(route[0])
+        if cell is None:
+            return self._deliver_elsewhere(message)
+        if cell.life is Life.RESTARTING and cell.mailbox.full:
+            self._dropped["restarting"] += 1
+            return None
+        self._routed += 1
+        mailbox = cell.mailbox
+        mailbox.put(message)
+        if not cell.queued and not cell.paused:
+            cell.queued = True
+            self._ready.append(cell)
+        return mailbox
+
+    def deliver_run(self, messages: Sequence[Message]) -> set[Mailbox]:
+        """Puts each message into the mailbox of its next hop, in order. Returns the mailboxes that got messages."""
+        mailboxes: set[Mailbox] = set()
+        start, count, cells = 0, len(messages), self._cells
+        while start < count:
+            message = messages[start]
+            route = message.onward_route
+            # The messages of a publisher share one route object. They are put into their mailbox with one call.
+            end = start + 1
+            while end < count and messages[end].onward_route is route:
+                end += 1
+            cell = cells.get(route[0]) if route else None
+            # A transport or a restarting worker may refuse each message, so these are delivered one by one.
+            if cell is None or cell.life is Life.RESTARTING:
+                found = map(self.deliver, messages[start:end])
+                mailboxes.update(mailbox for mailbox in found if mailbox is not None)
+            else:
+                self._routed += end - start
+                mailbox = cell.mailbox
+                if end - start == 1:
+                    mailbox.put(message)
+                else:
+                    mailbox.put_run(messages[start:end])
+                mailboxes.add(mailbox)
+                if not cell.queued and not cell.paused:
+                    cell.queued = True
+                    self._ready.append(cell)
+            start = end
+        return mailboxes
+
+    def batch(self) -> Batch:
+        """Returns a context manager that collects messages, and at its end calls each worker with all its messages.
+
+        So the whole batch costs a worker only one call, one commit and one send.
+        """
+        return self._batch
+
+    def end_batch(self) -> None:
+        """Ends a batch; only `Batch` calls this. At the end of the outermost batch, the workers with messages run."""
+        self.depth -= 1
+        if not self.depth and (self._ready or self._at_end):
+            self._run_ready()
+
+    def at_batch_end(self, function: Callable[[], None]) -> None:
+        """Calls the function after the open batch has ended and its workers have run, or now if no batch is open.
+
+        The function must not raise.
+        """
+        if self.depth:
+            self._at_end.append(function)
+        else:
+            function()
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        """Calls the function once after the delay. Messages that the function sends are collected in one batch."""
+        self._timers.call_later(delay_s, function)
+
+    def refuse(self, message: Message, reason: str) -> None:
+        """Answers a message that is refused before its worker gets it. The answer is in the protocol of that worker.
+
+        reason: the text of the answer.
+        """
+        worker = self.find_worker(message.onward_route[0]) if message.onward_route else None
+        if worker is None or not message.return_route:
+            return
+        try:
+            payload = worker.denied_payload(message, reason)
+        except ProtocolError:
+            return
+        if payload is not None:
+            self.send(reply_to(message, message.onward_route[0], payload))
+
+    def count_drop(self, reason: str) -> None:
+        self._dropped[reason] += 1
+
+    def queue(self, cell: Cell) -> None:
+        """Adds a cell (one worker with its mailbox) to the queue, so that the worker runs when the open batch ends."""
+        self._ready.append(cell)
+
+    def mailboxes(self) -> Iterator[Mailbox]:
+        """Iterates over the mailboxes of all workers. A worker with several addresses has one mailbox, which comes once
+        for each address."""
+        return (cell.mailbox for cell in self._cells.values())
+
+    def statistics(self) -> NodeStatistics:
+        return NodeStatistics(len(self._cells), self._routed, dict(self._dropped), self._crashes)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        with self.batch():
+            function()
+
+    def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
+        """Passes a message to the transport for its next hop. Returns the mailbox that got the message.
+
+        If no transport takes the message, drops it and returns None. The node sends no answer, as real nodes do."""
+        hop = message.onward_route[0]
+        forward = self._forwards.get(hop.type)
+        mailbox = forward(message) if forward is not None else None
+        if mailbox is None:
+            self._dropped["unknown_address" if hop.type == LOCAL else "forward_refused"] += 1
+            if logger.is_enabled_for(logging.DEBUG):
+                logger.debug("message_dropped", onward=shown(hop), peer=message.origin.peer)
+        return mailbox
+
+    def _run_ready(self) -> None:
+        # Messages that the workers send while they run belong to this batch.
+        self.depth += 1
+        try:
+            for _ in range(RUNS_PER_BATCH_MAX):
+                if not self._ready:
+                    return
+                cell = self._ready.popleft()
+                cell.queued = False
+                if not cell.paused:
+                    self._run(cell)
+            # Some workers still have messages, but other tasks of the event loop run first.
+            self._nursery.start_soon(self._run_rest)
+        finally:
+            self.depth -= 1
+            functions, self._at_end = self._at_end, []
+            for function in functions:
+                function()
+
+    async def _run_rest(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._ready and not self.depth:
+            self._run_ready()
+
+    def _run(self, cell: Cell) -> None:
+        run: Sequence[Message] = cell.mailbox.take_run()
+        try:
+            # A worker never sees a message that the sender may not send to it.
+            if self.gate is not None and run:
+                run = self.gate.admit(cell.worker, run)
+            if run:
+                cell.worker.receive(run)
+        except HandlingFailed as failure:
+            # Only one message failed. The later messages are handled after the restart.
+            cell.mailbox.put_back(run[failure.position + 1 :])
+            self.crash(cell, run[failure.position : failure.position + 1], failure.__cause__ or failure)
+        except Exception as error:
+            self.crash(cell, run, error)
+        else:
+            cell.make_ready()
+
+    def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None:
+        """Counts a crash of a worker, and restarts the worker. failed: the messages that the worker failed on."""
+        self._crashes += 1
+        cell.crash(failed, error)

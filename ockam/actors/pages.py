@@ -1,0 +1,60 @@
+"""Asks all nodes for what each has a part of, and joins the pages of their lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ockam.actors.address import Address
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.protocol import Protocol, ProtocolError, failed_payload
+from ockam.transport.elsewhere import Elsewhere
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+def ask_all(
+    worker: Worker,
+    elsewhere: Elsewhere | None,
+    part: Address,
+    message: Message,
+    protocol: Protocol[Any, A],
+    on_answers: Callable[[list[A]], None],
+) -> bool:
+    """Sends a request that one worker of this node has got to all nodes with streams in a database of their own.
+
+    elsewhere: None without other nodes. part: the address at which the worker answers for its own node only.
+    on_answers: called with the answers of all, also of this node. If a node does not answer, or with an error, the
+    sender gets an error instead.
+    Returns False, and does nothing, if this node answers alone.
+    """
+    if elsewhere is None or message.onward_route[0] == part:
+        return False
+
+    def joined(payloads: list[bytes] | None) -> None:
+        if payloads is None:
+            worker.reply(message, failed_payload("a worker of this node does not answer; ask again"))
+            return
+        try:
+            answers = [protocol.decode_response(payload) for payload in payloads]
+        except ProtocolError as error:
+            worker.reply(message, failed_payload(f"a worker of this node has answered with an error: {error}"))
+        else:
+            on_answers(answers)
+
+    asked = Message((part,), (), message.payload, message.origin)
+    return elsewhere.ask_all(asked, worker.context.guard(joined))
+
+
+def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any], limit: int) -> tuple[list[T], bool]:
+    """Joins pages that begin at the same place. Returns the first entries of all together, and whether more follow.
+
+    pages: the entries of each page in order, and whether more follow there. key: the order. limit: the most entries.
+    """
+    # Behind the end of a page that is not the last one, entries can be missing.
+    ends = [key(entries[-1]) for entries, more in pages if more and entries]
+    joined = sorted((entry for entries, _ in pages for entry in entries), key=key)
+    whole = [entry for entry in joined if not ends or key(entry) <= min(ends)]
+    return whole[:limit], bool(ends) or len(whole) > limit

@@ -1,0 +1,160 @@
+"""Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused ones.
+
+It knows no files and no connections: it is told how to find the verdict on a token. `authentication` has the messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from ockam.actors.message import Message, reply_to
+from ockam.actors.worker import Worker
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, Status, Verdict
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.identity.token import is_this_machine
+from ockam.protocol import ProtocolError
+from ockam.quotas.usage import party_key
+
+_ROUTE = (NODE_AUTHENTICATE,)
+REQUEST_BYTES_MAX = 512
+"""The largest payload that is decoded as an authentication. A real one has about 100 bytes. A connection with a larger
+one is closed at once, without an answer."""
+WAITING_MAX = 16
+"""The largest number of refused connections of one host that wait for their answer. Further ones are closed at once,
+without an answer and without a log line, so that a flood of wrong tokens costs little."""
+
+NO_AUTHENTICATION = "this is no authentication with a token (docs/wire.md)"
+TOO_LARGE = f"the payload of the authentication is larger than {REQUEST_BYTES_MAX} bytes"
+
+
+class Proof(NamedTuple):
+    """The result of an authentication. It has no bytes of the peer but the route of the answer.
+
+    verdict: the verdict on the token.
+    answer: the answer to send; None if the payload is larger than REQUEST_BYTES_MAX, so that nothing is answered.
+    """
+
+    verdict: Verdict
+    answer: Message | None
+
+
+class Authenticator:
+    """Judges the tokens of all connections of a node. `judge` is for its own protocol, and `judge_text` for others.
+
+    Invariant: for each host, at most `waiting_max` refused connections wait for their answer.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Verdict],
+        on_refused: Callable[[str, Identity, Verdict], None] = lambda peer, known, verdict: None,
+        *,
+        refusal_delay_s: float = 0.0,
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        """find: returns the verdict on the text of a token.
+        on_refused: called with the `host:port` of the peer, its identity without the token, and the verdict, before a
+        refusal is answered.
+        refusal_delay_s: the seconds between a refused token and the answer. They slow down a peer that connects again
+        at once.
+        """
+        self._find = find
+        self._on_refused = on_refused
+        self._refusal_delay_s = refusal_delay_s
+        self._waiting_max = waiting_max
+        self._waiting: Counter[str] = Counter()
+
+    @staticmethod
+    def is_meant(message: Message) -> bool:
+        """Whether a message that a peer has sent is an authentication."""
+        return message.onward_route == _ROUTE
+
+    def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof:
+        """Judges the first message of a connection. Before a refusal is answered, the caller must call `refuse`.
+
+        peer: the `host:port` of the peer.
+        known: the identity that the connection has without a token.
+        is_encrypted: whether the connection uses TLS.
+        """
+        if len(message.payload) > REQUEST_BYTES_MAX:
+            return Proof(Verdict(Status.UNKNOWN, reason=TOO_LARGE), None)
+        try:
+            request = AUTHENTICATE.decode_request(message.payload)
+        except ProtocolError:
+            request_id, verdict = 0, Verdict(Status.UNKNOWN, reason=NO_AUTHENTICATION)
+        else:
+            request_id, verdict = request.request_id, self._judge(request.token, peer, known, is_encrypted)
+        return Proof(verdict, reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict)))
+
+    async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict | None:
+        """Judges the text of a token that came in another protocol, such as HTTP, and waits before it refuses one.
+
+        The other parameters are those of `judge`. Returns None if too many refusals to this host wait already.
+        """
+        verdict = self._judge(text, peer, known, is_encrypted)
+        if verdict.identity is None and not await self.refuse(peer, known, verdict):
+            return None
+        return verdict
+
+    async def refuse(self, peer: str, known: Identity, verdict: Verdict) -> bool:
+        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait already; then the
+        connection is closed without an answer.
+
+        While this method waits, the caller must keep nothing that the peer has sent: one host can have many refusals
+        that wait, and a frame can have 16 MiB.
+        """
+        # A host can have all addresses of its IPv6 network.
+        key = party_key(ANONYMOUS, peer)
+        if self._waiting[key] >= self._waiting_max:
+            return False
+        self.report(peer, known, verdict)
+        self._waiting[key] += 1
+        try:
+            await trio.sleep(self._refusal_delay_s)
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+        return True
+
+    def report(self, peer: str, known: Identity, verdict: Verdict) -> None:
+        """Reports a refusal that is not answered. `refuse` reports the others."""
+        self._on_refused(peer, known, verdict)
+
+    def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict:
+        # A token that others may have read is not judged at all: the answer must not tell them whether it is valid.
+        if not is_encrypted and not is_this_machine(peer.rpartition(":")[0]):
+            reason = (
+                "a token is taken over TLS only, except from the same machine; the token went over the network without "
+                "encryption, so revoke it, make a new one, and connect with TLS"
+            )
+            return Verdict(Status.UNENCRYPTED, reason=reason)
+        if known.source != "anonymous":
+            reason = (
+                f"this connection is {known} already, by its certificate; a connection has one identity, so leave out "
+                "the token or the certificate"
+            )
+            return Verdict(Status.SECOND, reason=reason)
+        return self._find(text)
+
+
+class LateAuthentication(Worker):
+    """Answers authentications that are not the first message of their connection, or did not come directly over a
+    connection. Such an authentication proves nothing, and the connection stays as it is."""
+
+    def handle(self, message: Message) -> None:
+        try:
+            request_id = AUTHENTICATE.decode_request(message.payload[:REQUEST_BYTES_MAX]).request_id
+        except ProtocolError:
+            request_id = 0
+        reason = "an authentication must be the first message of a connection to the node itself; connect again"
+        self.reply(message, _answer(request_id, Verdict(Status.LATE, reason=reason)))
+
+
+def _answer(request_id: int, verdict: Verdict) -> bytes:
+    identity = "" if verdict.identity is None else str(verdict.identity)
+    return AUTHENTICATE.encode_response(AuthenticateAnswer(request_id, verdict.status, identity, verdict.reason))

@@ -1,0 +1,271 @@
+"""ChannelMachine: one end of one secure channel, from the first message of the handshake to its end.
+
+It reads no sockets and no clock, and knows no routes: methods get bytes and return bytes. The ephemeral key and the
+time are parameters. A machine is never copied and never stored: a copy would use the same keys with the same nonces
+again, which destroys all protection.
+
+    initiator   NEW --begin--> SENT_1 --receive_2--> OPEN
+    responder   NEW --receive_1--> SENT_2 --receive_3--> OPEN        every state --> CLOSED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from ockam.identity.channel.errors import (
+    ChannelClosed,
+    CiphertextRefused,
+    HandshakeFailed,
+    IdentityRefused,
+    PeerRefused,
+)
+from ockam.identity.channel.identity_history import PeerIdentity
+from ockam.identity.channel.messages import CLOSE, PAYLOAD_HEAD, read_control
+from ockam.identity.channel.noise import NoiseHandshake
+from ockam.identity.channel.own_identity import OwnIdentity
+from ockam.identity.channel.proof import read_proof
+from ockam.identity.channel.transport import Opener, Sealer
+
+
+class State(Enum):
+    """The state of one end of a channel."""
+
+    NEW = "new"
+    """No message was sent or received."""
+    SENT_1 = "sent 1"
+    """The initiator has sent message 1 and waits for message 2."""
+    SENT_2 = "sent 2"
+    """The responder has sent message 2 and waits for message 3."""
+    OPEN = "open"
+    """Both sides have proved their identities, and messages are exchanged."""
+    CLOSED = "closed"
+    """The channel has ended, and its keys are forgotten."""
+
+
+class Event(Enum):
+    """An event that changes the state of one end of a channel. The value describes the event."""
+
+    BEGUN = "this side has sent message 1"
+    REQUESTED = "a valid message 1 has come, and message 2 was sent"
+    PROVED = "the other side has proved an identity that this side accepts"
+    REFUSED = "the other side has proved nothing, or an identity that this side does not accept"
+    CLOSE_RECEIVED = "the other side has ended the channel"
+    ENDED = "this side ends the channel, by choice, by a timeout or because of a fault of its own"
+
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.NEW: {Event.BEGUN: State.SENT_1, Event.REQUESTED: State.SENT_2, Event.ENDED: State.CLOSED},
+    State.SENT_1: {Event.PROVED: State.OPEN, Event.REFUSED: State.CLOSED, Event.ENDED: State.CLOSED},
+    State.SENT_2: {Event.PROVED: State.OPEN, Event.REFUSED: State.CLOSED, Event.ENDED: State.CLOSED},
+    State.OPEN: {Event.CLOSE_RECEIVED: State.CLOSED, Event.ENDED: State.CLOSED},
+    State.CLOSED: {Event.ENDED: State.CLOSED},
+}
+"""For each state, the next state after each event. An event that is missing for a state is a mistake of this code."""
+
+Trust = Callable[[PeerIdentity], str | None]
+"""A function that decides whether an identity is accepted: returns None, or a short text that says why it is not."""
+
+
+class ChannelMachine:
+    """One end of one channel.
+
+    state: see `State`.
+    peer: the identity of the other side; None until it is proved and accepted.
+    expires_s: until when the proof of the other side is valid, in seconds since 1970. The owner of this object must end
+        the channel then.
+
+    Invariant: the handshake exists exactly in SENT_1 and SENT_2, and the two keys and the peer exactly in OPEN. So a
+    machine that has ended can neither encrypt nor decrypt.
+    """
+
+    __slots__ = ("_handshake", "_opener", "_own", "_sealer", "_trust", "expires_s", "peer", "state")
+
+    def __init__(self, own: OwnIdentity, trust: Trust) -> None:
+        """own: the identity of this side.
+        trust: decides which other identities are accepted.
+        """
+        self._own = own
+        self._trust = trust
+        self._handshake: NoiseHandshake | None = None
+        self._sealer: Sealer | None = None
+        self._opener: Opener | None = None
+        self.peer: PeerIdentity | None = None
+        self.expires_s = 0
+        self.state = State.NEW
+
+    def check(self) -> None:
+        """Raises AssertionError if the invariant does not hold."""
+        assert (self._handshake is not None) == (self.state in (State.SENT_1, State.SENT_2))
+        for part in (self._sealer, self._opener, self.peer):
+            assert (part is not None) == (self.state is State.OPEN)
+        if self._opener is not None:
+            self._opener.check()
+
+    # The handshake.
+
+    def begin(self, ephemeral: X25519PrivateKey) -> bytes:
+        """Returns message 1.
+
+        ephemeral: a new key that is used for nothing else.
+        """
+        self._handshake = NoiseHandshake(self._own.static, ephemeral)
+        self._change(Event.BEGUN)
+        return self._handshake.write_1()
+
+    def receive_1(self, data: bytes, ephemeral: X25519PrivateKey) -> bytes:
+        """Reads message 1 and returns message 2. Raises HandshakeFailed; the state is then still NEW.
+
+        ephemeral: a new key that is used for nothing else.
+        """
+        assert self.state is State.NEW
+        handshake = NoiseHandshake(self._own.static, ephemeral)
+        handshake.read_1(data)
+        answer = handshake.write_2(self._own.proof)
+        self._handshake = handshake
+        self._change(Event.REQUESTED)
+        return answer
+
+    def receive_2(self, data: bytes, now_s: int) -> bytes:
+        """Reads message 2 and returns message 3; the channel is then open.
+
+        Raises HandshakeFailed if the message is not a message 2 of this handshake; a correct one is still accepted
+        later. Raises PeerRefused if the other side is not accepted; then the channel has ended.
+
+        now_s: seconds since 1970.
+        """
+        handshake = self._expect(State.SENT_1)
+        proof = handshake.read_2(data)
+        try:
+            peer = self._accept(proof, handshake.remote_static, now_s)
+        except PeerRefused:
+            self._end(Event.REFUSED)
+            raise
+        answer = handshake.write_3(self._own.proof)
+        self._open(handshake, peer, is_initiator=True)
+        return answer
+
+    def receive_3(self, data: bytes, now_s: int) -> None:
+        """Reads message 3; the channel is then open.
+
+        Raises HandshakeFailed if the message is not a message 3 of this handshake. The handshake goes on: it still
+        accepts a correct message 3 that comes later.
+
+        Raises PeerRefused if the other side is not accepted. The channel has then ended, and `close` of the error is an
+        encrypted message Close, which the caller must send to the other side.
+
+        now_s: seconds since 1970.
+        """
+        handshake = self._expect(State.SENT_2)
+        proof = handshake.read_3(data)
+        try:
+            peer = self._accept(proof, handshake.remote_static, now_s)
+        except PeerRefused as error:
+            # The keys are known, so the other side can be told. Otherwise it would believe that the channel is open.
+            error.close = Sealer(handshake.keys(is_initiator=False).send).seal(CLOSE)
+            self._end(Event.REFUSED)
+            raise
+        self._open(handshake, peer, is_initiator=False)
+
+    def _expect(self, state: State) -> NoiseHandshake:
+        if self.state is not state or self._handshake is None:
+            raise HandshakeFailed("unauthentic", f"a message of a handshake came in the state {self.state.value}")
+        return self._handshake
+
+    def _accept(self, proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
+        try:
+            peer, self.expires_s = read_proof(proof, remote_static, now_s)
+        except IdentityRefused as error:
+            raise PeerRefused(error.reason, f"the other side did not prove its identity: {error}") from error
+        refusal = self._trust(peer)
+        if refusal is not None:
+            raise PeerRefused("not_trusted", refusal, identity=str(peer))
+        return peer
+
+    def _open(self, handshake: NoiseHandshake, peer: PeerIdentity, *, is_initiator: bool) -> None:
+        keys = handshake.keys(is_initiator=is_initiator)
+        self._sealer, self._opener = Sealer(keys.send), Opener(keys.receive)
+        self._handshake, self.peer = None, peer
+        self._change(Event.PROVED)
+
+    # Messages.
+
+    def seal_many(self, plaintexts: Sequence[bytes]) -> list[bytes]:
+        """Returns the encrypted messages. Send them in this order, each once. Raises ChannelClosed and NoncesUsedUp."""
+        if self._sealer is None:
+            raise self._closed()
+        return self._sealer.seal_many(plaintexts)
+
+    def seal(self, plaintext: bytes) -> bytes:
+        """Returns one encrypted message. See `seal_many`."""
+        return self.seal_many((plaintext,))[0]
+
+    def open_many(self, run: Sequence[bytes]) -> tuple[list[bytes], list[CiphertextRefused]]:
+        """Returns the plaintexts of the messages that are valid, in order, and the error of each other message.
+
+        Raises ChannelClosed if the channel is not open.
+        """
+        if self._opener is None:
+            raise self._closed()
+        return self._opener.open_many(run)
+
+    def open(self, data: bytes) -> bytes:
+        """Returns the plaintext of one message. Raises CiphertextRefused if it is not valid, and ChannelClosed."""
+        if self._opener is None:
+            raise self._closed()
+        return self._opener.open(data)
+
+    def _closed(self) -> ChannelClosed:
+        return ChannelClosed("closed", f"the channel is {self.state.value}, not open")
+
+    def take_control(self, plaintext: bytes) -> None:
+        """Handles a decrypted message that is not for a worker: a Close ends the channel, and a Refresh renews `peer`.
+
+        Raises PlaintextRefused or IdentityRefused if the message is not valid; the channel stays open.
+        """
+        assert not plaintext.startswith(PAYLOAD_HEAD)
+        assert self.peer is not None
+        renewed = read_control(plaintext)
+        if renewed is None:
+            self._end(Event.CLOSE_RECEIVED)
+        elif renewed.identifier != self.peer.identifier:
+            raise IdentityRefused("wrong_subject", f"{self.peer} has sent the history of {renewed}")
+        elif renewed.changes[: len(self.peer.changes)] != self.peer.changes:
+            raise IdentityRefused("changes", f"{self.peer} has sent a history that does not go on from the known one")
+        else:
+            # A new key may end earlier than the attestation, and cannot make the attestation last longer.
+            self.peer, self.expires_s = renewed, min(self.expires_s, renewed.valid_until)
+
+    @property
+    def sent(self) -> int:
+        """The number of messages that were encrypted; 0 unless the channel is open."""
+        return 0 if self._sealer is None else self._sealer.nonce
+
+    @property
+    def highest_received(self) -> int:
+        """The highest nonce that the other side has used so far; -1 if none, or if the channel is not open."""
+        return -1 if self._opener is None else self._opener.highest
+
+    # The end.
+
+    def close(self) -> bytes:
+        """Ends the channel. Returns the encrypted Close to send, which is empty if the channel is not open."""
+        data = b"" if self._sealer is None else self._sealer.seal(CLOSE)
+        self._end(Event.ENDED)
+        return data
+
+    def end(self) -> None:
+        """Ends the channel without a message, for example after a crash. Safe to repeat."""
+        self._end(Event.ENDED)
+
+    def _end(self, event: Event) -> None:
+        self._change(event)
+        self._handshake = self._sealer = self._opener = None
+        self.peer = None
+
+    def _change(self, event: Event) -> None:
+        state = TRANSITIONS[self.state].get(event)
+        assert state is not None, f"{event} in {self.state}"
+        self.state = state

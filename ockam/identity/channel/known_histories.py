@@ -1,0 +1,104 @@
+"""KnownHistories: the identities that have replaced a signing key, so that their old keys are not accepted again.
+
+A history with fewer changes is valid by itself. So the owner of a key that was replaced, for example a thief, could
+still prove the identity with the shorter history. A node therefore keeps the longest history that an identity has
+shown. Identities with one key, which are nearly all, are not kept.
+
+Each line of the file is an identifier and the hashes of all its changes, in hexadecimal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from ockam.identity.channel.errors import IdentityFileError, InvalidIdentifier
+from ockam.identity.channel.identity_history import (
+    CHANGES_MAX,
+    HASH_BYTES,
+    PeerIdentity,
+    format_identifier,
+    parse_identifier,
+)
+from stream_storage.durable_files import PRIVATE_MODE, make_folder, write_durably
+from stream_storage.sealed_file import with_seal, without_seal
+
+KNOWN_MAX = 10_000
+"""The largest number of identities that are kept. With one more, the identity that was added first is forgotten."""
+HEADING = "# Identities that have replaced a key: an identifier and the hashes of its changes in each line.\n"
+
+logger = structlog.get_logger(__name__)
+
+
+class KnownHistories:
+    """The longest history that each identity has shown to this node.
+
+    file: stores the histories, so that a restarted node knows them; None: they are kept in memory only.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        """Reads the file. Raises IdentityFileError if it cannot be read, or is damaged."""
+        self._file = file
+        self._known = {} if file is None else _load(file)
+
+    def refusal(self, peer: PeerIdentity) -> str | None:
+        """Returns None if this history continues the known history of the identity, or if none is known.
+
+        Otherwise returns a text that says why the identity is refused.
+        """
+        known = self._known.get(peer.identifier, ())
+        if peer.changes[: len(known)] == known:
+            return None
+        if known[: len(peer.changes)] == peer.changes:
+            return f"{peer} has replaced the key that was used; only its newest key is accepted"
+        return f"{peer} has shown another history before; two owners of a key of it have replaced this key"
+
+    def learn(self, peer: PeerIdentity) -> bool:
+        """Keeps the history of an identity that was accepted. Returns whether it has more changes than before."""
+        known = self._known.get(peer.identifier, peer.changes[:1])
+        if len(peer.changes) <= len(known):
+            return False
+        self._known[peer.identifier] = peer.changes
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        try:
+            self._save()
+        except OSError as error:
+            # The identity has proved its new key, so it is accepted. A restart of the node would forget the change.
+            logger.error("known_identities_not_written", file=str(self._file), reason=error.strerror or str(error))
+        return True
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        lines = [
+            " ".join((format_identifier(identifier), *(each.hex() for each in changes)))
+            for identifier, changes in self._known.items()
+        ]
+        make_folder(self._file.parent)
+        content = with_seal((HEADING + "".join(f"{line}\n" for line in lines)).encode())
+        write_durably(self._file, content, mode=PRIVATE_MODE)
+
+
+def _load(file: Path) -> dict[bytes, tuple[bytes, ...]]:
+    try:
+        lines = without_seal(file.read_bytes()).decode().splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise IdentityFileError("unreadable", f"cannot read {file}: {error}") from error
+    known = {}
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            identifier, *hashes = line.split()
+            changes = tuple(map(bytes.fromhex, hashes))
+            if not 0 < len(changes) <= CHANGES_MAX or any(len(each) != HASH_BYTES for each in changes):
+                raise ValueError(f"{len(changes)} hashes, of {HASH_BYTES} bytes each")
+            known[parse_identifier(identifier)] = changes
+        except (InvalidIdentifier, ValueError) as error:
+            text = f"{file}, line {number}: {error}; restore the file, since without it old keys are accepted again"
+            raise IdentityFileError("undecodable", text) from error
+    return known

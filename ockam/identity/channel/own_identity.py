@@ -1,0 +1,160 @@
+"""OwnIdentity: an identity whose secret keys this process has. The module reads no files."""
+
+from __future__ import annotations
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from ockam.identity.channel.cbor import CborError, CborReader
+from ockam.identity.channel.errors import IdentityRefused
+from ockam.identity.channel.identity_history import (
+    ATTESTATION,
+    ED25519,
+    PeerIdentity,
+    format_identifier,
+    make_history,
+    read_signature,
+    read_versioned,
+    refuse_undecodable,
+    verify_history,
+)
+from ockam.identity.channel.noise import public_bytes
+from ockam.identity.channel.proof import make_attestation, make_proof, verify_proof
+
+DAY_S = 86_400
+IDENTITY_S = 10 * 365 * DAY_S
+"""How long a new identity is valid, in seconds, as in the other implementations."""
+ATTESTATION_S = 5 * 365 * DAY_S
+"""How long the attestation of a channel key is valid, in seconds, as in the other implementations."""
+RENEW_BEFORE_S = 30 * DAY_S
+"""An attestation that ends within this time, in seconds, is renewed."""
+BACKDATED_S = 300
+"""A new identity and a new attestation begin this many seconds in the past. Otherwise a peer whose clock is more than a
+minute behind would refuse them.
+"""
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """The parts of an identity that are stored. They are secret, and are never logged.
+
+    signing_secret: the Ed25519 key.
+    static_secret: the X25519 key.
+    history: the signed public key with the times for which it is valid. The identifier is computed from both, so the
+        two keys alone are not enough to make the history again.
+    attestation: the signed statement that the X25519 key is the channel key of this identity; `renewed` replaces it
+        before it ends.
+    """
+
+    signing_secret: bytes
+    static_secret: bytes
+    history: bytes
+    attestation: bytes
+
+    def __repr__(self) -> str:
+        return "Secrets(…)"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return []
+
+
+class OwnIdentity:
+    """An identity of this process. `str` returns its identifier; no method and no text shows its secrets.
+
+    static: the X25519 key of all handshakes.
+    proof: the payload of handshake messages that proves this identity.
+    """
+
+    __slots__ = ("_peer", "_secrets", "proof", "static")
+
+    def __init__(self, secrets: Secrets, now_s: int) -> None:
+        """Checks that all parts belong together. Raises IdentityRefused.
+
+        now_s: seconds since 1970.
+        """
+        self._secrets = secrets
+        self._peer = verify_history(secrets.history)
+        try:
+            self.static = X25519PrivateKey.from_private_bytes(secrets.static_secret)
+            signing_key = Ed25519PrivateKey.from_private_bytes(secrets.signing_secret)
+        except ValueError as error:
+            raise IdentityRefused("undecodable", "a secret of the identity does not have 32 bytes") from error
+        if self._peer.key != (ED25519, signing_key.public_key().public_bytes_raw()):
+            raise IdentityRefused("wrong_key", "the signing secret does not belong to the identity's history")
+        self.proof = make_proof(secrets.history, secrets.attestation)
+        verify_proof(self.proof, public_bytes(self.static), now_s)
+
+    @property
+    def identifier(self) -> bytes:
+        """The identifier, 32 bytes."""
+        return self._peer.identifier
+
+    @property
+    def secrets(self) -> Secrets:
+        """The parts to store."""
+        return self._secrets
+
+    @property
+    def peer(self) -> PeerIdentity:
+        """What others know of this identity."""
+        return self._peer
+
+    def __str__(self) -> str:
+        return format_identifier(self._peer.identifier)
+
+    def __repr__(self) -> str:
+        return f"OwnIdentity({self})"
+
+
+def make_identity(signing_secret: bytes, static_secret: bytes, now_s: int) -> OwnIdentity:
+    """Returns a new identity. The two secrets are 32 random bytes each.
+
+    now_s: seconds since 1970.
+    """
+    signing_key = Ed25519PrivateKey.from_private_bytes(signing_secret)
+    begin = now_s - BACKDATED_S
+    history = make_history(signing_key, begin, begin + IDENTITY_S)
+    return OwnIdentity(renewed(Secrets(signing_secret, static_secret, history, b""), now_s), now_s)
+
+
+def renewed(secrets: Secrets, now_s: int) -> Secrets:
+    """Returns the secrets with a new attestation of the same channel key. The identifier stays the same.
+
+    Raises IdentityRefused if the identity itself has ended or has not begun.
+    """
+    peer = verify_history(secrets.history)
+    created_at = max(now_s - BACKDATED_S, peer.valid_from)
+    expires_at = min(created_at + ATTESTATION_S, peer.valid_until)
+    if expires_at <= now_s:
+        raise IdentityRefused("expired", f"the identity {peer} has ended; make a new one and have it trusted")
+    signing_key = Ed25519PrivateKey.from_private_bytes(secrets.signing_secret)
+    static_public = public_bytes(X25519PrivateKey.from_private_bytes(secrets.static_secret))
+    attestation = make_attestation(signing_key, peer, static_public, created_at, expires_at)
+    return msgspec.structs.replace(secrets, attestation=attestation)
+
+
+def must_renew(secrets: Secrets, now_s: int) -> bool:
+    """Returns whether the attestation ends soon, and a new one would last longer. Raises IdentityRefused."""
+    peer = verify_history(secrets.history)
+    expires_at = _expiry(secrets.attestation)
+    return expires_at < now_s + RENEW_BEFORE_S and expires_at < min(now_s + ATTESTATION_S, peer.valid_until)
+
+
+def _expiry(attestation: bytes) -> int:
+    try:
+        reader = CborReader(attestation)
+        reader.array(2)
+        data = reader.byte_string()
+        read_signature(reader)
+        content = CborReader(read_versioned(data, ATTESTATION))
+        content.array(5)
+        content.byte_string()
+        content.byte_string()
+        content.array(2)
+        content.unsigned()
+        content.array(1)
+        content.byte_string()
+        content.unsigned()
+        return content.unsigned()
+    except CborError as error:
+        refuse_undecodable(error)

@@ -1,0 +1,143 @@
+"""The proof of an identity: its history, and the attestation that a Noise static key belongs to it.
+
+    proof             83 ChangeHistory Attestation array of credentials (80)
+    Attestation       82 data signature
+    AttestationData   85 subject (5820 identifier) latest change (5820 hash) key created_at expires_at
+    key               82 00 81 5820 X25519
+
+The numbers are bytes of CBOR in hexadecimal: 82, 83 and 85 begin arrays of 2, 3 and 5 items.
+
+A proof is public. It proves who is on the other side only together with the handshake, in which that side has shown
+that it owns the attested key. So `verify_proof` compares this key with the key of the handshake. Credentials are not
+supported: their shape is checked, and their content ignored.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ockam.identity.channel.cbor import CborError, CborReader, write_array, write_bytes, write_unsigned
+from ockam.identity.channel.errors import IdentityRefused
+from ockam.identity.channel.identity_history import (
+    ATTESTATION,
+    CHANGES_MAX,
+    HASH_BYTES,
+    PeerIdentity,
+    read_signature,
+    read_versioned,
+    refuse_undecodable,
+    sign_data,
+    verify_history,
+    verify_signature,
+    write_variant,
+)
+from ockam.identity.channel.noise import KEY_BYTES
+
+CLOCK_SKEW_S = 60
+"""How many seconds in the future the beginning of an attestation is allowed to be. The other implementations have the
+same constant."""
+CREDENTIALS_MAX = 4
+CHANNEL_KEY = 0
+"""The variant of a key that is attested for channels. Variant 1 is for signing credentials."""
+
+
+def verify_proof(proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
+    """Returns the identity that owns the static key of a handshake, see `read_proof`. Raises IdentityRefused."""
+    return read_proof(proof, remote_static, now_s)[0]
+
+
+def read_proof(proof: bytes, remote_static: bytes, now_s: int) -> tuple[PeerIdentity, int]:
+    """Returns the identity that owns the static key of a handshake, and when its attestation ends (seconds since 1970).
+
+    Raises IdentityRefused.
+
+    remote_static: the key of the handshake, 32 bytes.
+    now_s: the present time in seconds since 1970.
+    """
+    try:
+        reader = CborReader(proof)
+        reader.array(3)
+        start = reader.at
+        _skip_history(reader)
+        # The history is verified once for the same bytes. The times and the key below are checked each time.
+        identity = verify_history(reader.since(start))
+        expires_at = _verify_attestation(reader, identity, remote_static, now_s)
+        skip_credentials(reader)
+        reader.finish()
+    except CborError as error:
+        refuse_undecodable(error)
+    return identity, expires_at
+
+
+def _skip_history(reader: CborReader) -> None:
+    for _ in range(reader.array_of(0, CHANGES_MAX)):
+        has_previous = reader.array_of(2, 3) == 3
+        reader.byte_string()
+        for _ in range(1 + has_previous):
+            read_signature(reader)
+
+
+def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_static: bytes, now_s: int) -> int:
+    """Verifies an attestation. Returns its end, in seconds since 1970. Raises IdentityRefused and CborError."""
+    reader.array(2)
+    data = reader.byte_string()
+    signature = read_signature(reader)
+    content = CborReader(read_versioned(data, ATTESTATION))
+    content.array(5)
+    subject, latest_change = content.byte_string(HASH_BYTES), content.byte_string(HASH_BYTES)
+    content.array(2)
+    variant = content.unsigned()
+    content.array(1)
+    if variant != CHANNEL_KEY:
+        raise IdentityRefused("wrong_key", "the attested key is not for channels")
+    key = content.byte_string(KEY_BYTES)
+    created_at, expires_at = content.unsigned(), content.unsigned()
+    content.finish()
+    if (subject, latest_change) != (identity.identifier, identity.latest_change):
+        raise IdentityRefused("wrong_subject", f"the attestation is not of {identity}, or not by its latest key")
+    # Without this comparison, anybody could send the public proof of somebody else.
+    if key != remote_static:
+        raise IdentityRefused("wrong_key", f"the proof of {identity} was sent by the owner of another key")
+    verify_signature(identity.key, signature, sha256(data).digest())
+    if created_at < identity.valid_from or expires_at > identity.valid_until:
+        raise IdentityRefused("outlives_key", f"the attestation of {identity} is not within the time of its key")
+    if created_at > now_s + CLOCK_SKEW_S:
+        raise IdentityRefused(
+            "not_yet_valid", f"the attestation of {identity} begins in the future; compare the clocks"
+        )
+    if expires_at < now_s:
+        raise IdentityRefused("expired", f"the attestation of {identity} has expired; its owner must renew it")
+    return expires_at
+
+
+def skip_credentials(reader: CborReader) -> int:
+    """Reads an array of credentials without verifying them. Returns their number. Raises CborError."""
+    count = reader.array_of(0, CREDENTIALS_MAX)
+    for _ in range(count):
+        reader.array(2)
+        for _ in ("the credential", "the attestation of the issuer's key"):
+            reader.array(2)
+            reader.byte_string()
+            read_signature(reader)
+    return count
+
+
+def make_attestation(
+    signing_key: Ed25519PrivateKey, identity: PeerIdentity, static_public: bytes, created_at: int, expires_at: int
+) -> bytes:
+    """Returns the attestation that `static_public` is the channel key of `identity`. Times are seconds since 1970."""
+    content = write_array(
+        write_bytes(identity.identifier),
+        write_bytes(identity.latest_change),
+        write_variant(static_public),
+        write_unsigned(created_at),
+        write_unsigned(expires_at),
+    )
+    return sign_data(signing_key, ATTESTATION, content)
+
+
+def make_proof(history: bytes, attestation: bytes) -> bytes:
+    """Returns a proof without credentials."""
+    return write_array(history, attestation, write_array())

@@ -1,0 +1,143 @@
+"""TrustList: the identifiers that are allowed to open channels. None is allowed until the operator lists one.
+
+The list has two parts: identifiers in the node's settings, and a file beside the database that commands change while
+the node runs. A line of the file is an identifier and, after a space, a name for people; a line that begins with # is a
+comment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import structlog
+
+from ockam.identity.channel.errors import IdentityFileError, InvalidIdentifier
+from ockam.identity.channel.identity_history import PeerIdentity, format_identifier, parse_identifier
+from stream_storage.durable_files import PRIVATE_MODE, lock_folder, make_folder, write_durably
+from stream_storage.sealed_file import with_seal, without_seal
+
+HEADING = "# Identities that may open secure channels to this node: an identifier and a name in each line.\n"
+
+logger = structlog.get_logger(__name__)
+
+
+def load_trusted(file: Path) -> dict[bytes, str]:
+    """Returns the names of the trusted identities by identifier; no identities if there is no file.
+
+    Raises IdentityFileError if the file cannot be read, or a line of it is not right.
+    """
+    try:
+        lines = without_seal(file.read_bytes()).decode().splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise IdentityFileError("unreadable", f"cannot read {file}: {error}") from error
+    trusted = {}
+    for number, line in enumerate(lines, 1):
+        text, _, name = line.strip().partition(" ")
+        if text and not text.startswith("#"):
+            try:
+                trusted[parse_identifier(text)] = name.strip()
+            except InvalidIdentifier as error:
+                raise IdentityFileError("undecodable", f"{file}, line {number}: {error}") from error
+    return trusted
+
+
+def save_trusted(file: Path, trusted: Mapping[bytes, str]) -> None:
+    """Replaces the file in one step. Raises IdentityFileError."""
+    lines = [
+        f"{format_identifier(identifier)} {' '.join(name.split())}".rstrip() for identifier, name in trusted.items()
+    ]
+    try:
+        make_folder(file.parent)
+        content = with_seal((HEADING + "".join(f"{line}\n" for line in lines)).encode())
+        write_durably(file, content, mode=PRIVATE_MODE)
+    except OSError as error:
+        raise IdentityFileError("unwritable", f"cannot write {file}: {error.strerror or error}") from error
+
+
+def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[bytes, str]]) -> dict[bytes, str]:
+    """Replaces the file by what `change` makes of its identities. Returns the identities from before.
+
+    A second command at the same time waits, so that neither undoes the change of the other. A missing folder is made
+    if there is something to write. Raises IdentityFileError.
+    """
+    if not file.parent.exists() and not change({}):
+        return {}
+    try:
+        make_folder(file.parent)
+        with lock_folder(file.parent):
+            before = load_trusted(file)
+            changed = change(dict(before))
+            if changed != before:
+                save_trusted(file, changed)
+            return before
+    except OSError as error:
+        raise IdentityFileError("unwritable", f"cannot write {file}: {error.strerror or error}") from error
+
+
+class TrustList:
+    """The trusted identifiers of a node, from its settings and from its file.
+
+    A file that cannot be read trusts nobody.
+
+    anyone: whether every identity is accepted; this must be set explicitly.
+    """
+
+    def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
+        """identifiers: the identifiers in the settings, as text. Raises InvalidIdentifier if one is not valid."""
+        self._file = file
+        self._always = dict.fromkeys(map(parse_identifier, identifiers), "")
+        self._from_file: dict[bytes, str] = {}
+        self._stamp: tuple[int, ...] | None = None
+        self.anyone = anyone
+        self.refresh()
+
+    def __str__(self) -> str:
+        """How many identities are trusted, for the audit log."""
+        return "every identity trusted" if self.anyone else f"{len(self._always | self._from_file)} trusted"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no identity is trusted, so that no channel can be opened."""
+        return not (self.anyone or self._always or self._from_file)
+
+    def refresh(self) -> bool:
+        """Reads the file again if it has changed since the last call. Returns whether it has changed."""
+        if self._file is None:
+            return False
+        stamp = _stamp_of(self._file)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self._from_file = load_trusted(self._file)
+        except IdentityFileError as error:
+            self._from_file = {}
+            logger.error("trust_file_unusable", reason=str(error))
+        return True
+
+    def replace_identifiers(self, identifiers: Iterable[str]) -> None:
+        """Replaces the identifiers of the settings. The next `refresh` returns True. Raises InvalidIdentifier."""
+        self._always = dict.fromkeys(map(parse_identifier, identifiers), "")
+        self._stamp = None
+
+    def is_named(self, peer: PeerIdentity) -> bool:
+        """Whether the operator has named this identity as trusted."""
+        return peer.identifier in self._always or peer.identifier in self._from_file
+
+    def refusal(self, peer: PeerIdentity) -> str | None:
+        """Returns None if this identity is trusted, else a text that says what to do."""
+        if self.anyone or self.is_named(peer):
+            return None
+        return f"{peer} is not trusted here; `stream-node trust add {peer}` on this node would trust it"
+
+
+def _stamp_of(file: Path) -> tuple[int, ...]:
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    # A file that is replaced has another inode, also within one tick of the clock.
+    return found.st_ino, found.st_mtime_ns, found.st_size

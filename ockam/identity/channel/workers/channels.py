@@ -1,0 +1,344 @@
+"""SecureChannels: all secure channels of one node, and the listener that begins them.
+
+A message to the listener is message 1 of a new channel. Unless the operator trusts somebody, the listener is closed and
+answers nothing. Every number of handshakes and channels is bounded (`limits`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+import trio
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from ockam.actors.address import local
+from ockam.actors.message import Message, Origin
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.channel.admission_machine import AdmissionMachine
+from ockam.identity.channel.channel_machine import ChannelMachine
+from ockam.identity.channel.errors import HandshakeFailed, IdentityFileError, PeerRefused
+from ockam.identity.channel.identity_history import PeerIdentity
+from ockam.identity.channel.known_histories import KnownHistories
+from ockam.identity.channel.limits import ChannelLimits, ChannelStatistics
+from ockam.identity.channel.own_identity import OwnIdentity
+from ockam.identity.channel.trust_list import TrustList
+from ockam.identity.channel.workers.channel import ChannelWorker
+from ockam.identity.identity import Identity
+from ockam.identity.rules.audit import Audit
+from ockam.identity.rules.audit_lines import Entry
+from ockam.identity.rules.rights import NOTHING, Demand
+from ockam.log_rate import LogRate
+from ockam.quotas.usage import Usage, party_key
+
+LISTENER = "secure_channel"
+ADDRESSES = (LISTENER, "secure_channel_listener", "api")
+"""The addresses of the listener. Other Ockam programs expect a listener at one of them: the first is the default of
+Ockam for Elixir, the second is in Ockam's examples, and nodes that the command `ockam` makes have the third."""
+WATCH_INTERVAL_S = 0.5
+"""The interval between two looks at the trust list, in seconds. An identity that is not trusted any more loses its
+channels within this time."""
+IDLE_INTERVALS = 20
+"""Once in this many intervals, the node looks for idle channels and for those whose connection has ended."""
+
+NOBODY_TRUSTED = (
+    "this node trusts nobody, so it opens no secure channel: `stream-node trust add IDENTIFIER` trusts the other end, "
+    "whose identifier `stream-node identity show` prints there"
+)
+
+logger = structlog.get_logger(__name__)
+
+
+class SecureChannels:
+    """All secure channels of one node. `start` registers the listener.
+
+    identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError.
+    known: the identities that have replaced a key.
+    audit: the log of refused peers and of changes of `trust`.
+    now_s: returns seconds since 1970.
+    new_id: returns 8 random bytes as hex.
+    ephemeral: returns a new key.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        nursery: trio.Nursery,
+        identity: Callable[[int], OwnIdentity],
+        trust: TrustList,
+        *,
+        limits: ChannelLimits | None = None,
+        known: KnownHistories | None = None,
+        audit: Audit | None = None,
+        now_s: Callable[[], int] = lambda: int(time.time()),
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+        ephemeral: Callable[[], X25519PrivateKey] = X25519PrivateKey.generate,
+    ) -> None:
+        self._node = node
+        self._nursery = nursery
+        self._identity = identity
+        self._trust = trust
+        self._limits = limits if limits is not None else ChannelLimits()
+        self._known = known if known is not None else KnownHistories(None)
+        self._audit = audit
+        self._now_s = now_s
+        self._new_id = new_id
+        self._ephemeral = ephemeral
+        self._admission = AdmissionMachine[ChannelWorker](self._limits)
+        self._usages: dict[ChannelWorker, list[Usage]] = {}
+        self._lines = LogRate()
+        self._opened = 0
+        self._refused: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+
+    def start(self, addresses: Sequence[str] = ADDRESSES) -> None:
+        """Registers the listener under these addresses. Raises AddressInUse."""
+        self._node.register([local(each) for each in addresses], lambda: ListenerWorker(self))
+
+    def stop(self) -> None:
+        """Ends all channels and tells the other sides, because the node stops."""
+        for channel in list(self._admission.channels):
+            channel.end("node_stops")
+
+    def end_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Ends the channels of all identities that the function chooses. Returns the number of channels.
+
+        reason: a short, fixed word for counters."""
+        with self._node.batch():
+            return self._end_where(lambda channel, peer: is_meant(Identity("channel", str(peer))), reason)
+
+    def statistics(self) -> ChannelStatistics:
+        return ChannelStatistics(
+            open=len(self._admission.channels),
+            handshakes=len(self._admission.handshakes),
+            opened=self._opened,
+            refused=dict(self._refused),
+            ended=dict(self._ended),
+            dropped=dict(self._dropped),
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        self._admission.check()
+        for channel in (*self._admission.channels, *self._admission.handshakes):
+            channel.machine.check()
+
+    # For the listener.
+
+    def begin(self, message: Message) -> None:
+        """Answers message 1 of a new channel, or drops it and counts the reason."""
+        refusal = self._reason_to_refuse(message)
+        if refusal is not None:
+            self._refuse(message.origin, refusal)
+            return
+        now_s = self._now_s()
+        try:
+            machine = ChannelMachine(self._identity(now_s), self._refusal)
+            answer = machine.receive_1(message.payload, self._ephemeral())
+        except IdentityFileError as error:
+            self._refuse(message.origin, "no_identity")
+            self._lines.log(logger.error, "channel_identity_unusable", **message.origin.who, reason=str(error))
+            return
+        except HandshakeFailed as error:
+            self._refuse(message.origin, error.reason)
+            return
+        inner, outer = local(self._new_id()), local(self._new_id())
+        channel = ChannelWorker(self._node, self._nursery, self, machine, message, (inner, outer))
+        # An old handshake gives way to the new one.
+        for given in self._admission.begin(channel, message.origin.peer):
+            self._ended["gave_way"] += 1
+            given.end("gave_way")
+        self._node.register((inner, outer), lambda: channel, restarts=False)
+        self._node.call_later(self._limits.handshake_s_max, lambda: self._give_up(channel))
+        self._node.deliver(Message(message.return_route, (inner,), answer))
+
+    def _refuse(self, origin: Origin, reason: str) -> None:
+        """Counts and notes message 1 of a channel that is not begun."""
+        self._refused[reason] += 1
+        self._note_refusal(origin, "", reason, NOBODY_TRUSTED if reason == "closed" else "")
+
+    def _reason_to_refuse(self, message: Message) -> str | None:
+        if self._trust.is_closed:
+            return "closed"
+        if not message.return_route:
+            return "no_return_route"
+        # A connection with a certificate is known by it, any other by its address.
+        party = party_key(message.origin.identity, message.origin.peer)
+        return None if self._admission.may_begin(party, trio.current_time()) else "rate"
+
+    def _give_up(self, channel: ChannelWorker) -> None:
+        if channel in self._admission.handshakes:
+            channel.end("handshake_timeout")
+
+    def replace_trusted(self, identifiers: Iterable[str]) -> None:
+        """Replaces the trusted identifiers of the settings. The next `watch` ends the channels of the others. Raises
+        InvalidIdentifier."""
+        self._trust.replace_identifiers(identifiers)
+
+    def watch(self, interval: int) -> None:
+        """Ends channels that are not trusted any more.
+
+        Once in IDLE_INTERVALS intervals, also ends channels that are idle, have no connection, or whose proof has
+        expired.
+
+        interval: the number of this interval of WATCH_INTERVAL_S.
+        """
+        if self._trust.refresh():
+            ended = self._end_where(lambda channel, peer: self._trust.refusal(peer) is not None, "not_trusted")
+            if self._audit is not None:
+                self._audit.note(Entry("trust_changed", reason=f"{self._trust}; {ended} channels ended"))
+        if interval % IDLE_INTERVALS:
+            return
+        # The proof of the other side was valid at the handshake, and ends later.
+        unix_s = self._now_s()
+        self._end_where(lambda channel, peer: channel.machine.expires_s < unix_s, "expired")
+        now_s = trio.current_time()
+        for channel in list(self._admission.channels):
+            if now_s - channel.used_at_s > self._limits.idle_s_max:
+                channel.end("idle")
+            elif channel.note_connection(now_s) > self._limits.gone_s_max:
+                channel.end("connection_gone")
+            elif now_s - channel.used_at_s > IDLE_INTERVALS * WATCH_INTERVAL_S:
+                channel.forget()
+
+    # For the channels.
+
+    def now_s(self) -> int:
+        return self._now_s()
+
+    def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
+        """Notes that a handshake has succeeded. Returns the reason if there is no room for the channel, else None.
+
+        The channel counts for its own identity, and for the identity of its connection, because a peer can make any
+        number of identities of its own if everybody is trusted.
+
+        origin: the connection of the channel.
+        """
+        refusal = self._admission.open(channel) or self._take(channel, peer, origin)
+        if refusal is not None:
+            self._note_refusal(origin, str(peer), refusal)
+            return refusal
+        self._opened += 1
+        logger.info("channel_opened", peer=channel.peer, identity=str(peer))
+        self.renewed(channel, peer)
+        return None
+
+    def _take(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
+        """Counts a channel for its own identity and for that of its connection. If one of them has too many channels,
+        returns the reason and counts for neither.
+        """
+        own = self._node.usages.get(str(Identity("channel", str(peer))), trio.current_time())
+        taken: list[Usage] = []
+        for usage in (origin.usage, own):
+            if usage.take("channels_max", channel.peer) is not None:
+                for each in taken:
+                    each.give_back("channels_max")
+                return "identity_channels_max"
+            taken.append(usage)
+        self._usages[channel] = taken
+        return None
+
+    def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
+        """Returns the usage for which the messages out of this channel count.
+
+        This is the usage of the channel's identity if the operator has named the identity as trusted, else `below`.
+
+        below: the usage of the connection.
+        """
+        taken = self._usages.get(channel)
+        named = channel.identity is not None and self._trust.is_named(channel.identity)
+        return taken[1] if taken is not None and named else below
+
+    def refused(self, origin: Origin, error: PeerRefused) -> None:
+        """Notes that the other side has not proved an identity that this node accepts. origin: its connection."""
+        self._note_refusal(origin, error.identity, error.reason, str(error))
+
+    def handshake_failed(self, origin: Origin, reason: str) -> None:
+        """Notes a message that does not continue its handshake. origin: the connection through which it came."""
+        self.count_drop(reason)
+        self._note_refusal(origin, "", reason)
+
+    def renewed(self, channel: ChannelWorker, peer: PeerIdentity) -> None:
+        """Keeps the history of an identity. If the identity has replaced its key, ends its channels with older keys."""
+        if self._known.learn(peer):
+            logger.info("channel_identity_renewed", peer=channel.peer, identity=str(peer), changes=len(peer.changes))
+            self._end_where(lambda other, theirs: self._known.refusal(theirs) is not None, "key_replaced")
+
+    def ended(self, channel: ChannelWorker, reason: str, shown: str = "") -> None:
+        """Notes the end of a channel or a handshake, and stops its worker. Safe to repeat: the first reason counts.
+
+        shown: the identifier that the other side has shown, if the handshake has ended before the channel was open.
+        """
+        if not self._node.is_registered(channel.inner) and not self._knows(channel):
+            return
+        known = self._knows(channel)
+        self._admission.remove(channel)
+        for usage in self._usages.pop(channel, ()):
+            usage.give_back("channels_max")
+        if known:
+            self._ended[reason] += 1
+            logger.info(
+                "channel_ended",
+                peer=channel.peer,
+                identity=str(channel.identity or shown or "none shown"),
+                reason=reason,
+            )
+        self._node.unregister(channel.inner)
+
+    def _refusal(self, peer: PeerIdentity) -> str | None:
+        return self._trust.refusal(peer) or self._known.refusal(peer)
+
+    def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
+        """Logs and audits a refusal, both at a bounded rate.
+
+        identifier: the identifier that the other side has shown; empty if it has shown none.
+        text: a longer explanation for the log."""
+        self._lines.log(logger.warning, "channel_refused", **origin.who, reason=reason, text=text or reason)
+        if self._audit is not None:
+            # Everybody can make identifiers, so a refusal counts for the identity or the address of the connection.
+            party = party_key(origin.identity, origin.peer)
+            identity = Identity("channel", identifier) if identifier else origin.identity
+            self._audit.refused(Entry("channel_refused", str(identity), origin.peer, reason=reason), party)
+
+    def _end_where(self, is_meant: Callable[[ChannelWorker, PeerIdentity], bool], reason: str) -> int:
+        """Ends the open channels that the function chooses. Returns their number."""
+        known = [(each, each.identity) for each in self._admission.channels if each.identity is not None]
+        meant = [channel for channel, peer in known if is_meant(channel, peer)]
+        for channel in meant:
+            channel.end(reason)
+        return len(meant)
+
+    def _knows(self, channel: ChannelWorker) -> bool:
+        return channel in self._admission.channels or channel in self._admission.handshakes
+
+    def count_drop(self, reason: str, count: int = 1) -> None:
+        self._dropped[reason] += count
+
+
+class ListenerWorker(Worker):
+    """The well-known address of a node to which message 1 of each channel is sent."""
+
+    def __init__(self, channels: SecureChannels) -> None:
+        self._channels = channels
+        self._intervals = 0
+
+    def started(self) -> None:
+        self.context.call_later(WATCH_INTERVAL_S, self._watch)
+
+    def demand(self, message: Message) -> Demand:
+        """Returns that the sender needs no right: the handshake proves the sender's identity, and then the trust list
+        decides about the channel."""
+        return NOTHING
+
+    def handle(self, message: Message) -> None:
+        self._channels.begin(message)
+
+    def _watch(self) -> None:
+        self._intervals += 1
+        self._channels.watch(self._intervals)
+        self.context.call_later(WATCH_INTERVAL_S, self._watch)

@@ -1,0 +1,88 @@
+"""OutgoingTokens: the tokens by which a node proves its own name to other nodes, for its own requests.
+
+Like a certificate, a token is sent only on connections for the node's own messages. If a connection for forwarded
+messages had a token, other peers would act in the name of the node. `authentication` has the messages.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import structlog
+
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.errors import ConnectFailed
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, Status
+from ockam.identity.token import Token, TokenError, is_this_machine
+from ockam.protocol import ProtocolError
+
+ANSWERS = local("node_authenticated")
+"""The address of the worker that gets the answers of other nodes."""
+OPEN_MAX = 1_000
+"""The largest number of unanswered authentications that are remembered. The oldest are forgotten first."""
+
+logger = structlog.get_logger(__name__)
+
+
+class OutgoingTokens:
+    """The tokens for destinations, and the authentications that have no answer yet.
+
+    Invariant: at most OPEN_MAX authentications are remembered.
+    """
+
+    def __init__(self, tokens: Mapping[str, Token] | None = None) -> None:
+        """tokens: the token for each `host:port`."""
+        self._tokens = dict(tokens or {})
+        self._open: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def has(self, destination: str) -> bool:
+        """Whether connections for the node's own messages to this `host:port` begin with a token."""
+        return destination in self._tokens
+
+    def check_way(self, destination: str, host: str, is_encrypted: bool) -> None:
+        """Raises ConnectFailed if others could read a token on the way. host: the IP address of the other node."""
+        if not is_encrypted and not is_this_machine(host):
+            raise ConnectFailed(
+                f"the token for {destination} is not sent: it is another machine, and the connection to it is not "
+                "encrypted; set tls_forward_ca"
+            )
+
+    def authentication(self, destination: str, connection: Address) -> Message:
+        """Returns the first message of a connection. Raises ConnectFailed if there is no token at its place."""
+        try:
+            token = self._tokens[destination].read()
+        except TokenError as error:
+            raise ConnectFailed(f"cannot authenticate at {destination}: {error}") from error
+        # An answer counts only if its id is known, so that nobody else can write the log lines of `answered`.
+        request_id = secrets.randbits(60)
+        self._open[request_id] = destination
+        if len(self._open) > OPEN_MAX:
+            del self._open[next(iter(self._open))]
+        payload = AUTHENTICATE.encode_request(AuthenticateRequest(request_id, token))
+        return Message((connection, NODE_AUTHENTICATE), (ANSWERS,), payload)
+
+    def answered(self, payload: bytes) -> None:
+        """Logs the answer of another node, if it refuses the token."""
+        try:
+            answer = AUTHENTICATE.decode_response(payload)
+        except ProtocolError:
+            return
+        destination = self._open.pop(answer.request_id, None)
+        if destination is not None and answer.status != Status.OK:
+            logger.error("token_not_accepted", destination=destination, reason=answer.reason)
+
+
+class AuthenticationAnswers(Worker):
+    """The worker that gets the answers of other nodes to this node's tokens. It answers nothing."""
+
+    def __init__(self, tokens: OutgoingTokens) -> None:
+        self._tokens = tokens
+
+    def handle(self, message: Message) -> None:
+        self._tokens.answered(message.payload)

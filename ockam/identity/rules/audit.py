@@ -1,0 +1,158 @@
+"""Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
+
+`audit_lines` bounds the number of lines, so a flood neither fills the disk nor hides the lines about others. The file
+is only ever appended to, and its lines have seals (`audit_chain`). Call `reopen` after a log rotation. A line that
+cannot be written is counted and lost, and the node goes on; the number of lost lines is in the file as soon as it can
+be written again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from ockam.identity.rules.audit_chain import AuditChain
+from ockam.identity.rules.audit_lines import ACTS, REFUSALS, AuditLines, Entry
+from stream_storage.durable_files import give_to_folder
+
+FILE_MODE = 0o640
+TEXT_CHARACTERS_MAX = 300
+"""The longest text of one field, in characters. Peers choose names, and a line must not be long."""
+TOLD_INTERVALS = 60
+"""While the file cannot be written, an error line comes once in this many calls of `Audit.end_interval`."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Audit:
+    """The audit log of a node.
+
+    file: where the lines are written; None: nothing is written.
+    now_us: returns the time in microseconds since 1970.
+    chain: the name of the chain of this process, see `AuditChain`.
+    failed: the number of lines that could not be written.
+    """
+
+    def __init__(self, file: Path | None, now_us: Callable[[], int], chain: str = "w00") -> None:
+        """Opens the file. Raises OSError."""
+        self._file = file
+        self._now_us = now_us
+        self._chain = AuditChain(chain)
+        self._descriptor: int | None = None
+        self._refusals = AuditLines(REFUSALS, more="refused_more")
+        self._acts = AuditLines(ACTS, more="admitted_more")
+        self._lost = 0
+        self._is_torn = False
+        self._untold_intervals = 0
+        self.failed = 0
+        self.reopen()
+
+    def note(self, entry: Entry) -> None:
+        """Writes one line. If that fails, the line is counted."""
+        if self._descriptor is not None and not (self._write_lost() and self._write(entry)):
+            self.failed += 1
+            self._lost += 1
+
+    def _write_lost(self) -> bool:
+        """If lines were lost, writes their number first. Returns False if the file still cannot be written."""
+        lost = self._lost
+        if lost:
+            if not self._write(Entry("audit_lost", reason="these lines could not be written", count=lost)):
+                return False
+            self._lost = self._untold_intervals = 0
+            logger.info("audit_written_again", file=str(self._file), lost=lost)
+        return True
+
+    def _write(self, entry: Entry) -> bool:
+        """Writes one line. Returns False if that failed; then a part of the line can be in the file."""
+        assert self._descriptor is not None, "the file is open"
+        time = datetime.fromtimestamp(self._now_us() / 1e6, UTC).isoformat(timespec="milliseconds")
+        fields = {name: _cut(value) for name, value in msgspec.to_builtins(entry).items()}
+        line = self._chain.sealed(msgspec.json.encode({"time": time.replace("+00:00", "Z"), **fields}))
+        # A part of a line that the last write has left must not become the beginning of this line.
+        data = b"%s%s\n" % (b"\n" if self._is_torn else b"", line)
+        try:
+            # The file is opened for appending, so one write is one whole line, also beside another program.
+            written = os.write(self._descriptor, data)
+        except OSError as error:
+            self._tell_lost(error.strerror or str(error))
+            return False
+        # A disk that becomes full takes the beginning of a line.
+        if written:
+            self._is_torn = written < len(data)
+        # Without the end of the line, the line is there nevertheless.
+        if written < len(data) - 1:
+            self._tell_lost("only a part of a line was written")
+            return False
+        self._chain.note_written(line)
+        return True
+
+    def _tell_lost(self, reason: str) -> None:
+        if not self._untold_intervals:
+            self._untold_intervals = TOLD_INTERVALS
+            logger.error("audit_not_written", file=str(self._file), reason=reason, failed=self.failed + 1)
+
+    def refused(self, entry: Entry, party: str | None = None) -> None:
+        """Writes one refusal, or only counts it, see `AuditLines.take`.
+
+        party: the text under which the sender counts, see `ockam.quotas.usage.party_key`; None: it follows from the entry."""
+        if self._refusals.take(entry, party):
+            self.note(entry)
+
+    def admitted(self, entry: Entry, party: str | None = None) -> None:
+        """Writes one administrative act, or only counts it. The bounds of acts are apart from those of refusals, so
+        nobody can hide an act behind refusals."""
+        if self._acts.take(entry, party):
+            self.note(entry)
+
+    def end_interval(self) -> None:
+        """Writes how often each line was repeated since the last call, and how many were left out. Call this method
+        every second."""
+        self._untold_intervals = max(0, self._untold_intervals - 1)
+        for lines in (self._refusals, self._acts):
+            for entry in lines.end_interval():
+                self.note(entry)
+        if self._descriptor is not None:
+            self._write_lost()
+
+    def reopen(self) -> None:
+        """Opens the file again by its name, after a program has moved it away. Raises OSError; then the log goes on in
+        the file that was open."""
+        if self._file is None:
+            return
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        give_to_folder(descriptor, self._file.parent)
+        self._close_file()
+        self._descriptor = descriptor
+        self._is_torn = _is_torn(self._file)
+        self._chain.open(self._file)
+
+    def close(self) -> None:
+        """Writes what is still counted, and closes the file."""
+        self.end_interval()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _is_torn(file: Path) -> bool:
+    """Whether the last line of a file is not complete, because the disk was full or the machine has crashed."""
+    if not file.is_file() or not file.stat().st_size:
+        return False
+    with file.open("rb") as opened:
+        opened.seek(-1, os.SEEK_END)
+        return opened.read() != b"\n"
+
+
+def _cut(value: str | int) -> str | int:
+    if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
+        return value[:TEXT_CHARACTERS_MAX] + "…"
+    return value

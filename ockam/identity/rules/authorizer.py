@@ -1,0 +1,312 @@
+"""Authorizer: the gate of a node that obeys rules. It answers refused messages, counts them, and audits them.
+
+The rules decide by the identity of the connection through which a message came (`ockam.actors.message.Origin`). Each
+worker says what its messages demand (`Guarded`). A worker that says nothing takes messages only from this node's own
+workers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from ockam.actors.message import HERE, Message, Origin, reply_to
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.gate import DENIED
+from ockam.identity.identity import Identity
+from ockam.identity.rules.audit import Audit
+from ockam.identity.rules.audit_lines import Entry
+from ockam.identity.rules.rights import ALL_RIGHTS, NO_RIGHT, NOTHING, SOMETHING, Demand, Right, rights_text
+from ockam.identity.rules.rules import Decision, Rules
+from ockam.log_rate import LogRate
+from ockam.protocol import ProtocolError, find_name
+from ockam.transport.connection import Connection
+
+DELAYED_ANSWERS_MAX = 10_000
+"""The largest number of answers to refused pushes that wait for `Authorizer`'s `answer_delay_s`. Further answers are
+sent at once."""
+ACTS = Right.CREATE | Right.DELETE | Right.ADMIN | Right.OPERATE
+"""The rights whose use is in the audit log."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Frequent(NamedTuple):
+    """The kind of message that a worker gets most, such as the pushes to a stream.
+
+    The gate decides once about several such messages of one sender, and does not ask the worker about each.
+
+    tags: the first bytes by which such messages are known. The payload of a message begins with one of the tags.
+    right: the right that such a message demands, as a plain number, since comparing a `Right` takes ten times as long.
+    name: the name on which the message demands the right, such as the name of the stream.
+    """
+
+    tags: tuple[bytes, ...]
+    right: int
+    name: str
+
+
+class Guarded(Protocol):
+    """The methods of a worker to which other peers can send messages, if the rules allow it.
+
+    Such a worker can also have an attribute `frequent` with a `Frequent`."""
+
+    def demand(self, message: Message) -> Demand | list[Demand] | None:
+        """Returns what the sender of this message must be allowed. A list: all of it, for a request by which the node
+        does something at another node. None: the message is refused, whatever the rules allow, for example because the
+        address takes only messages of this node's own workers.
+
+        Raises ProtocolError if the message cannot be decoded. Then the worker refuses the message itself."""
+        ...
+
+
+class AccessStatistics(msgspec.Struct, frozen=True):
+    """The statistics of the rules.
+
+    rules: the number of rules in force.
+    refused: the number of refused messages since the start, by the right that was missing.
+    refused_by_rule: the number of refused messages since the start that a rule forbids, by the name of the rule.
+    reloads: how often new rules came into force.
+    reloads_failed: how often new rules were not valid, so that the old ones stayed in force.
+    audit_failed: the number of lines that could not be written to the audit log.
+    """
+
+    rules: int
+    refused: dict[str, int]
+    refused_by_rule: dict[str, int]
+    reloads: int
+    reloads_failed: int
+    audit_failed: int
+
+
+class Authorizer:
+    """Decides about every message that reaches a worker, and about forwarding.
+
+    rules: the rules in force.
+    answer_delay_s: refused pushes are answered after this time, because a real publisher sends a refused push again at
+        once.
+    """
+
+    def __init__(self, node: Node, rules: Rules, audit: Audit, *, answer_delay_s: float = 0.0) -> None:
+        self._node = node
+        self.rules = rules
+        self.audit = audit
+        self._answer_delay_s = answer_delay_s
+        self._delayed = 0
+        self._lines = LogRate()
+        self._last_origin = HERE
+        self._last_grants = rules.grants(HERE.identity)
+        self._refused: Counter[str] = Counter()
+        self._refused_by_rule: Counter[str] = Counter()
+        self._reloads = self._reloads_failed = 0
+
+    # The gate of a node, see `ockam.identity.gate.Gate`.
+
+    def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
+        """Returns the messages that the rules allow, in order. Answers, counts and audits the others."""
+        origin = run[0].origin
+        # Nearly all runs are pushes of one publisher, or answers of this node's own workers to one connection. These
+        # two are decided as a whole.
+        if origin.kind == "local" and getattr(worker, "demand", None) is None:
+            if not [message for message in run if message.origin is not origin]:
+                return run
+        else:
+            frequent: Frequent | None = getattr(worker, "frequent", None)
+            if frequent is not None:
+                tags, right, name = frequent
+                # Most runs come from the connection of the run before.
+                if origin is not self._last_origin:
+                    self._last_origin, self._last_grants = origin, self.rules.grants(origin.identity)
+                if self._last_grants.rights_on(name) & right and not [
+                    message for message in run if message.origin is not origin or not message.payload.startswith(tags)
+                ]:
+                    return run
+        admitted = [message for message in run if self._is_admitted(worker, message)]
+        return run if len(admitted) == len(run) else admitted
+
+    def holds(self, origin: Origin, rights: int, name: str) -> bool:
+        """Whether the origin has one of these rights on a name."""
+        return bool(self.rules.grants(origin.identity).rights_on(name) & int(rights))
+
+    def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
+        """Returns the first name in sorted order, `name` or a later one, on which the origin has one of these rights;
+        None if there is no such name."""
+        return self.rules.grants(origin.identity).find_next(rights, name)
+
+    def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
+        """Returns the reason why messages of this origin must not be forwarded to a node, or None if it is allowed."""
+        decision = self._decide(origin, Demand(Right.FORWARD, destination), "")
+        return None if decision.allowed else DENIED + decision.reason
+
+    def decide(self, origin: Origin, demand: Demand, request: str, *, is_act: bool) -> Decision:
+        """Decides about a request that came in another protocol than messages, such as HTTP. Counts and audits a
+        refusal.
+
+        request: the name of the request in the audit log. is_act: whether the use of an administrative right is in the
+        audit log; False for a request that only looks at things.
+        """
+        return self._decide(origin, demand, request, acts=ACTS if is_act else NO_RIGHT)
+
+    def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
+        """Audits a peer that was refused for its certificate."""
+        self.audit.refused(Entry("tls_refused", str(identity), peer, reason=reason))
+
+    def note_http_refused(self, peer: str, identity: Identity, request: str, reason: str) -> None:
+        """Audits a request of HTTP that was refused before its right was looked at.
+
+        request: its method and path. reason: a short, fixed word."""
+        self.audit.refused(Entry("http_refused", str(identity), peer, request=request, reason=reason))
+
+    # What the operator changes.
+
+    def replace_rules(self, rules: Rules) -> Callable[[Identity], bool]:
+        """Takes new rules. Returns a function that tells whether the rules for an identity have changed.
+
+        The caller then closes the connections of such identities, because a request that waits there, such as a pull,
+        was allowed by the old rules.
+        """
+        before, self.rules = self.rules, rules
+        self._last_origin = HERE
+        self._last_grants = rules.grants(HERE.identity)
+        self._reloads += 1
+        return lambda identity: before.grants(identity).rules != rules.grants(identity).rules
+
+    def note_bad_rules(self) -> None:
+        """Counts a new file of rules that is not valid."""
+        self._reloads_failed += 1
+
+    def statistics(self) -> AccessStatistics:
+        return AccessStatistics(
+            rules=len(self.rules),
+            refused=dict(self._refused),
+            refused_by_rule=dict(self._refused_by_rule),
+            reloads=self._reloads,
+            reloads_failed=self._reloads_failed,
+            audit_failed=self.audit.failed,
+        )
+
+    # One message.
+
+    def _is_admitted(self, worker: Worker, message: Message) -> bool:
+        origin = message.origin
+        ask: Callable[[Message], Demand | list[Demand] | None] | None = getattr(worker, "demand", None)
+        if ask is None and origin.kind == "local":
+            return True
+        if isinstance(worker, Connection):
+            return self._may_pass(worker, message)
+        demand: Demand | list[Demand] | None = None
+        if ask is not None:
+            try:
+                demand = ask(message)
+            except ProtocolError:
+                demand = SOMETHING
+        if demand is NOTHING:
+            return True
+        if demand is None:
+            decision = Decision(False, None, "this address takes messages of others only")
+            self._note_refusal(message, "address", decision, str(message.onward_route[0]))
+        else:
+            decision = self._decide_all(origin, demand, find_name(message.payload) or "")
+        if not decision.allowed:
+            self._answer(worker, message, DENIED + decision.reason)
+        return decision.allowed
+
+    def _may_pass(self, connection: Connection, message: Message) -> bool:
+        """Whether a message is allowed to leave over this connection. Messages of this node's own workers always are.
+
+        A message of another peer must be the answer to a request that this node has forwarded. Or this node has made
+        the connection, and the sender has the right to forward messages to the node at its other end. Another member of
+        the cluster decides itself about what it gets."""
+        if message.origin.kind == "local" or connection.link is not None or self._is_answer(connection, message):
+            return True
+        if connection.open_requests is not None:
+            return self.find_forward_refusal(message.origin, connection.peer) is None
+        decision = Decision(False, None, "messages between peers are not passed on")
+        self._note_refusal(message, "forward", decision, str(connection.own_address))
+        return False
+
+    def _is_answer(self, connection: Connection, message: Message) -> bool:
+        """Whether a message is an answer for the peer on this connection: whether it comes from a node to which this
+        node has forwarded a message of that peer.
+
+        The first hop of the return route names the connection through which the message came. This node writes that
+        hop, so the sender cannot choose it."""
+        source = self._node.find_worker(message.return_route[0]) if message.return_route else None
+        if not isinstance(source, Connection) or source.open_requests is None:
+            return False
+        return source.open_requests.is_sender(connection.own_address)
+
+    def _decide_all(self, origin: Origin, demand: Demand | list[Demand], request: str) -> Decision:
+        """Decides one demand, or several up to the first that is refused. Of several, the use of each right is
+        audited: the node acts for the sender, and nobody else sees who has caused that."""
+        if isinstance(demand, Demand):
+            return self._decide(origin, demand, request)
+        refused = next((each for each in demand if not self.rules.allows(origin.identity, each)), None)
+        if refused is not None:
+            return self._decide(origin, refused, request)
+        decisions = [self._decide(origin, each, request, acts=ALL_RIGHTS) for each in demand]
+        return decisions[-1]
+
+    def _decide(self, origin: Origin, demand: Demand, request: str, *, acts: Right = ACTS) -> Decision:
+        """Decides one demand. Counts and audits a refusal, and audits the use of one of the rights `acts`."""
+        allowed = self.rules.allows(origin.identity, demand)
+        if allowed and not demand.rights & acts:
+            return Decision(True, None, "")
+        decision = self.rules.decide(origin.identity, demand)
+        entry = Entry(
+            "admitted" if allowed else "refused",
+            identity=str(origin.identity),
+            peer=origin.peer,
+            right=rights_text(demand.rights),
+            name=demand.name or "",
+            rule=decision.rule.name if decision.rule is not None else "",
+            request=request,
+            reason=decision.reason,
+        )
+        if not allowed:
+            self._count(entry, origin)
+        # Requests that need one of several rights only look at things.
+        elif int(demand.rights).bit_count() == 1 and origin.kind != "local":
+            self.audit.admitted(entry, origin.party)
+        return decision
+
+    def _note_refusal(self, message: Message, right: str, decision: Decision, name: str) -> None:
+        origin = message.origin
+        request = find_name(message.payload) or ""
+        entry = Entry("refused", str(origin.identity), origin.peer, right, name, "", request, decision.reason)
+        self._count(entry, origin)
+
+    def _count(self, entry: Entry, origin: Origin) -> None:
+        self._refused[entry.right] += 1
+        if entry.rule:
+            self._refused_by_rule[entry.rule] += 1
+        what = {"right": entry.right, "name": entry.name, "reason": entry.reason}
+        self._lines.log(logger.warning, "access_refused", **origin.who, **what)
+        self.audit.refused(entry, origin.party)
+
+    def _answer(self, worker: Worker, message: Message, reason: str) -> None:
+        """Answers a refused message in its own protocol. A refused push is answered after a delay."""
+        try:
+            payload = worker.denied_payload(message, reason)
+        except ProtocolError:
+            return
+        if payload is None or not message.return_route:
+            return
+        answer = reply_to(message, message.onward_route[0], payload)
+        frequent: Frequent | None = getattr(worker, "frequent", None)
+        is_push = frequent is not None and message.payload.startswith(frequent.tags)
+        if not is_push or not self._answer_delay_s or self._delayed >= DELAYED_ANSWERS_MAX:
+            self._node.send(answer)
+            return
+
+        def send() -> None:
+            self._delayed -= 1
+            self._node.send(answer)
+
+        self._delayed += 1
+        self._node.call_later(self._answer_delay_s, send)

@@ -1,0 +1,241 @@
+"""Rules: who is allowed to do what, as pure decisions. This module reads no files, no connections and no clock.
+
+A rule allows rights or forbids them, to identities, on names that begin with a prefix. A right that no rule allows is
+refused, and a rule that forbids a right is stronger than every rule that allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ockam.identity.identity import Identity
+from ockam.identity.rules.rights import ALL_RIGHTS, NO_RIGHT, Demand, Right, rights_text
+from stream_storage.text_order import prefix_end
+
+EVERYBODY = "*"
+KNOWN_IDENTITIES_MAX = 10_000
+"""The largest number of identities whose rules are remembered. All are forgotten when there are more."""
+KNOWN_CHARACTERS_MAX = 4 * 1024 * 1024
+"""The largest number of characters of all names whose rights are remembered, for all identities together. When there
+are more, all names are forgotten. The limit is needed because peers choose the names."""
+KNOWN_NAME_CHARACTERS = 64
+"""The number of characters that each remembered name counts in addition to its own, for the objects that hold it."""
+KNOWN_NAME_CHARACTERS_MAX = 512
+"""The largest number of characters of a name whose rights are remembered. The rights on a longer name are computed
+again for each message."""
+SHOWN_NAME_CHARACTERS_MAX = 64
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One rule. It applies to an identity if a pattern of `who` matches, and to a name if a prefix of `on` matches.
+
+    name: the name of the rule, by which refusals are explained.
+    who: patterns of identities: a whole identity (`certificate:alice`), its beginning with a star (`token:spark-*`,
+        `certificate:*`), or `*` for everybody on a connection. No pattern matches this node's own workers.
+    may: the rights that the rule allows.
+    may_not: the rights that the rule forbids.
+    on: the beginnings of names; "" is the beginning of every name.
+    keeper: the identity to which the rule does not apply. The rule then applies to every other identity, also to the
+        node's own workers, and `who` is not used. With this, only the block node can change its streams. None in all
+        rules of a file.
+    reason: the text that explains a refusal by the rule; if it is empty, the explanation names the rule.
+    """
+
+    name: str
+    who: tuple[str, ...]
+    may: Right = NO_RIGHT
+    may_not: Right = NO_RIGHT
+    on: tuple[str, ...] = ("",)
+    keeper: Identity | None = None
+    reason: str = ""
+
+    def applies_to(self, identity: Identity) -> bool:
+        if self.keeper is not None:
+            return identity != self.keeper
+        return identity.source != "local" and any(matches(pattern, identity) for pattern in self.who)
+
+
+OWN_WORKERS = Rule("the node's own workers", (), may=ALL_RIGHTS)
+"""The rule that allows everything to this node's own workers. It is built in, and no file can change it."""
+
+
+ANYTHING_TO_ANYBODY = (Rule("everything is allowed", (EVERYBODY,), may=ALL_RIGHTS),)
+"""One rule, which allows everything to everybody on a connection. `StreamDirectory` takes it in place of the operator's
+rules, so that only the rules with a `keeper` forbid anything."""
+
+
+class Decision(NamedTuple):
+    """The answer to one demand.
+
+    rule: the rule that allowed or forbade the demand; None if it is refused because no rule allows it.
+    reason: the text that explains a refusal; empty if the demand is allowed.
+    """
+
+    allowed: bool
+    rule: Rule | None
+    reason: str
+
+    @property
+    def explanation(self) -> str:
+        """The reason of a refusal: the rule's own text, or `reason` if the rule has no text."""
+        return self.rule.reason if self.rule is not None and self.rule.reason else self.reason
+
+
+class KnownNames:
+    """Counts the names that the `Grants` of all identities remember. When there are too many, all are forgotten.
+
+    Invariant: the remembered names have together at most KNOWN_CHARACTERS_MAX characters, with KNOWN_NAME_CHARACTERS
+    more for each name."""
+
+    __slots__ = ("_characters", "_holders")
+
+    def __init__(self) -> None:
+        self._characters = 0
+        self._holders: dict[int, dict[str, int]] = {}
+
+    def has_room(self, name: str, holder: dict[str, int]) -> bool:
+        """Counts a name before it is remembered. Returns False for a name that is too long and must not be remembered.
+
+        holder: the remembered names of one identity. The caller adds the name to it; `has_room` empties it if there are
+            too many names in all.
+        """
+        if len(name) > KNOWN_NAME_CHARACTERS_MAX:
+            return False
+        size = len(name) + KNOWN_NAME_CHARACTERS
+        if self._characters + size > KNOWN_CHARACTERS_MAX:
+            for each in self._holders.values():
+                each.clear()
+            self._holders.clear()
+            self._characters = 0
+        self._characters += size
+        self._holders[id(holder)] = holder
+        return True
+
+
+class Grants:
+    """The rules that apply to one identity, and the rights that they give on each name."""
+
+    __slots__ = ("_all_known", "_known", "allow", "deny", "rules")
+
+    def __init__(self, rules: Sequence[Rule], known: KnownNames | None = None) -> None:
+        """known: counts the names that the grants of all identities remember."""
+        self._all_known = known if known is not None else KnownNames()
+        self.rules = tuple(rules)
+        self.allow = [(prefix, int(rule.may)) for rule in rules if rule.may for prefix in rule.on]
+        self.deny = [(prefix, int(rule.may_not)) for rule in rules if rule.may_not for prefix in rule.on]
+        self._known: dict[str, int] = {}
+
+    def rights_on(self, name: str) -> int:
+        """Returns the bits of all rights on this name."""
+        known = self._known.get(name)
+        if known is None:
+            known = 0
+            for prefix, rights in self.allow:
+                if name.startswith(prefix):
+                    known |= rights
+            for prefix, rights in self.deny:
+                if name.startswith(prefix):
+                    known &= ~rights
+            if self._all_known.has_room(name, self._known):
+                self._known[name] = known
+        return known
+
+    def find_next(self, rights: int, name: str) -> str | None:
+        """Returns the first name in sorted order, `name` or a later one, on which one of these rights is given; None if
+        there is no such name."""
+        if self.rights_on(name) & int(rights):
+            return name
+        return next((place for place in self._places() if place > name and self.rights_on(place) & int(rights)), None)
+
+    def edges(self, rights: int) -> list[str]:
+        """Returns the names, in sorted order, at which the names with one of these rights begin and end in turn. So a
+        name has a right if the number of edges up to it is odd."""
+        found: list[str] = []
+        for place in self._places():
+            if bool(self.rights_on(place) & int(rights)) != bool(len(found) % 2):
+                found.append(place)
+        return found
+
+    def _places(self) -> list[str]:
+        """Returns the only names at which rights change, in sorted order: prefixes, and the ends of their names."""
+        prefixes = {"", *(prefix for prefix, _ in (*self.allow, *self.deny))}
+        return sorted(prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None})
+
+    def has_anywhere(self, rights: int) -> bool:
+        """Whether one of these rights is given on at least one name."""
+        # A forbidding rule takes all names below an allowed prefix only if its own prefix is not longer. So it is
+        # enough to look at the allowed prefixes themselves.
+        rights = int(rights)
+        return any(allowed & rights and self.rights_on(prefix) & rights for prefix, allowed in self.allow)
+
+
+class Rules:
+    """All rules of a node.
+
+    rules: those of the operator, and those with a `keeper`, which are built in.
+    limits: the limits of single identities, by pattern (`limit_tables`).
+    """
+
+    def __init__(self, rules: Iterable[Rule], limits: Mapping[str, Mapping[str, int | None]] | None = None) -> None:
+        self.rules = tuple(rules)
+        self.limits = {pattern: dict(table) for pattern, table in (limits or {}).items()}
+        self._grants: dict[Identity, Grants] = {}
+        self._known = KnownNames()
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def grants(self, identity: Identity) -> Grants:
+        """Returns the rules for one identity."""
+        found = self._grants.get(identity)
+        if found is None:
+            rules = [rule for rule in self.rules if rule.applies_to(identity)]
+            if identity.source == "local":
+                rules.insert(0, OWN_WORKERS)
+            # Forgotten grants that a caller still has go on to count their names in the old object.
+            if len(self._grants) >= KNOWN_IDENTITIES_MAX:
+                self._grants.clear()
+                self._known = KnownNames()
+            found = self._grants[identity] = Grants(rules, self._known)
+        return found
+
+    def allows(self, identity: Identity, demand: Demand) -> bool:
+        """Whether the rules allow the demand. It is `decide` without the explanation, and faster."""
+        grants = self.grants(identity)
+        if demand.name is None:
+            return grants.has_anywhere(demand.rights)
+        return bool(grants.rights_on(demand.name) & int(demand.rights))
+
+    def decide(self, identity: Identity, demand: Demand) -> Decision:
+        """Decides one demand, and names the rule that decided."""
+        grants, (rights, name) = self.grants(identity), demand
+        allowing = [rule for rule in grants.rules if rule.may & rights and _covers(rule, name)]
+        if self.allows(identity, demand):
+            # Of several allowing rules, the decisive one is the first whose right no rule forbids.
+            left = rights if name is None else grants.rights_on(name) & rights
+            return Decision(True, next(rule for rule in allowing if rule.may & left), "")
+        # A rule that forbids the right on some names is no reason for a refusal that is about all names.
+        forbidding = grants.rules if name is not None or allowing else ()
+        denying = next((rule for rule in forbidding if rule.may_not & rights and _covers(rule, name)), None)
+        return Decision(False, denying, _explain(identity, demand, denying))
+
+
+def matches(pattern: str, identity: Identity) -> bool:
+    """Whether a pattern of `Rule.who` matches an identity. A star at the end of the pattern matches any text."""
+    text = str(identity)
+    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
+
+
+def _covers(rule: Rule, name: str | None) -> bool:
+    return name is None or name.startswith(rule.on)
+
+
+def _explain(identity: Identity, demand: Demand, denying: Rule | None) -> str:
+    rights, name = demand
+    where = "anything" if name is None else repr(name[:SHOWN_NAME_CHARACTERS_MAX]) if name else "every name"
+    what = "any right" if rights == ALL_RIGHTS else rights_text(rights)
+    why = "no rule allows it" if denying is None else denying.reason or f"rule {denying.name!r} forbids it"
+    return f"{what} on {where} for {str(identity)[:SHOWN_NAME_CHARACTERS_MAX]}: {why}"

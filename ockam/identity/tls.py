@@ -1,0 +1,263 @@
+"""TLS settings: which certificate, which key and which certificate authority each side of a connection uses.
+
+`Tls` is for the side that connects, and `ServerTls` for the node's listener. Both read PEM files, allow only TLS 1.3,
+and read the files again when they have changed. This module opens no connections.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import ssl
+from pathlib import Path
+
+import msgspec
+
+from ockam.actors.address import split_host_port
+from ockam.errors import OckamError
+from ockam.identity.tls_layer import PeerCertificate, TlsLayer
+
+# The limits of `ockam.identity.tls_listener` stand here, so that the settings of a node can be read without trio.
+HANDSHAKE_TIMEOUT_S = 10.0
+HANDSHAKES_MAX = 256
+"""The largest number of handshakes at one time. Even a hundred are rare, because one handshake lasts only about a
+millisecond and two times the delay of the network."""
+_FINGERPRINT = re.compile("[0-9a-f]{64}")
+
+
+class TlsFilesError(OckamError, ValueError):
+    """Error: a certificate, a key or a list of certificates cannot be used. The text names the file, and says why."""
+
+
+Signature = tuple[tuple[int, int, int] | None, ...]
+"""The state of some files, which shows whether one of them was changed: for each file its inode, its size, and the time
+of its last change in nanoseconds; None if the file cannot be found."""
+
+
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a client connects with TLS 1.3. The paths name PEM files, which each new connection reads again if they have
+    changed.
+
+    ca: the certificates of the authorities whose servers are trusted; None: those that the system trusts.
+    certificate, key: the client's certificate, with which it proves its identity, and its private key; if key is None,
+    the file of the certificate has the key, too.
+    server_name: the name, or the IP address, that the certificate of the server must have; None: the host of the
+    address to which the client connects.
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+
+    def check(self) -> None:
+        """Reads all files. Raises TlsFilesError if one of them cannot be used."""
+        if self.key is not None and self.certificate is None:
+            raise TlsFilesError(f"the key {self.key} is given without its certificate; give the certificate, too")
+        self._context()
+
+    def layer(self, address: str) -> TlsLayer:
+        """Returns a new TLS connection to `host:port`, whose handshake has not begun. Raises TlsFilesError."""
+        name = self.server_name if self.server_name is not None else split_host_port(address)[0]
+        return TlsLayer(self._context(), server_side=False, server_name=name)
+
+    def _context(self) -> ssl.SSLContext:
+        return _client_context(self, signature_of((self.ca, self.certificate, self.key)))
+
+
+class OutgoingTls(msgspec.Struct, frozen=True):
+    """The TLS of the connections that a node makes to other nodes.
+
+    tls: the settings for all destinations; None: no connection uses TLS.
+    plaintext: the `host:port` destinations to which the node connects without TLS all the same.
+    """
+
+    tls: Tls | None = None
+    plaintext: frozenset[str] = frozenset()
+
+    def find(self, destination: str, is_own: bool) -> Tls | None:
+        """Returns the settings for a new connection to `host:port`; None: it does not use TLS.
+
+        is_own: whether the connection carries messages of the node itself. Only such a connection shows the node's
+        certificate. If a connection for forwarded messages showed it, other peers would act in the name of the node.
+        """
+        if self.tls is None or destination in self.plaintext:
+            return None
+        return self.tls if is_own else msgspec.structs.replace(self.tls, certificate=None, key=None)
+
+    def shows_certificate(self, destination: str) -> bool:
+        """Whether a connection for the node's own messages shows the node's certificate to this destination."""
+        return self.tls is not None and self.tls.certificate is not None and destination not in self.plaintext
+
+
+PLAINTEXT = OutgoingTls()
+
+
+class ServerTlsFiles(msgspec.Struct, frozen=True):
+    """The PEM files of a listener.
+
+    certificate, key: the chain of the listener's certificate, its own certificate first, and its private key.
+    client_ca: the certificates of the authorities that sign the certificates of clients; None: no client is asked for
+    one.
+    client_required: whether a client without a certificate is refused.
+    revoked: a text file with the SHA-256 fingerprint of one revoked client certificate in each line; None: none is
+    revoked.
+    """
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+    client_required: bool = True
+    revoked: str | None = None
+
+    def paths(self) -> tuple[str | None, ...]:
+        return self.certificate, self.key, self.client_ca, self.revoked
+
+
+class ServerTls:
+    """The TLS of a listener, which can read its files again. Open connections keep the keys that they have.
+
+    revoked: the fingerprints of the revoked certificates.
+
+    Invariant: the context and the revoked fingerprints come from files that were valid together.
+    """
+
+    def __init__(self, files: ServerTlsFiles) -> None:
+        """Reads the files. Raises TlsFilesError."""
+        self.files = files
+        self._signature = signature_of(files.paths())
+        self._context, self.revoked = _load(files)
+
+    def reload(self, *, changed_only: bool) -> bool:
+        """Reads the files again. Returns whether they were read.
+
+        changed_only: read them only if a file has changed since the last call. Raises TlsFilesError if a file is not
+        valid; then everything stays as it was, and a call with `changed_only` does nothing until a file changes again.
+        """
+        signature = signature_of(self.files.paths())
+        if changed_only and signature == self._signature:
+            return False
+        self._signature = signature
+        self._context, self.revoked = _load(self.files)
+        return True
+
+    def layer(self) -> TlsLayer:
+        """Returns a new TLS connection for an accepted peer, whose handshake has not begun."""
+        return TlsLayer(self._context, server_side=True)
+
+    def refusal(self, certificate: PeerCertificate | None, now_s: float) -> tuple[str, str] | None:
+        """Returns why a connection with this certificate must end, or None if it may stay.
+
+        The result is a key of `ockam.identity.tls_faults.KINDS`, and a text. now_s: seconds since 1970.
+        """
+        if certificate is None:
+            return None
+        if certificate.fingerprint in self.revoked:
+            return "tls_revoked", "this node's operator has revoked the certificate"
+        if certificate.not_after_s <= now_s:
+            return "tls_expired", "the certificate has expired"
+        return None
+
+
+def signature_of(paths: tuple[str | None, ...]) -> Signature:
+    """Returns a value that changes when one of the files is replaced or written."""
+    return tuple(None if path is None else _signature(path) for path in paths)
+
+
+def _signature(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+# A client with many connections would otherwise read and parse the certificates for each of them.
+@functools.lru_cache(maxsize=16)
+def _client_context(tls: Tls, signature: Signature) -> ssl.SSLContext:
+    return new_client_context(tls)
+
+
+def new_client_context(tls: Tls) -> ssl.SSLContext:
+    """Returns a context of its own for a client. Raises TlsFilesError if a file cannot be read or is not what it should
+    be."""
+    context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
+    if tls.ca is None:
+        context.load_default_certs()
+    else:
+        _load_authorities(context, tls.ca)
+    if tls.certificate is not None:
+        _load_own(context, tls.certificate, tls.key)
+    return context
+
+
+def _load(files: ServerTlsFiles) -> tuple[ssl.SSLContext, frozenset[str]]:
+    context = _new_context(ssl.PROTOCOL_TLS_SERVER)
+    # A resumed session would not show its certificate again, so an expired or a revoked one would be accepted.
+    context.num_tickets = 0
+    _load_own(context, files.certificate, files.key)
+    if files.client_ca is not None:
+        _load_authorities(context, files.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if files.client_required else ssl.CERT_OPTIONAL
+    return context, _read_revoked(files.revoked)
+
+
+def _new_context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    # OpenSSL does not tell which of the two files it could not open.
+    for path in (certificate, key):
+        if path is not None:
+            _read(path)
+
+    def no_password() -> bytes:
+        raise TlsFilesError(
+            f"the key {key or certificate} is encrypted; give a key without a password, which only the node may read"
+        )
+
+    try:
+        # Without this function, OpenSSL would ask at the terminal and wait.
+        context.load_cert_chain(certificate, key, password=no_password)
+    except OSError as error:
+        # An SSLError is an OSError. Any other one means that a file was removed after it had been read.
+        if not isinstance(error, ssl.SSLError):
+            reason = f"{certificate} or {key or 'its key'} cannot be read: {error.strerror}"
+        elif error.reason == "KEY_VALUES_MISMATCH":
+            reason = f"the key {key or certificate} does not belong to the certificate {certificate}"
+        else:
+            reason = f"{certificate} and {key or 'its key'} are not a PEM certificate and its PEM key"
+        raise TlsFilesError(reason) from error
+
+
+def _load_authorities(context: ssl.SSLContext, path: str) -> None:
+    text = _read(path)
+    try:
+        context.load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsFilesError(f"{path} has no PEM certificates of authorities: {error}") from error
+
+
+def _read_revoked(path: str | None) -> frozenset[str]:
+    """Returns the fingerprints in a file: one in each line, with or without colons; `#` begins a comment."""
+    if path is None:
+        return frozenset()
+    found = set()
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        entry = line.partition("#")[0].replace(":", "").strip().lower()
+        if entry and not _FINGERPRINT.fullmatch(entry):
+            raise TlsFilesError(f"{path}: line {number} is no SHA-256 fingerprint of 64 hexadecimal digits")
+        if entry:
+            found.add(entry)
+    return frozenset(found)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TlsFilesError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error

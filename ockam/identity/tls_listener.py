@@ -1,0 +1,99 @@
+"""TlsListener: the TLS handshakes of the peers that connect to this node, and their certificates afterwards.
+
+Each handshake runs in the task of its connection. A peer that never finishes its handshake costs a socket and some
+kilobytes, so the number of handshakes at one time has a limit: above it, the oldest stalled handshake is closed to make
+room for the next one. This module accepts no connections; see `tcp`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import trio
+
+from ockam.actors.turns import Share, Turns
+from ockam.identity.tls import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, ServerTls
+from ockam.identity.tls_faults import REFUSED, TlsFault
+from ockam.identity.tls_layer import PeerCertificate, TlsLayer
+from ockam.transport.listener import SilentConnection, SilentConnections
+
+HANDSHAKE_READ_BYTES = 16 * 1024
+"""The most bytes that are read at a time during a handshake. The two messages of a client in a TLS 1.3 handshake have
+some kilobytes, most of them certificates."""
+
+
+class TlsListener:
+    """TLS for the connections that one node accepts.
+
+    handshakes: the number of handshakes under way.
+
+    Invariant: at most `handshakes_max` handshakes are under way.
+    """
+
+    def __init__(
+        self,
+        server: ServerTls,
+        *,
+        handshake_s: float = HANDSHAKE_TIMEOUT_S,
+        handshakes_max: int = HANDSHAKES_MAX,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """handshake_s: the longest time of one handshake, in seconds.
+        now_s: returns the seconds since 1970.
+        """
+        self._server = server
+        self._handshake_s = handshake_s
+        self._handshakes_max = handshakes_max
+        self._now_s = now_s
+        self._under_way = SilentConnections()
+
+    @property
+    def handshakes(self) -> int:
+        return len(self._under_way)
+
+    async def handshake(
+        self, connection: SilentConnection, stream: trio.abc.Stream, turns: Turns, share: Share
+    ) -> TlsLayer | None:
+        """Completes the handshake with a peer, in the task of its connection.
+
+        If too many handshakes are under way, first closes the oldest one whose peer is silent. Returns None if the peer
+        closes the connection first. Raises TlsFault, whose `alert` tells the peer the reason.
+        """
+        if len(self._under_way) >= self._handshakes_max and self._under_way.close_oldest() is None:
+            raise TlsFault("tls_timeout", "too many TLS handshakes are under way")
+        layer = self._server.layer()
+        self._under_way.add(connection)
+        try:
+            with trio.move_on_after(self._handshake_s):
+                if not await self._exchange(stream, layer, turns, share):
+                    return None
+        finally:
+            self._under_way.discard(connection)
+        if not layer.is_open:
+            raise TlsFault("tls_timeout", f"the TLS handshake was not complete after {self._handshake_s:g} s")
+        refusal = self.refusal(layer.certificate)
+        if refusal is not None:
+            # OpenSSL has accepted the certificate, so there is no alert; the reason is sent as text.
+            kind, reason = refusal
+            raise TlsFault(kind, reason, layer.encrypt(REFUSED + reason.encode() + b"\n") + layer.goodbye())
+        return layer
+
+    async def _exchange(self, stream: trio.abc.Stream, layer: TlsLayer, turns: Turns, share: Share) -> bool:
+        """Exchanges the messages of one handshake. Returns False if the peer closes the connection first."""
+        while not layer.is_open:
+            chunk = bytes(await stream.receive_some(HANDSHAKE_READ_BYTES))
+            if not chunk:
+                return False
+            # Each step costs a millisecond or two of cryptography. A flood of handshakes must not delay the others.
+            await turns.wait(share)
+            began_s = trio.current_time()
+            reply = layer.handshake(chunk)
+            turns.note(share, began_s)
+            if reply:
+                await stream.send_all(reply)
+        return True
+
+    def refusal(self, certificate: PeerCertificate | None) -> tuple[str, str] | None:
+        """Returns why a connection with this certificate must end, as `ServerTls.refusal` does."""
+        return self._server.refusal(certificate, self._now_s())

@@ -1,0 +1,127 @@
+"""SharedUse: what each identity uses at all worker processes of one node together.
+
+The processes map one file. An entry of it is for one identity:
+
+    key                    16 bytes    the BLAKE2b of the identity's text
+    until                   8 bytes    when all permits to create partitions are there again, a time of the machine's
+                                       steady clock in seconds
+    counts     processes * 5 * 8 bytes    for each process, how many things are open, in the order of OPEN_LIMITS
+
+A lock of the file is held for each change, so that two processes never both take the last place. The counts of a
+process that has died are set to 0 by the process that takes its place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from struct import Struct
+
+from ockam.quotas.usage_machine import HOUR_S, OPEN_LIMITS
+
+ENTRIES = 8_192
+"""The number of identities that use something at a time. Further ones have the limits of each process alone."""
+_HEAD = Struct("=16sd")
+_COUNT = Struct("=q")
+_PLACES = {limit: place for place, limit in enumerate(OPEN_LIMITS)}
+
+
+def entry_bytes(processes: int) -> int:
+    """Returns the size of an entry of the file."""
+    return _HEAD.size + processes * len(OPEN_LIMITS) * _COUNT.size
+
+
+def shared_bytes(processes: int) -> int:
+    """Returns the size of the file."""
+    return ENTRIES * entry_bytes(processes)
+
+
+class SharedUse:
+    """The file as one process uses it.
+
+    Invariant: a process changes only its own counts, and only with the lock.
+    """
+
+    def __init__(self, descriptor: int, processes: int, number: int) -> None:
+        """descriptor: of the file, which has `shared_bytes`. number: that of this process, from 0."""
+        self._descriptor = descriptor
+        self._processes = processes
+        self._size = entry_bytes(processes)
+        self._own = _HEAD.size + number * len(OPEN_LIMITS) * _COUNT.size
+        self._map = mmap.mmap(descriptor, shared_bytes(processes))
+        nothing = bytes(len(OPEN_LIMITS) * _COUNT.size)
+        with self._locked():
+            for own in range(self._own, len(self._map), self._size):
+                self._map[own : own + len(nothing)] = nothing
+
+    def take(self, key: str, limit: str, most: int | None) -> bool:
+        """Counts one more open thing of an identity. Returns False, and counts nothing, if `most` are open already."""
+        with self._locked():
+            entry = self._find(key)
+            if entry is None:
+                return True
+            place = _PLACES[limit] * _COUNT.size
+            step = len(OPEN_LIMITS) * _COUNT.size
+            places = range(entry + _HEAD.size + place, entry + self._size, step)
+            if most is not None and sum(_COUNT.unpack_from(self._map, each)[0] for each in places) >= most:
+                return False
+            self._add(entry + self._own + place, 1)
+            return True
+
+    def give_back(self, key: str, limit: str) -> None:
+        """Counts an open thing that has ended."""
+        with self._locked():
+            entry = self._find(key)
+            if entry is not None:
+                self._add(entry + self._own + _PLACES[limit] * _COUNT.size, -1)
+
+    def create(self, key: str, partitions: int, per_hour: int) -> bool:
+        """Counts created partitions. Returns False, and counts nothing, if they are too many."""
+        with self._locked():
+            entry = self._find(key)
+            if entry is None:
+                return True
+            digest, until_s = _HEAD.unpack_from(self._map, entry)
+            now_s = time.monotonic()
+            until_s = max(until_s, now_s) + partitions * HOUR_S / max(per_hour, 1e-9)
+            if until_s > now_s + HOUR_S + 1e-6:
+                return False
+            _HEAD.pack_into(self._map, entry, digest, until_s)
+            return True
+
+    def _add(self, at: int, change: int) -> None:
+        # A thing may have been opened before the file had room for its identity.
+        _COUNT.pack_into(self._map, at, max(0, _COUNT.unpack_from(self._map, at)[0] + change))
+
+    def _find(self, key: str) -> int | None:
+        """Returns the place of an identity's entry, which is made if there is none. None: the file is full."""
+        digest = blake2b(key.encode(), digest_size=16).digest()
+        first, free = int.from_bytes(digest[:4], "big") % ENTRIES, None
+        for step in range(ENTRIES):
+            entry = (first + step) % ENTRIES * self._size
+            found, until_s = _HEAD.unpack_from(self._map, entry)
+            if found == digest:
+                return entry
+            unused = until_s <= time.monotonic() and not any(self._map[entry + _HEAD.size : entry + self._size])
+            if unused and free is None:
+                free = entry
+            # Behind an entry that was never used there is none of this identity.
+            if not any(found):
+                break
+        if free is not None:
+            _HEAD.pack_into(self._map, free, digest, 0.0)
+        return free
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        # The lock belongs to the process, and the kernel ends it when the process dies.
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, 0, os.SEEK_SET)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, 0, os.SEEK_SET)

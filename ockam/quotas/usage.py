@@ -1,0 +1,347 @@
+"""Usage: counts what each identity uses of a node, and says which of its requests must be refused or must wait.
+
+An identity is known by its text. The text of a peer that has proved nothing has its IP address: `anonymous:192.0.2.7`.
+For IPv6 it has the network of 64 bits: `anonymous:2001:db8:1:2::/64`. One machine can use all addresses of such a
+network.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Protocol
+
+import msgspec
+
+from ockam.identity.identity import Identity
+from ockam.protocol import REFUSAL
+from ockam.quotas.shared_use import SharedUse
+from ockam.quotas.usage_machine import NO_LIMITS, OPEN_LIMITS, IdentityLimits, UsageMachine
+
+LIMITED = "limit exceeded: "
+"""The first words of the reason in an `error` for a request that exceeds a limit of its sender's identity."""
+SETTING_PREFIX = "identity_"
+"""The beginning of the names of the node's settings for all identities. A field name of `IdentityLimits` follows it."""
+IPV6_PREFIX_BITS = 64
+REFUSED_CONNECTIONS_MAX = 16
+"""If an identity has too many connections, this many of the new ones stay open until their first request is refused.
+Further ones are closed at once."""
+USAGES_MAX = 10_000
+"""If the node knows this many identities and a new one comes, it forgets the identities that use nothing."""
+ANONYMOUS_PREFIX = "anonymous:"
+SHARED = "everybody without a certificate or token at this address counts for it; "
+ADVICE = {
+    "connections_max": "close connections that are not needed",
+    "streams_per_hour": "create streams later",
+    "pulls_parked_max": "let fewer consumers wait at a time, or pull without waiting",
+    "channels_max": "close channels that are not needed",
+    "block_publish_sessions_max": "end sessions that are not needed",
+    "block_subscribe_sessions_max": "end subscriptions that are not needed",
+}
+"""By limit, what a client that exceeds the limit can do."""
+
+
+REFUSING_LIMITS = frozenset((*OPEN_LIMITS, "streams_per_hour"))
+"""The limits above which a request is refused. Above the other limits, the node reads more slowly."""
+
+
+class LimitStatistics(msgspec.Struct, frozen=True):
+    """The statistics of the limits of identities.
+
+    identities: the number of identities that use something now.
+    held_bytes: the bytes that the node holds for all of them.
+    open: by limit, the number of things that are open, such as connections.
+    refused: by limit, the number of refused requests since the start.
+    slowed: by limit, how often since the start the node had to wait before it read from an identity.
+    """
+
+    identities: int
+    held_bytes: int
+    open: dict[str, int]
+    refused: dict[str, int]
+    slowed: dict[str, int]
+
+
+class Excess(msgspec.Struct, frozen=True):
+    """The event that an identity has exceeded a limit.
+
+    key: the text of the identity.
+    reason: the text of the refusal. If the node only reads more slowly, the text is not sent.
+    peer: the `host:port` of the sender; empty if the node only reads more slowly.
+    """
+
+    key: str
+    limit: str
+    reason: str
+    peer: str = ""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a request was refused. If not, the node reads more slowly from the identity."""
+        return self.limit in REFUSING_LIMITS
+
+
+def party_key(identity: Identity, peer: str) -> str:
+    """Returns the text of the identity for which a connection counts. peer: the `host:port` of the other side."""
+    if identity.source != "anonymous":
+        return str(identity)
+    host = peer.rpartition(":")[0].strip("[]")
+    address = find_address(host)
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return f"{ANONYMOUS_PREFIX}{address.ipv4_mapped}"
+        if not address.is_loopback:
+            # A scope such as %eth0 names an interface of this node and not the peer.
+            return f"{ANONYMOUS_PREFIX}{IPv6Network((int(address), IPV6_PREFIX_BITS), strict=False)}"
+    return f"{ANONYMOUS_PREFIX}{host}"
+
+
+def find_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Returns the address that a text names, or None if it is not an address."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def find_network(text: str) -> IPv6Network | None:
+    """Returns the IPv6 network of 64 bits that a text names, or None if it names none."""
+    try:
+        network = IPv6Network(text)
+    except ValueError:
+        return None
+    return network if network.prefixlen == IPV6_PREFIX_BITS else None
+
+
+def is_limited(reason: str) -> bool:
+    """Whether the reason of an `error` says that the sender's identity has exceeded a limit."""
+    return reason.startswith((REFUSAL + LIMITED, LIMITED))
+
+
+class Waiting(Protocol):
+    """The interface of an object that makes the connections of one identity wait, such as `usage_waits.UsageWaits`."""
+
+    def tell_room(self) -> None:
+        """Called when the node holds few enough bytes for the identity to read from its connections again."""
+        ...
+
+
+class Usage:
+    """What one identity uses. All connections, channels and workers that serve the identity share this object.
+
+    key: the text of the identity.
+    is_rated: whether the requests or the bytes in a second are limited.
+    counts_bytes: whether the bytes that the node holds for the identity are limited.
+    waiting: makes the identity's connections wait (`usage_waits`); None if none of them has waited yet.
+    refused_connections: the number of open connections above the limit, whose first requests will be refused.
+    """
+
+    __slots__ = ("_note", "_shared", "counts_bytes", "is_rated", "key", "machine", "refused_connections", "waiting")
+
+    def __init__(
+        self,
+        key: str,
+        limits: IdentityLimits,
+        note: Callable[[Excess], None] = lambda excess: None,
+        shared: SharedUse | None = None,
+    ) -> None:
+        """note: called each time when the identity exceeds a limit, also if the node only reads more slowly.
+        shared: what the identities use at all processes of the node; None: there is only this one."""
+        self.key = key
+        self._shared = shared
+        self.machine = UsageMachine(limits)
+        self._note = note
+        self.waiting: Waiting | None = None
+        self.refused_connections = 0
+        self.is_rated = self.machine.is_rated
+        self.counts_bytes = limits.in_flight_bytes_max is not None
+
+    def change_limits(self, limits: IdentityLimits, now_s: float) -> None:
+        self.machine.change_limits(limits, now_s)
+        self.is_rated = self.machine.is_rated
+        self.counts_bytes = limits.in_flight_bytes_max is not None
+        self._tell_room()
+
+    def is_unused(self, now_s: float) -> bool:
+        return not self.refused_connections and self.machine.is_unused(now_s)
+
+    # Refusals.
+
+    def take(self, limit: str, peer: str = "") -> str | None:
+        """Counts one more open thing, such as a connection. Returns None. If the limit does not allow it, counts
+        nothing and returns the reason for the refusal.
+
+        limit: one of `usage_machine.OPEN_LIMITS`. The caller calls `give_back` when the thing has ended."""
+        if not self.machine.take(limit):
+            return self.refuse(limit, peer)
+        most: int | None = getattr(self.machine.limits, limit)
+        if self._shared is not None and not self._shared.take(self.key, limit, most):
+            self.machine.give_back(limit)
+            return self.refuse(limit, peer)
+        return None
+
+    def give_back(self, limit: str) -> None:
+        self.machine.give_back(limit)
+        if self._shared is not None:
+            self._shared.give_back(self.key, limit)
+
+    def create(self, partitions: int, now_s: float, peer: str = "") -> str | None:
+        """Counts partitions that will be created. Returns None. If there are too many, counts nothing and returns the
+        reason for the refusal."""
+        most = self.machine.limits.streams_per_hour
+        if self._shared is not None and most is not None:
+            may_create = self._shared.create(self.key, partitions, most)
+        else:
+            may_create = self.machine.may_create(partitions, now_s)
+        return None if may_create else self.refuse("streams_per_hour", peer)
+
+    @property
+    def turns_away(self) -> bool:
+        """Whether a new connection of this identity must be closed at once.
+
+        An identity with too many connections gets its next ones open for one request, so that the refusal of this
+        request can say why. Not more than REFUSED_CONNECTIONS_MAX such connections are open at a time.
+        """
+        return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self.machine.has_room("connections_max")
+
+    def reason(self, limit: str) -> str:
+        """Returns the text of the refusal for a request that exceeds this limit."""
+        name, most = SETTING_PREFIX + limit, getattr(self.machine.limits, limit)
+        advice = ADVICE.get(limit, "send less at a time")
+        shared = SHARED if self.key.startswith(ANONYMOUS_PREFIX) else ""
+        return f"{LIMITED}{name} is {most} for {self.key}; {shared}{advice}, or ask the operator to raise it"
+
+    def refuse(self, limit: str, peer: str) -> str:
+        """Notes that a peer has exceeded this limit. Returns the text of the refusal."""
+        reason = self.reason(limit)
+        self._note(Excess(self.key, limit, reason, peer))
+        return reason
+
+    # Bytes in flight.
+
+    def hold(self, change_bytes: int) -> None:
+        """Counts bytes that the node holds for the identity. A negative number gives bytes back."""
+        self.machine.hold(change_bytes)
+        if change_bytes < 0 and self.waiting is not None:
+            self._tell_room()
+
+    def note_wait(self, limit: str) -> None:
+        """Counts that a connection of the identity must wait before it is read again."""
+        self._note(Excess(self.key, limit, self.reason(limit)))
+
+    def _tell_room(self) -> None:
+        if self.waiting is not None and not self.machine.is_over:
+            self.waiting.tell_room()
+
+
+UNLIMITED = Usage("local:node", NO_LIMITS)
+"""The usage, without limits, of this node's own workers and of the nodes that this node has called."""
+
+
+class Usages:
+    """The usage of all identities of a node, and their limits.
+
+    limits: the general limits. `replace_tables` sets other limits for single identities.
+    limits_loopback: whether the general limits also apply to anonymous peers on this machine.
+    on_excess: called each time when an identity exceeds a limit.
+    shared: see `Usage`.
+    names_channels: whether only identities that the operator has named can open channels. If not, anybody can make any
+    number of identities, so a request that came out of a channel of another process counts for the peer's address.
+    """
+
+    def __init__(
+        self,
+        limits: IdentityLimits = NO_LIMITS,
+        *,
+        limits_loopback: bool = False,
+        on_excess: Callable[[Excess], None] | None = None,
+        shared: SharedUse | None = None,
+        names_channels: bool = True,
+    ) -> None:
+        self.on_excess = on_excess
+        self.names_channels = names_channels
+        self._shared = shared
+        self._limits = limits
+        self._limits_loopback = limits_loopback
+        self._tables: dict[str, dict[str, int | None]] = {}
+        self._usages: dict[str, Usage] = {}
+        self._refused: Counter[str] = Counter()
+        self._slowed: Counter[str] = Counter()
+
+    def get(self, key: str, now_s: float) -> Usage:
+        """Returns the usage of an identity. key: the result of `party_key`, or the text of a channel's identity.
+
+        A caller that keeps the result must count something in it. An identity that uses nothing can be forgotten, and
+        then gets a new object at the next call."""
+        usage = self._usages.get(key)
+        if usage is None:
+            if len(self._usages) >= USAGES_MAX:
+                self.forget_unused(now_s)
+            usage = self._usages[key] = Usage(key, self.limits_of(key), self._exceeded, self._shared)
+        return usage
+
+    def limits_of(self, key: str) -> IdentityLimits:
+        """Returns the limits of an identity. If several patterns match the identity and set the same limit, the most
+        precise pattern decides. If none sets a limit, the general limit applies.
+
+        A star at the end of a pattern matches any text; the pattern `anonymous` matches all anonymous peers."""
+        limits = self._limits
+        if not self._limits_loopback and key.startswith(ANONYMOUS_PREFIX):
+            address = find_address(key.removeprefix(ANONYMOUS_PREFIX))
+            if address is not None and address.is_loopback:
+                limits = NO_LIMITS
+        changes: dict[str, int | None] = {}
+        for pattern in sorted(self._tables, key=_precision):
+            if _matches(pattern, key):
+                changes |= self._tables[pattern]
+        return msgspec.structs.replace(limits, **changes) if changes else limits
+
+    def replace_tables(self, tables: Mapping[str, Mapping[str, int | None]], now_s: float) -> None:
+        """Replaces the limits for single identities. tables: by pattern, the limits by name; None means no limit.
+
+        What is open above a new limit stays open."""
+        self._tables = {pattern: dict(table) for pattern, table in tables.items()}
+        self._tell_limits(now_s)
+
+    def replace_limits(self, limits: IdentityLimits, now_s: float, *, limits_loopback: bool) -> None:
+        """Replaces the general limits. What is open above a new limit stays open."""
+        self._limits = limits
+        self._limits_loopback = limits_loopback
+        self._tell_limits(now_s)
+
+    def _tell_limits(self, now_s: float) -> None:
+        for key, usage in self._usages.items():
+            usage.change_limits(self.limits_of(key), now_s)
+
+    def forget_unused(self, now_s: float) -> None:
+        """Forgets the identities that use nothing."""
+        for key in [key for key, usage in self._usages.items() if usage.is_unused(now_s)]:
+            del self._usages[key]
+
+    def statistics(self) -> LimitStatistics:
+        used: Counter[str] = Counter()
+        held_bytes = identities = 0
+        for usage in self._usages.values():
+            opened = {name: usage.machine.count(name) for name in OPEN_LIMITS}
+            held_bytes += usage.machine.held_bytes
+            identities += bool(usage.machine.held_bytes or any(opened.values()))
+            used.update({name: count for name, count in opened.items() if count})
+        return LimitStatistics(identities, held_bytes, dict(used), dict(self._refused), dict(self._slowed))
+
+    def _exceeded(self, excess: Excess) -> None:
+        counter = self._refused if excess.is_refusal else self._slowed
+        counter[excess.limit] += 1
+        if self.on_excess is not None:
+            self.on_excess(excess)
+
+
+def _precision(pattern: str) -> tuple[bool, int]:
+    """Orders patterns from the general to the precise ones."""
+    return not pattern.endswith("*") and pattern != "anonymous", len(pattern)
+
+
+def _matches(pattern: str, key: str) -> bool:
+    if pattern.endswith("*"):
+        return key.startswith(pattern[:-1])
+    return key == pattern or (pattern == "anonymous" and key.startswith(ANONYMOUS_PREFIX))

@@ -1,0 +1,1 @@
+"""Tracing: OpenTelemetry spans of what a client and a node do with one push, sent to a collector over HTTP."""

@@ -1,0 +1,505 @@
+"""Connection: a worker for one TCP connection. It sends messages to the peer, and routes the messages of the peer.
+
+The module `connection_machine` defines the states, deadlines and frames of a connection. The module `tcp` accepts peers
+and connects to other nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import structlog
+import trio
+
+from ockam.actors.address import Address
+from ockam.actors.mailbox import Mailbox
+from ockam.actors.message import HERE, Message, Origin
+from ockam.actors.node import Node
+from ockam.actors.turns import Share, Turns
+from ockam.actors.worker import Worker
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.identity.authenticator import Authenticator
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.identity.tls_faults import TlsFault
+from ockam.identity.tls_layer import PeerCertificate, TlsLayer
+from ockam.identity.tls_listener import TlsListener
+from ockam.identity.tls_stream import receive_decrypted
+from ockam.quotas.memory import Holdings, PeerMemory
+from ockam.quotas.usage import party_key
+from ockam.transport.connection_identity import ConnectionIdentity
+from ockam.transport.connection_machine import (
+    SEND_BYTES,
+    ConnectionLimits,
+    ConnectionMachine,
+    ConnectionStatistics,
+    State,
+)
+from ockam.transport.connection_usage import TOO_MANY, ConnectionUsage
+from ockam.transport.elsewhere import LinkEnd
+from ockam.transport.forward_filter import ForwardFilter
+from ockam.transport.forwarding import OpenRequests
+from ockam.transport.link_waits import wait_rooms
+from ockam.transport.listener import has_unread
+from ockam.transport.opening import open_framing
+from ockam.transport.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
+from ockam.transport.sockets import end_stream, send_nowait
+from ockam.transport.wire import Wire
+
+logger = structlog.get_logger(__name__)
+
+
+class Connection(Worker):
+    """A worker that exchanges messages with one peer. `run` exchanges messages until either side ends the connection.
+
+    Invariant: while bytes wait to be sent, a sending task runs, unless the connection is draining or closed.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        stream: trio.abc.Stream,
+        *,
+        address: Address,
+        peer: str,
+        wire: Wire | None,
+        limits: ConnectionLimits,
+        partial_frames: PartialFrames,
+        memory: PeerMemory,
+        turns: Turns,
+        on_spoken: Callable[[Connection], None],
+        tls: TlsLayer | None = None,
+        tls_listener: TlsListener | None = None,
+        authenticator: Authenticator | None = None,
+        identity: Identity | None = None,
+        link: LinkEnd | None = None,
+    ) -> None:
+        """Creates the worker.
+
+        wire: the framing; None if the peer's first bytes will show the framing.
+        on_spoken: called once, when the first message of the peer is received.
+        tls: if we have connected to the peer with TLS, the TLS connection after its handshake; else None.
+        tls_listener: completes the TLS handshake of a peer that has connected to us; None if that peer uses no TLS.
+        authenticator: judges the token of such a peer. identity: what the peer has proved already; None: nothing.
+        link: takes what arrives, because the peer is another member of this node's cluster; None: it is not.
+        """
+        self._node = node
+        self._stream = stream
+        # Only a socket may be written directly. A test's pipe must write all bytes itself.
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._tls: TlsLayer | None = None
+        self._tls_listener = tls_listener
+        self._who = ConnectionIdentity(
+            peer, proved=identity, authenticator=authenticator, takes_certificate=tls_listener is not None
+        )
+        self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = stream.receive_some
+        self.fault: RemoteProtocolError | None = None
+        self.own_address = address
+        self.peer = peer
+        self.holdings = Holdings(memory, lambda: self._machine.forget_headers(), self._close_slow)
+        self._share = Share(party_key(ANONYMOUS, peer))
+        self._usage = ConnectionUsage(node.usages, peer, self.holdings, self._share, waits_room=identity is None)
+        # Nodes that we have called have no limits: we want their answers.
+        if wire is None:
+            self._usage.join(identity or ANONYMOUS)
+        self.link = link
+        self._machine = ConnectionMachine(
+            wire, address, limits, memory.share_bytes, self._origin, is_named=link is None
+        )
+        if tls is not None:
+            self._use(tls)
+        self._partial_frames = partial_frames
+        self._on_spoken, self._turns, self._mailbox = on_spoken, turns, Mailbox()
+        self._nursery: trio.Nursery | None = None
+        self._sends = False
+        self._wake_reader = trio.Event()
+        self._closing = trio.Event()
+        self._filter = ForwardFilter(node, peer)
+        self._scope, self._read_scope = trio.CancelScope(), trio.CancelScope()
+        # Requests of other peers are forwarded only to nodes that we called. A peer that called us gets only answers.
+        self.open_requests = OpenRequests() if wire is not None else None
+
+    def started(self) -> None:
+        mailbox = self._node.find_mailbox(self.own_address)
+        if mailbox is not None:
+            self._mailbox = mailbox
+            mailbox.is_peer = self.open_requests is None
+            mailbox.is_link = not mailbox.is_peer and self.link is None
+        self._note_held()
+
+    def _use(self, tls: TlsLayer) -> None:
+        """Encrypts everything from now on. tls: a TLS connection whose handshake is complete."""
+        self._tls = tls
+        self._receive_some = partial(receive_decrypted, self._stream, tls, self._put_raw)
+
+    # Outgoing messages.
+
+    def receive(self, run: Sequence[Message]) -> None:
+        """Sends messages to the peer. Messages of this node's workers are sent at once.
+
+        Messages of other peers wait while too many bytes for this peer are unsent."""
+        if self.open_requests is not None:
+            self.open_requests.note(run)
+        machine = self._machine
+        if machine.writer is None or machine.state is State.CLOSED:
+            for _ in run:
+                self._node.count_drop("connection_closed")
+            return
+        machine.sent_at_s = trio.current_time()
+        if self.link is not None:
+            # Another member of the cluster gets everything in order, also what this node sends itself.
+            machine.backlog.forward(run)
+            return self._send_forwarded()
+        # Our own workers send no answers while the backlog is large, so the answers that they do send never wait here.
+        # Messages from other peers must wait, also those behind an answer. Else two peers could fill our memory here.
+        forwarded = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
+        if forwarded or machine.backlog.size_bytes > machine.soft_bytes():
+            machine.backlog.forward(self._filter.passed(forwarded, is_full=machine.backlog.refuses))
+            run = [message for message in run if message.origin.kind == "local"]
+            self._send_forwarded()
+        self._send_run(run)
+
+    def _send_forwarded(self) -> None:
+        """Sends as many forwarded messages as there is room for. While some remain, the mailbox counts as full."""
+        machine = self._machine
+        while run := machine.take_forwarded():
+            self._send_run(run)
+        if machine.is_full:
+            self._mailbox.hold()
+        else:
+            self._mailbox.admit()
+
+    def _send_run(self, run: Sequence[Message]) -> None:
+        data = self._machine.encode(run, self._refuse)
+        self._note_held()
+        self._put(data)
+
+    def _refuse(self, error: FrameTooLarge) -> None:
+        self._node.count_drop("frame_too_large")
+        logger.warning("frame_too_large", peer=self.peer, framing=self._machine.framing, reason=str(error))
+
+    def _put(self, data: bytes) -> None:
+        """Sends the bytes that the socket accepts at once, and queues the other bytes for the sending task."""
+        if self._tls is not None and data:
+            data = self._tls.encrypt(data)
+        self._put_raw(data)
+
+    def _put_raw(self, data: bytes) -> None:
+        machine = self._machine
+        # Bytes that already wait must be sent first. So the socket is written directly only if none wait.
+        rest = data
+        if data and not machine.backlog.size_bytes and self._socket is not None:
+            rest = send_nowait(self._socket, data)
+        machine.sent_bytes += len(data) - len(rest)
+        self._usage.note_sent(len(data))
+        if rest and machine.state is not State.CLOSED:
+            self._queue(rest)
+
+    def _queue(self, data: bytes) -> None:
+        machine = self._machine
+        machine.backlog.add(data)
+        if machine.state is not State.DRAINING:
+            self._ensure_sending()
+        # Above the soft limit, no requests of this peer are read, and other peers that send to it wait, except links.
+        # So only a peer that does not take its answers can exceed the hard limit.
+        if machine.is_full:
+            self._mailbox.hold()
+        self._note_held()
+
+    def _ensure_sending(self) -> None:
+        """Starts the sending task if bytes wait and the task does not run yet.
+
+        If the peer takes its answers at once, no task is started. This halves the cost of a short connection."""
+        if self._machine.backlog.chunks and not self._sends and self._nursery is not None:
+            self._sends = True
+            self._nursery.start_soon(self._send_loop)
+
+    async def _send_loop(self) -> None:
+        """Sends until no bytes wait. Ends early if the connection had to be closed."""
+        machine = self._machine
+        while machine.backlog.chunks:
+            data = machine.backlog.take()
+            if not await self._send(data):
+                return
+            machine.sent_bytes += len(data)
+            # The task may wait for long, so it must not keep megabytes in memory that have been sent.
+            del data
+            if machine.backlog.size_bytes <= machine.soft_bytes():
+                self._wake_reader.set()
+                self._send_forwarded()
+        self._sends = False
+
+    async def _send(self, data: bytes) -> bool:
+        """Sends all bytes in parts of SEND_BYTES. Returns False if the connection had to be closed."""
+        machine = self._machine
+        view = memoryview(data)
+        # The time limit applies to each part, and the backlog shrinks after each part.
+        for at in range(0, len(data), SEND_BYTES):
+            part = view[at : at + SEND_BYTES]
+            try:
+                with trio.move_on_after(machine.limits.send_s) as scope:
+                    await self._stream.send_all(part)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self.close("broken")
+                return False
+            if scope.cancelled_caught:
+                self._close_slow()
+                return False
+            machine.backlog.note_sent(len(part))
+            self._note_held()
+            # Workers do not answer the pulls of a slow peer. They continue when the peer has taken enough answers.
+            if machine.backlog.size_bytes <= machine.soft_bytes():
+                self.holdings.tell_taken()
+        return True
+
+    # The life of the connection.
+
+    async def run(self) -> str:
+        """Serves the connection until it ends. Returns the reason of the end: a short, fixed word for counters."""
+        machine = self._machine
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    self._ensure_sending()
+                    with self._read_scope:
+                        reason = await self._receive_loop()
+                        machine.reading_ended(reason, trio.current_time())
+                        if reason != "broken":
+                            await self._linger()
+                        # Thousands of connections may end at one moment, and each end takes some time.
+                        await self._turns.wait(self._share, leaves=True)
+                        self.close_when_sent()
+                    # If only reading was stopped, answers are sent until `close_when_sent` is called. Then the nursery
+                    # waits for the sending task.
+                    await self._closing.wait()
+        finally:
+            is_all_sent = not machine.backlog.size_bytes
+            for _ in range(machine.end()):
+                self._node.count_drop("connection_closed")
+            self.holdings.end()
+            self._usage.leave()
+            goodbye = self._tls.goodbye() if self._tls is not None and is_all_sent else b""
+            await end_stream(self._stream, goodbye)
+        return machine.end_reason
+
+    def close(self, reason: str) -> None:
+        """Ends the connection now, and drops all unsent bytes. Safe to repeat."""
+        self._machine.close(reason)
+        self._scope.cancel()
+
+    def stop_reading(self) -> None:
+        """Stops reading from the peer. Answers are still sent, until `close` or `close_when_sent` is called."""
+        self._machine.stop_reading()
+        self._read_scope.cancel()
+
+    def close_when_sent(self) -> None:
+        """Stops reading, and ends the connection when all waiting bytes have been sent."""
+        self._machine.close_when_sent()
+        self._closing.set()
+        self._read_scope.cancel()
+
+    def _close_slow(self) -> None:
+        if self._machine.state is not State.CLOSED:
+            who = {"peer": self.peer, "identity": str(self.identity)}
+            logger.warning("slow_consumer", **who, backlog_bytes=self.backlog_bytes)
+            self.close("slow_consumer")
+
+    async def _linger(self) -> None:
+        """Waits up to LINGER_S_MAX after the end of reading, so that late answers can be sent."""
+        until_s = self._machine.linger_until_s()
+        while until_s > trio.current_time():
+            await trio.sleep_until(until_s)
+            # If an answer was sent meanwhile, there may be more, so the time is extended.
+            until_s = self._machine.linger_until_s()
+
+    # Incoming messages.
+
+    async def _receive_loop(self) -> str:
+        """Reads and routes messages until the peer sends no more. Returns why it ended: a short, fixed word."""
+        machine = self._machine
+        try:
+            if self._tls_listener is not None:
+                tls = await self._tls_listener.handshake(self, self._stream, self._turns, self._share)
+                if tls is None:
+                    return "closed_before_header"
+                self._use(tls)
+                self._usage.join(self.identity)
+            self._usage.limit_refusal(self._node, self.close)
+            chunk = await open_framing(machine, self._read, self._receive_some, self._put)
+            if chunk is None:
+                return "closed_before_header"
+            while True:
+                if chunk:
+                    # While the event loop is busy, connections take turns. This must not count against the peer.
+                    waits_s = trio.current_time()
+                    await self._turns.wait(self._share)
+                    await self._usage.wait_turn()
+                    machine.excuse(trio.current_time() - waits_s)
+                    if not await self._route(chunk):
+                        chunk = b""
+                        return await self._turn_away()
+                # While the connection waits for its peer, it must not keep the last bytes in memory.
+                chunk = b""
+                chunk = await self._read()
+                if not chunk:
+                    return "closed_by_peer"
+        except RemoteProtocolError as error:
+            self.fault = error.without_frames()
+            self._send_alert(error)
+            return error.kind
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return "broken"
+        finally:
+            self._drop_partial()
+
+    def _drop_partial(self) -> None:
+        self._partial_frames.note(self, self._machine.drop_partial(), 0)
+
+    def _send_alert(self, error: RemoteProtocolError) -> None:
+        """Tells the peer why its TLS failed, if the socket takes the few bytes at once."""
+        if isinstance(error, TlsFault) and self._socket is not None and not self._machine.backlog.size_bytes:
+            send_nowait(self._socket, error.alert)
+
+    async def _read(self) -> bytes:
+        """Returns the next bytes, or b"" if the peer has closed its sending side.
+
+        Raises RemoteProtocolError if no bytes arrive before the deadline for an unfinished frame or an idle peer."""
+        deadline_s = self._machine.read_deadline_s(trio.current_time())
+        if deadline_s == math.inf:
+            return bytes(await self._receive_some(self._usage.read_bytes()))
+        with trio.move_on_at(deadline_s):
+            # The unfinished frames of all peers share one limit. A connection with a large unfinished frame waits here
+            # until there is room.
+            if self._machine.partial_bytes > PARTIAL_FREE_BYTES:
+                await self._partial_frames.wait_turn(self)
+            return bytes(await self._receive_some(self._usage.read_bytes()))
+        raise self._machine.read_timeout(deadline_s)
+
+    async def _route(self, chunk: bytes) -> bool:
+        """Delivers the messages that these bytes complete. Then waits for room for more messages and more answers.
+
+        Returns False if the messages are refused, and the reason is for `_turn_away`."""
+        machine = self._machine
+        began_s = trio.current_time()
+        is_first = not machine.received
+        partial_before_bytes = machine.partial_bytes
+        messages, failure = machine.receive_data(chunk, began_s)
+        self._usage.note_read(len(messages), len(chunk), began_s)
+        if is_first and messages:
+            messages = self._take_first(messages)
+        self._note_held()
+        if machine.partial_bytes != partial_before_bytes:
+            self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
+        if self._who.refused is not None:
+            return False
+        if messages and self._usage.refusal is not None:
+            self._usage.refuse(self._node, messages)
+            return False
+        if self.open_requests:
+            self.open_requests.answered(messages)
+        if self.link is not None:
+            messages = self.link.receive(messages)
+        # All messages are delivered in one batch, so that every worker gets its messages as one run and answers them
+        # with one commit and one send.
+        with self._node.batch():
+            fed = self._node.deliver_run(messages)
+            full = [mailbox for mailbox in fed if mailbox.full]
+        self._turns.note(self._share, began_s)
+        # A bad frame ends the connection, but the messages before it are delivered.
+        if failure is not None:
+            raise failure
+        await wait_rooms(full, messages, is_link=self.open_requests is not None)
+        await self._usage.wait_room()
+        # A link is read whatever waits for the node at its other end, which may read only while we do.
+        while self.open_requests is None and machine.must_hold_back():
+            self._wake_reader = trio.Event()
+            await self._wake_reader.wait()
+        # This waiting time must not count against the peer either.
+        machine.excuse(trio.current_time() - began_s)
+        return True
+
+    def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Handles a token in the peer's first message. Returns the messages after it, with the proved identity, or all
+        messages if there is no token. Returns none of them if the token is refused."""
+        proof = self._who.take_token(messages[0], self._tls)
+        if proof is not None:
+            if proof.verdict.identity is None or proof.answer is None:
+                return ()
+            self._send_run([proof.answer])
+            self._usage.join(proof.verdict.identity)
+            messages = self._machine.renew_origin(messages[1:])
+        # A connection that has sent a message is no longer closed to make room for another one.
+        self._share.is_known = True
+        self._on_spoken(self)
+        return messages
+
+    async def _turn_away(self) -> str:
+        """Ends reading, because the token of the peer was refused or its identity has too many connections. Returns
+        the reason: a short, fixed word. Raises RemoteProtocolError after the peer was told that its token is refused.
+        """
+        refused = self._who.refused
+        if refused is None:
+            return TOO_MANY
+        # The refusal waits before it is answered. Meanwhile the node keeps nothing that the peer has sent.
+        self._drop_partial()
+        reason = await self._who.delay_refusal(self._tls)
+        if reason is not None or refused.answer is None:
+            self.close(reason or "token_refused")
+            return self._machine.end_reason
+        self._send_run([refused.answer])
+        raise RemoteProtocolError("token_refused", refused.verdict.reason)
+
+    def has_unread(self) -> bool:
+        """Whether the socket has bytes from the peer that were not read yet."""
+        return self._socket is not None and has_unread(self._socket.fileno())
+
+    # The memory of this connection.
+
+    def _origin(self, wire: Wire) -> Origin:
+        # Another member of the cluster has checked what it sends here, and its answers wait for nobody.
+        if self.link is not None:
+            return HERE
+        return Origin(
+            "tcp",
+            self.peer,
+            self.identity,
+            frame_bytes_max=wire.send_bytes_max,
+            backlog_bytes=lambda: self._machine.backlog.size_bytes,
+            backlog_bytes_max=lambda: self._machine.soft_bytes(),
+            holdings=self.holdings,
+            usage=self._usage.usage,
+        )
+
+    def _note_held(self) -> None:
+        """Updates the counted memory of this connection in `holdings`, if the memory has changed."""
+        held, machine = self.holdings, self._machine
+        header_bytes, unread_bytes = machine.header_bytes, machine.unread_bytes
+        if header_bytes != held.header_bytes or unread_bytes != held.unread_bytes:
+            if machine.is_slow_consumer:
+                self._close_slow()
+            held.note(header_bytes, unread_bytes)
+
+    def forget_if_idle(self) -> None:
+        """Frees the memory of the remembered message headers if no message was received or sent since the last call."""
+        if self._machine.was_idle() and self.holdings.header_bytes:
+            self._machine.forget_headers()
+            self._note_held()
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that a peer which connected to us has proved. A node that we called is anonymous here."""
+        return self._who.find(self._tls)
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The certificate that the peer has proved to own; None without TLS, and without a certificate."""
+        return self._tls.certificate if self._tls is not None else None
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self._machine.backlog.size_bytes
+
+    def statistics(self) -> ConnectionStatistics:
+        return self._machine.statistics(self.peer)

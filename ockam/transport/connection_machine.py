@@ -1,0 +1,489 @@
+"""ConnectionMachine: the state machine of one connection, with its frames, its unsent bytes and its deadlines.
+
+The machine reads no sockets, starts no tasks and reads no clock: its methods get bytes and times as parameters. The
+worker `connection.Connection` reads and sends for the machine. The head framing is that of Ockam since June 2024, the
+legacy framing that of older Ockam (`wire`).
+
+    incoming, or outgoing with the head framing        outgoing with the legacy framing
+                      |                                              |
+                   OPENING ------------ hello -------------------> OPEN <---- backlog ----> HELD_BACK
+                      |                                              |
+                      +--------> PEER_CLOSED <-----------------------+
+                                      |        NOT_READING: from any state before, when the node stops
+                                      v              |
+                                  DRAINING <---------+
+                                      |
+                                    CLOSED
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ockam.actors.address import Address
+from ockam.actors.message import Message, Origin
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.transport.frames import BadFrame, FrameReader, FrameWriter
+from ockam.transport.handshake import FramingDetector, strip_hello
+from ockam.transport.wire import Wire
+
+BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
+"""The soft limit of the unsent bytes of one connection. Above this limit, no requests are read from the peer, and no
+messages of other peers are forwarded to the peer."""
+BACKLOG_BYTES_HARD = 64 * 1024 * 1024
+"""The hard limit of the unsent bytes of one connection. Above this limit, the connection is closed, because the peer is
+a slow consumer.
+"""
+FORWARDED_BYTES_MAX = 16 * 1024 * 1024
+"""The size of the messages of other peers that wait for one connection, in bytes, above which messages that another
+node has passed on are refused."""
+SEND_BYTES = 1024 * 1024
+"""The largest number of bytes in one send. The time limit `send_s` applies to each send."""
+LINGER_QUIET_S = 1.0
+"""When a peer has closed its sending side, our side stays open until we have sent nothing for this many seconds. Within
+this time, an answer that waits for its data to be on disk is normally ready.
+"""
+LINGER_S_MAX = 5.0
+"""The longest time, in seconds, for which our sending side stays open after the peer has closed its own. Our side
+is closed at once if the peer's last message came more than this time before the peer closed its side."""
+HELLO_TIMEOUT_S = 5.0
+"""The longest wait, in seconds, for the hello (the opening byte) of a node that we connected to.
+
+After this time the connection is closed. The real clients do the same.
+"""
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The time limits of a connection, in seconds, which the operator sets. Above a limit, the connection is closed.
+
+    hello_s: the longest wait for the hello (the opening byte) of a node that we connected to.
+    frame_s: the longest time from the first byte of a frame to its last byte.
+    send_s: the longest time that the peer may take to accept 1 MiB.
+    idle_s: the longest time without a byte from the peer; None means no limit.
+    """
+
+    hello_s: float = HELLO_TIMEOUT_S
+    frame_s: float = 30.0
+    send_s: float = 30.0
+    idle_s: float | None = None
+
+
+class ConnectionStatistics(msgspec.Struct, frozen=True):
+    """The statistics of one connection.
+
+    received, sent: the number of messages since the connection began.
+    backlog_bytes: the number of unsent bytes.
+    """
+
+    peer: str
+    framing: str
+    received: int
+    received_bytes: int
+    sent: int
+    sent_bytes: int
+    backlog_bytes: int
+
+
+class State(enum.Enum):
+    """The state of a connection."""
+
+    OPENING = "opening"
+    """The peer's framing is not known yet, or the peer's hello (its opening byte) has not arrived yet."""
+    OPEN = "open"
+    """Messages are received and sent."""
+    HELD_BACK = "held back"
+    """The peer takes its answers too slowly. No bytes are read from the peer until it has taken some answers."""
+    PEER_CLOSED = "peer closed"
+    """No more bytes are received, because the peer has closed its sending side, sent a bad frame or was too slow.
+    Answers are still sent.
+    """
+    NOT_READING = "not reading"
+    """The node is stopping and accepts no more requests. Answers are still sent."""
+    DRAINING = "draining"
+    """No more bytes are read, and the connection ends when all waiting bytes have been sent."""
+    CLOSED = "closed"
+    """No bytes are read or sent any more."""
+
+
+class Event(enum.Enum):
+    """An event that can change the state of a connection. The value of each member describes the event."""
+
+    OPENED = "the peer's framing is known, and its hello has come"
+    BACKLOG_HIGH = "more than the soft bound waits to be sent"
+    BACKLOG_LOW = "no more than the soft bound waits to be sent"
+    READING_ENDED = "the peer closed its sending side, broke the connection or the protocol, or was too slow"
+    STOP_READING = "the node stops"
+    CLOSE_WHEN_SENT = "the connection is to end once everything is sent"
+    CLOSE = "the connection is to end now, or has ended"
+
+
+# The node may stop, drain or close a connection in any state.
+_ORDERS = {
+    Event.STOP_READING: State.NOT_READING,
+    Event.CLOSE_WHEN_SENT: State.DRAINING,
+    Event.CLOSE: State.CLOSED,
+}
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.OPENING: {Event.OPENED: State.OPEN, Event.READING_ENDED: State.PEER_CLOSED} | _ORDERS,
+    State.OPEN: {Event.BACKLOG_HIGH: State.HELD_BACK, Event.READING_ENDED: State.PEER_CLOSED} | _ORDERS,
+    State.HELD_BACK: {Event.BACKLOG_LOW: State.OPEN} | _ORDERS,
+    State.PEER_CLOSED: _ORDERS,
+    # A read may end after the node has stopped reading. The events of such a read do not change the state any more.
+    State.NOT_READING: dict.fromkeys(Event, State.NOT_READING)
+    | {Event.CLOSE_WHEN_SENT: State.DRAINING, Event.CLOSE: State.CLOSED},
+    State.DRAINING: dict.fromkeys(Event, State.DRAINING) | {Event.CLOSE: State.CLOSED},
+    State.CLOSED: dict.fromkeys(Event, State.CLOSED),
+}
+"""For each state, the next state after each event. If an event happens that is missing for its state, our code has a
+mistake, and the machine raises AssertionError."""
+
+
+class Backlog:
+    """The unsent bytes of one connection, and the messages of other peers that wait to be forwarded.
+
+    A forwarded message is encoded only when there is room. So the peers that send to a slow peer have to wait, and
+    their messages do not fill our memory.
+
+    forwarded_bytes: the size of their payloads.
+
+    Invariant: `size_bytes` is the size of all `chunks` plus `sending_bytes`, the bytes that were taken and are not sent
+    yet.
+    """
+
+    __slots__ = ("chunks", "forwarded", "forwarded_bytes", "sending_bytes", "size_bytes")
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.forwarded: deque[Message] = deque()
+        self.size_bytes = self.sending_bytes = self.forwarded_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        self.chunks.append(data)
+        self.size_bytes += len(data)
+
+    def take(self) -> bytes:
+        """Removes and returns all waiting bytes. These bytes count as unsent until `note_sent` is called."""
+        data = b"".join(self.chunks)
+        self.chunks.clear()
+        self.sending_bytes += len(data)
+        return data
+
+    def note_sent(self, sent_bytes: int) -> None:
+        """Records that this many of the bytes from `take` were sent."""
+        self.sending_bytes -= sent_bytes
+        self.size_bytes -= sent_bytes
+
+    @property
+    def refuses(self) -> bool:
+        """Whether so many forwarded messages wait that only those are taken whose senders wait themselves."""
+        return self.forwarded_bytes > FORWARDED_BYTES_MAX
+
+    def forward(self, run: Sequence[Message]) -> None:
+        self.forwarded.extend(run)
+        self.forwarded_bytes += sum([len(message.payload) for message in run])
+
+    def take_forwarded(self, room_bytes: int) -> list[Message]:
+        """Removes and returns the oldest forwarded messages, until their payloads exceed `room_bytes`. The last message
+        can exceed the room.
+        """
+        run: list[Message] = []
+        while self.forwarded and room_bytes >= 0:
+            run.append(self.forwarded.popleft())
+            size_bytes = len(run[-1].payload)
+            room_bytes -= size_bytes
+            self.forwarded_bytes -= size_bytes
+        return run
+
+    def clear(self) -> int:
+        """Drops all bytes and messages. Returns the number of dropped forwarded messages."""
+        dropped = len(self.forwarded)
+        self.chunks.clear()
+        self.forwarded.clear()
+        self.size_bytes = self.sending_bytes = self.forwarded_bytes = 0
+        return dropped
+
+    def check(self) -> None:
+        """Raises AssertionError if the invariant does not hold."""
+        assert self.size_bytes == sum(map(len, self.chunks)) + self.sending_bytes
+        assert self.sending_bytes >= 0
+        assert self.forwarded_bytes == sum(len(message.payload) for message in self.forwarded)
+
+
+class ConnectionMachine:
+    """The state of one connection, its frames in both directions, and its deadlines.
+
+    wire: the framing; None until the first bytes of the peer show its framing.
+    frame_deadline_s: the time by which the unfinished frame must be complete; infinite if no frame is unfinished.
+    partial_bytes: the received bytes of the unfinished frame.
+
+    Invariant: in OPEN and HELD_BACK the framing is known. An unfinished frame has a deadline. `_close_reason` is set
+    only in CLOSED. Forwarded messages wait only while unsent bytes wait.
+    """
+
+    def __init__(
+        self,
+        wire: Wire | None,
+        address: Address,
+        limits: ConnectionLimits,
+        share_bytes: Callable[[int], int],
+        origin: Callable[[Wire], Origin],
+        *,
+        is_named: bool = True,
+    ) -> None:
+        """Creates the state of a new connection.
+
+        wire: the framing if we connected to the node, which has our hello already; otherwise None.
+        address: the connection's address, which becomes the first hop of every return route.
+        share_bytes: lowers a limit of the backlog while the memory for all peers is nearly used up
+        (`ockam.quotas.memory.PeerMemory.share_bytes`).
+        origin: creates the `Origin` of the received messages.
+        is_named: whether return routes name the connection. If not, they go on as they came.
+        """
+        self.limits = limits
+        self._share_bytes = share_bytes
+        self.backlog = Backlog()
+        self._has_called = wire is None
+        self._prefix = (address,) if is_named else ()
+        self._origin = origin
+        self._detector = FramingDetector()
+        self._reader: FrameReader | None = None
+        self.writer: FrameWriter | None = None
+        self.wire: Wire | None = None
+        self.state = State.OPENING
+        self.received = self.received_bytes = self.sent = self.sent_bytes = 0
+        self.partial_bytes = 0
+        self.frame_deadline_s = math.inf
+        self.sent_at_s = self._received_at_s = self._reading_ended_at_s = -math.inf
+        self._close_reason: str | None = None
+        self._reading_reason = "drained"
+        self._activity = -1
+        if wire is not None:
+            self._speak(wire)
+            if not wire.hello:
+                self._change(Event.OPENED)
+
+    @property
+    def framing(self) -> str:
+        return self.wire.name if self.wire is not None else "undecided"
+
+    def statistics(self, peer: str) -> ConnectionStatistics:
+        moved = (self.received, self.received_bytes, self.sent, self.sent_bytes)
+        return ConnectionStatistics(peer, self.framing, *moved, self.backlog.size_bytes)
+
+    # The state.
+
+    def _change(self, event: Event) -> None:
+        state = TRANSITIONS[self.state].get(event)
+        assert state is not None, f"{event} in {self.state}"
+        self.state = state
+
+    def soft_bytes(self) -> int:
+        """Returns the soft limit of the unsent bytes.
+
+        The limit is lower while the memory for all peers is nearly used up.
+        """
+        return self._share_bytes(BACKLOG_BYTES_SOFT)
+
+    def must_hold_back(self) -> bool:
+        """Returns whether the peer must take answers before more of its bytes are read.
+
+        Also changes the state between OPEN and HELD_BACK accordingly."""
+        is_high = self.backlog.size_bytes > self.soft_bytes()
+        if is_high is not (self.state is State.HELD_BACK):
+            self._change(Event.BACKLOG_HIGH if is_high else Event.BACKLOG_LOW)
+        return is_high
+
+    def reading_ended(self, reason: str, now_s: float) -> None:
+        """Records that no more bytes come from the peer. reason: a short, fixed word for counters."""
+        self._reading_reason = reason
+        self._reading_ended_at_s = now_s
+        self._change(Event.READING_ENDED)
+
+    def stop_reading(self) -> None:
+        self._change(Event.STOP_READING)
+
+    def close_when_sent(self) -> None:
+        self._change(Event.CLOSE_WHEN_SENT)
+
+    def close(self, reason: str) -> None:
+        """Ends the connection now. Safe to repeat: only the first reason is kept."""
+        if self._close_reason is None:
+            self._close_reason = reason
+        self._change(Event.CLOSE)
+
+    def end(self) -> int:
+        """Records that the connection has ended. Returns the number of forwarded messages that were not sent."""
+        self._change(Event.CLOSE)
+        return self.backlog.clear()
+
+    @property
+    def end_reason(self) -> str:
+        """The reason why the connection ended: a short, fixed word for counters."""
+        # After a peer has closed its sending side, our next send may fail. Then the end of reading is the better
+        # reason.
+        if self._close_reason == "broken" and self._reading_reason != "drained":
+            return self._reading_reason
+        return self._close_reason or self._reading_reason
+
+    # Incoming bytes.
+
+    def receive_opening(self, chunk: bytes, now_s: float) -> tuple[bytes, bytes]:
+        """Processes the next bytes in the state OPENING. An empty `chunk` means that the peer's hello did not arrive.
+
+        Returns the bytes to send at once, and the received bytes after the peer's hello (its opening byte). Raises
+        RemoteProtocolError if the bytes are not valid.
+        """
+        reply = b""
+        wire = self.wire
+        if wire is None:
+            detector = self._detector
+            reply = detector.feed(chunk)
+            if detector.frame_begun and self.frame_deadline_s == math.inf:
+                self.frame_deadline_s = now_s + self.limits.frame_s
+            wire = detector.wire
+            if wire is None:
+                return reply, b""
+            self._speak(wire)
+            # The detector keeps all bytes that it gets, so it is empty from now on.
+            chunk, self._detector = detector.received, FramingDetector()
+        frames = strip_hello(chunk, wire)
+        self._change(Event.OPENED)
+        return reply, frames
+
+    def _speak(self, wire: Wire) -> None:
+        self.wire = wire
+        self._reader = FrameReader(wire, self._origin(wire), self._prefix)
+        self.writer = FrameWriter(wire)
+
+    def renew_origin(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Makes a new origin for all later messages, because the identity of the peer has changed. Returns `messages`,
+        which were received before the change, with the new origin."""
+        assert self._reader is not None
+        assert self.wire is not None
+        origin = self._reader.origin = self._origin(self.wire)
+        return [Message(each.onward_route, each.return_route, each.payload, origin) for each in messages]
+
+    def receive_data(self, chunk: bytes, now_s: float) -> tuple[Sequence[Message], RemoteProtocolError | None]:
+        """Processes the next bytes. Returns the messages that are now complete, and an error or None.
+
+        The error means that the frame after these messages is not valid."""
+        assert self._reader is not None
+        reader = self._reader
+        failure: RemoteProtocolError | None = None
+        try:
+            messages: Sequence[Message] = reader.feed(chunk)
+        except BadFrame as error:
+            # A fresh error: the caught one has the messages, and the caller can keep the error.
+            failure, messages = RemoteProtocolError(error.kind, str(error)), error.messages
+        self.received_bytes += len(chunk)
+        if messages:
+            self.received += len(messages)
+            self._received_at_s = now_s
+        # Each frame has its own deadline, so a new one is set when the next frame has begun.
+        waiting_bytes = reader.waiting_bytes
+        if not waiting_bytes:
+            self.frame_deadline_s = math.inf
+        elif waiting_bytes < self.partial_bytes + len(chunk) or self.frame_deadline_s == math.inf:
+            self.frame_deadline_s = now_s + self.limits.frame_s
+        self.partial_bytes = waiting_bytes
+        return messages, failure
+
+    def drop_partial(self) -> int:
+        """Drops the unfinished frame, because no more bytes will come. Returns the number of dropped bytes."""
+        if self._reader is not None:
+            self._reader.drop_partial()
+        dropped_bytes, self.partial_bytes = self.partial_bytes, 0
+        return dropped_bytes
+
+    def excuse(self, waited_s: float) -> None:
+        """Extends the deadline of the unfinished frame, because this node did not read for `waited_s` seconds."""
+        self.frame_deadline_s += waited_s
+
+    def read_deadline_s(self, now_s: float) -> float:
+        """Returns the time by which the next bytes must come.
+
+        The result is infinite if the peer may be silent without limit.
+        """
+        idle_s = self.limits.idle_s
+        return self.frame_deadline_s if idle_s is None else min(self.frame_deadline_s, now_s + idle_s)
+
+    def read_timeout(self, deadline_s: float) -> RemoteProtocolError:
+        """Returns the error to raise if no bytes have come by this deadline."""
+        if deadline_s == self.frame_deadline_s:
+            return RemoteProtocolError("slow_frame", f"a frame was not complete after {self.limits.frame_s} s")
+        return RemoteProtocolError("idle", f"nothing came for {self.limits.idle_s} s")
+
+    def linger_until_s(self) -> float:
+        """Returns the time until which our sending side stays open after reading has ended.
+
+        A peer that has closed its sending side can still read answers. Messages before a bad frame are answered too. So
+        each sent answer extends the time, to at most LINGER_S_MAX after the end of reading.
+        """
+        ended_s = self._reading_ended_at_s
+        if self._received_at_s < ended_s - LINGER_S_MAX:
+            return ended_s
+        return min(max(ended_s, self.sent_at_s) + LINGER_QUIET_S, ended_s + LINGER_S_MAX)
+
+    # Outgoing bytes.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether other peers whose messages are forwarded over this connection must wait."""
+        return bool(self.backlog.forwarded) or self.backlog.size_bytes > self.soft_bytes()
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the peer has not taken yet, in bytes. For a peer that has called this node, this includes the answers of
+        other nodes, since their connections do not wait for it."""
+        return self.backlog.size_bytes + (self.backlog.forwarded_bytes if self._has_called else 0)
+
+    @property
+    def is_slow_consumer(self) -> bool:
+        return self.unread_bytes > BACKLOG_BYTES_HARD
+
+    def take_forwarded(self) -> list[Message]:
+        """Removes and returns the forwarded messages that may be sent now; an empty list if there is no room."""
+        room_bytes = self.soft_bytes() - self.backlog.size_bytes
+        return self.backlog.take_forwarded(room_bytes) if room_bytes >= 0 else []
+
+    def encode(self, run: Sequence[Message], too_large: Callable[[FrameTooLarge], None]) -> bytes:
+        """Returns the frames of these messages as bytes. See `FrameWriter.encode`."""
+        assert self.writer is not None
+        count, data = self.writer.encode(run, too_large)
+        self.sent += count
+        return data
+
+    # The memory of headers.
+
+    @property
+    def header_bytes(self) -> int:
+        """The estimated memory of the remembered message headers of both directions, in bytes."""
+        if self._reader is None or self.writer is None:
+            return 0
+        return self._reader.known_bytes + self.writer.known_bytes
+
+    def forget_headers(self) -> None:
+        """Frees the memory of the remembered message headers. They are learned again from the next messages."""
+        for known in (self._reader, self.writer):
+            if known is not None:
+                known.forget()
+
+    def was_idle(self) -> bool:
+        """Returns whether no message was received or sent since the last call."""
+        before, self._activity = self._activity, self.received + self.sent
+        return before == self._activity
+
+    def check(self) -> None:
+        """Raises AssertionError if an invariant does not hold. Tests call it after every step."""
+        self.backlog.check()
+        assert self.wire is not None or self.state not in (State.OPEN, State.HELD_BACK)
+        assert (self.wire is None) == (self._reader is None) == (self.writer is None)
+        assert not self.partial_bytes or self.frame_deadline_s < math.inf
+        assert self._close_reason is None or self.state is State.CLOSED
+        # A closed connection forwards nothing any more, and `end` counts what waits.
+        assert not self.backlog.forwarded or self.backlog.size_bytes or self.state is State.CLOSED

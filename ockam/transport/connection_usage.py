@@ -1,0 +1,121 @@
+"""ConnectionUsage: what one connection adds to the usage of its peer's identity. It reads and sends nothing.
+
+A peer without TLS is known by its address. A peer with TLS is known by its address until its handshake is complete, and
+by its certificate afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.turns import Share
+from ockam.identity.identity import Identity
+from ockam.quotas.memory import Holdings
+from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
+from ockam.quotas.usage_waits import waits_of
+from ockam.transport.forwarding import CONNECTION_PREFIX, is_sender_told
+
+REFUSED_S = 5.0
+"""If an identity has too many connections, a new one is closed after this many seconds. Its requests are refused."""
+TOO_MANY = "identity_connections_max"
+"""The word for counters if a connection is refused because its identity has too many."""
+
+
+class ConnectionUsage:
+    """What one connection adds to the usage of its peer's identity, from `join` to `leave`.
+
+    usage: the usage of the identity; UNLIMITED before `join`, after `leave`, and for nodes that this node has called.
+    refusal: the reason why the requests of this connection are refused, because the identity has too many connections.
+    """
+
+    def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:
+        """waits_room: whether the connection waits while the node holds too many bytes for the identity. One for
+        requests of another door, such as HTTP, does not: they have waited there, and may be counted for the very answer
+        that they ask for here."""
+        self._usages = usages
+        self._waits_room = waits_room
+        self._peer = peer
+        self._holdings = holdings
+        self._share = share
+        self.usage: Usage = UNLIMITED
+        self.refusal: str | None = None
+
+    def join(self, identity: Identity) -> None:
+        """Counts the connection for this identity from now on, and no longer for the earlier identity."""
+        now_s = trio.current_time()
+        key = party_key(identity, self._peer)
+        if key == self.usage.key:
+            return
+        self.leave()
+        usage = self._usages.get(key, now_s)
+        self.refusal = usage.take("connections_max", self._peer)
+        if self.refusal is not None:
+            usage.refused_connections += 1
+        self.usage = usage
+        self._holdings.count_for(usage)
+        # Identities take turns when the event loop is busy, so many connections or addresses bring no advantage.
+        self._share.host = key
+
+    def leave(self) -> None:
+        """Stops counting the connection. Safe to repeat."""
+        usage, self.usage = self.usage, UNLIMITED
+        if usage is UNLIMITED:
+            return
+        self._holdings.count_for(UNLIMITED)
+        if self.refusal is None:
+            usage.give_back("connections_max")
+        else:
+            usage.refused_connections -= 1
+            self.refusal = None
+
+    def limit_refusal(self, node: Node, close: Callable[[str], None]) -> None:
+        """If the identity has too many connections, closes this one after REFUSED_S seconds. It stays open if it proves
+        another identity before, which can have one more connection."""
+        if self.refusal is not None:
+            node.call_later(REFUSED_S, lambda: None if self.refusal is None else close(TOO_MANY))
+
+    def refuse(self, node: Node, messages: Sequence[Message]) -> None:
+        """Answers the first requests of a connection if the identity has too many. The answer tells the client what to
+        do; closing the connection would not.
+
+        Pushes get no answer: the client sends them again by itself until a connection is accepted."""
+        assert self.refusal is not None, "the connection is not above the limit"
+        with node.batch():
+            for message in filter(lambda message: message.onward_route, messages):
+                # A message to another peer or node is answered only if its sender expects answers of this node.
+                hop = message.onward_route[0]
+                if hop.value.startswith(CONNECTION_PREFIX) and not is_sender_told(message):
+                    continue
+                frequent = getattr(node.find_worker(hop), "frequent", None)
+                if frequent is None or not message.payload.startswith(frequent.tags):
+                    node.refuse(message, self.refusal)
+
+    def read_bytes(self) -> int:
+        """Returns the most bytes to read at a time."""
+        share_bytes = self._share.read_bytes
+        return min(share_bytes, self.usage.machine.read_bytes_max()) if self.usage.is_rated else share_bytes
+
+    async def wait_turn(self) -> None:
+        """Waits until the limits on requests and bytes in a second allow reading from the identity again."""
+        if self.usage.is_rated:
+            await waits_of(self.usage).wait_turn()
+
+    async def wait_room(self) -> None:
+        """Waits until the bytes that the node holds for the identity are within the limit."""
+        if self._waits_room and self.usage.counts_bytes:
+            await waits_of(self.usage).wait_room()
+
+    def note_read(self, requests: int, size_bytes: int, now_s: float) -> None:
+        """Counts the bytes of one read, and the requests that it has completed."""
+        if self.usage.is_rated:
+            machine = self.usage.machine
+            machine.note_request_bytes(requests, size_bytes)
+            machine.spend(requests, size_bytes, now_s)
+
+    def note_sent(self, size_bytes: int) -> None:
+        if self.usage.is_rated:
+            self.usage.machine.spend(0, size_bytes, trio.current_time())

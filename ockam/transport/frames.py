@@ -1,0 +1,388 @@
+"""FrameReader and FrameWriter: decode bytes into routed messages, and encode messages into bytes. They read no sockets.
+
+The frames of a connection resemble each other. So the reader first compares the bytes of a frame with those of earlier
+frames: the bytes of the header, and then the bytes around the payload. The reader decodes only bytes that are new.
+Equal bytes have an equal meaning, so this shortcut cannot change the result. `tests/ockam/test_frames.py` checks this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from ockam.actors.address import Route
+from ockam.actors.message import Message, Origin
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.identity.generation_cache import GenerationCache
+from ockam.transport.wire import Wire
+
+KNOWN_HEADER_BYTES_MAX = 512
+"""The length of the longest header that is remembered, in bytes. Real headers have a few tens of bytes."""
+KNOWN_SIZES_MAX = 8
+"""The largest number of header sizes that a reader remembers. To find a header, the reader does one look-up for each
+size. Real peers use two or three sizes."""
+KNOWN_PAYLOAD_SIZES_MAX = 64
+"""The largest number of payload sizes that a writer remembers for one header. When another size comes, the writer
+forgets the earlier sizes.
+"""
+ENTRY_BYTES = 500
+"""The measured memory, in bytes, of the objects for one remembered header: routes, addresses and dict entries. The
+bytes of the header itself are not included.
+"""
+PIECES_BYTES = 120
+"""The measured memory, in bytes, of the objects in `Pieces` for one payload size. The content of these objects is not
+included."""
+
+
+Pieces: TypeAlias = dict[int, tuple[bytes, bytes]]
+"""For each payload size, the bytes that a frame has before and after a payload of this size."""
+
+
+class Header(NamedTuple):
+    """A header that was received on this connection: its bytes (raw), and the two routes that these bytes encode."""
+
+    raw: bytes
+    onward_route: Route
+    return_route: Route
+
+
+NO_ENVELOPE = -1, -1, b"", b""
+"""The value while no envelope is known. An envelope is the bytes of a frame around its payload, see
+`FrameReader._learn_envelope`. No frame matches this value, because it has the impossible size -1."""
+
+
+class BadFrame(RemoteProtocolError):
+    """Error: a frame cannot be decoded. messages: the messages of the valid frames before the bad frame."""
+
+    def __init__(self, error: RemoteProtocolError, messages: tuple[Message, ...]) -> None:
+        super().__init__(error.kind, str(error))
+        self.messages = messages
+
+
+class FrameReader:
+    """Splits a byte stream into frames and decodes them.
+
+    origin: the origin of the next messages.
+    prefix: the connection's address, the new first hop of each message's return route (facts/ockam.md §1).
+
+    Invariant: `_parts` are the bytes of the unfinished frame. No frame is complete until `_parts` have `_need` bytes.
+    """
+
+    def __init__(self, wire: Wire, origin: Origin, prefix: Route = ()) -> None:
+        self._wire = wire
+        self.origin = origin
+        self._prefix = prefix
+        self._parts: list[bytes] = []
+        self._waiting_bytes = 0
+        self._need = wire.length_bytes
+        self._known = GenerationCache[bytes, Header](_header_bytes)
+        self._known_sizes: list[int] = []
+        self._last: Header | None = None
+
+    @property
+    def known_bytes(self) -> int:
+        """The estimated memory of the remembered headers, in bytes."""
+        return self._known.size_bytes
+
+    def forget(self) -> None:
+        """Forgets all headers to free their memory. They are learned again from the next frames."""
+        self._known.forget()
+        self._known_sizes.clear()
+        self._last = None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The number of received bytes of the unfinished frame; 0 if no frame is unfinished."""
+        return self._waiting_bytes
+
+    def feed(self, chunk: bytes) -> list[Message]:
+        """Processes the next bytes. Returns the messages of all frames that are now complete. Raises BadFrame.
+
+        Heartbeats and empty frames are left out."""
+        self._parts.append(chunk)
+        self._waiting_bytes += len(chunk)
+        if self._waiting_bytes < self._need:
+            return []
+        data = b"".join(self._parts) if len(self._parts) > 1 else chunk
+        found: list[Message] = []
+        try:
+            at = self._take_frames(data, found)
+        except RemoteProtocolError as error:
+            self._parts = []
+            raise BadFrame(error, tuple(found)) from error
+        self._parts = [data[at:]] if at < len(data) else []
+        self._waiting_bytes = len(data) - at
+        return found
+
+    def drop_partial(self) -> None:
+        """Drops the bytes of the unfinished frame. No more bytes can be fed."""
+        self._parts = []
+
+    def _take_frames(self, data: bytes, found: list[Message]) -> int:
+        """Appends the messages of all complete frames to `found`. Returns the position of the first incomplete frame.
+
+        Comparing bytes gives the same messages as decoding: a header is self-delimiting (`Wire.decode_routes`), and the
+        bytes around a payload depend only on the payload's size (`Wire.around_payload`).
+        """
+        width, size_max = self._wire.length_bytes, self._wire.receive_bytes_max
+        have, at, young = len(data), 0, self._known.young
+        raw: bytes | None = None
+        onward_route: Route = ()
+        return_route: Route = ()
+        if self._last is not None:
+            raw, onward_route, return_route = self._last
+        kind, body_bytes, head, tail = NO_ENVELOPE
+        body_bytes_before = -1
+        while have - at >= width:
+            # Find the end of the frame. A length above the limit is refused at once, because waiting for the end of
+            # such a frame would fill the memory.
+            start = at + width
+            size = int.from_bytes(data[at:start], "big")
+            if size > size_max:
+                raise RemoteProtocolError("oversized", f"a frame of {size} bytes; this framing allows {size_max}")
+            end = start + size
+            if end > have:
+                self._need = width + size
+                return at
+
+            # Find the routes. Mostly the header is the same as in the frame before, or else a known header of the same
+            # size, which is looked up here without a function call. Some peers send an empty frame as a heartbeat.
+            if raw is None or not data.startswith(raw, start, end):
+                if not size:
+                    at = end
+                    continue
+                header = young.get(data[start : start + len(raw)]) if raw is not None and len(raw) <= size else None
+                if header is None:
+                    header = self._find_header(data, start, end)
+                    young = self._known.young
+                raw, onward_route, return_route = header
+            begin = start + len(raw)
+
+            # Find the payload. The body is the frame without its header; it has the payload and a few bytes around the
+            # payload. These bytes are learned when two bodies of one size come in a row, so that a single frame does
+            # not pay for learning. After that, the payloads of such bodies are cut out without decoding.
+            if (
+                end - begin == body_bytes
+                and data[start] == kind
+                and data.startswith(head, begin)
+                and data.startswith(tail, end - len(tail))
+            ):
+                # The next frame has the same header, so take all frames that differ only in their payload. A busy
+                # publisher sends such frames, so nearly all of its messages are taken here.
+                if onward_route and data.startswith(raw, end + width):
+                    prefix = data[at : begin + len(head)]
+                    at = self._take_alike(data, at, end - at, prefix, tail, onward_route, return_route, found)
+                    continue
+                payload = data[begin + len(head) : end - len(tail)]
+            else:
+                payload = self._wire.decode_payload(data, start, begin, end)
+                if end - begin == body_bytes_before and end < have:
+                    kind, body_bytes, head, tail = self._learn_envelope(data, start, begin, end, len(payload))
+                body_bytes_before = end - begin
+            # A message without an onward route is a heartbeat of the head framing.
+            if onward_route:
+                found.append(Message(onward_route, return_route, payload, self.origin))
+            at = end
+        self._need = width
+        return at
+
+    def _take_alike(
+        self,
+        data: bytes,
+        at: int,
+        frame_bytes: int,
+        prefix: bytes,
+        tail: bytes,
+        onward_route: Route,
+        return_route: Route,
+        found: list[Message],
+    ) -> int:
+        """Appends to `found` the messages of the frame at `at` and of the next frames that differ only in the payload.
+
+        frame_bytes: the size of each frame.
+        prefix, tail: the bytes that each frame has before and after its payload.
+        Returns the position after the last of these frames.
+        """
+        have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self.origin
+        end = at + frame_bytes
+        while end <= have and data.startswith(prefix, at) and data.startswith(tail, end - tail_bytes):
+            found.append(Message(onward_route, return_route, data[at + prefix_bytes : end - tail_bytes], origin))
+            at, end = end, end + frame_bytes
+        return at
+
+    def _learn_envelope(
+        self, data: bytes, start: int, begin: int, end: int, payload_bytes: int
+    ) -> tuple[int, int, bytes, bytes]:
+        """Returns the envelope of one frame: everything around its payload, by which the next frames like it
+        are recognised.
+
+        start: the position of the frame's header in `data`.
+        begin, end: the bounds of what follows the header.
+        payload_bytes: the size of the payload.
+
+        The envelope is: the first byte of the header; `end - begin`; the bytes from `begin` to the payload; the bytes
+        after the payload. Returns NO_ENVELOPE if the frame has other parts, for example a tracing context: then the
+        size of a frame does not tell the size of its payload.
+        """
+        head, tail = self._wire.around_payload(payload_bytes)
+        is_plain = (
+            end - begin == len(head) + payload_bytes + len(tail)
+            and data.startswith(head, begin)
+            and data.endswith(tail, begin, end)
+        )
+        return (data[start], end - begin, head, tail) if is_plain else NO_ENVELOPE
+
+    def _find_header(self, data: bytes, start: int, end: int) -> Header:
+        """Returns the header of the frame with the content `data[start:end]`.
+
+        Decodes the header if it is not remembered.
+        """
+        known = self._known
+        # The size of a header is unknown before it is decoded, so each known size is tried.
+        for size in self._known_sizes:
+            raw = data[start : start + size]
+            header = known.young.get(raw) or known.recall(raw)
+            # A header known from a longer frame must not reach beyond the end of this frame.
+            if header is not None and start + size <= end:
+                self._last = header
+                return header
+        onward_route, return_route, at = self._wire.decode_routes(data, start, end)
+        header = Header(data[start:at], onward_route, self._prefix + return_route)
+        # A peer that sends very long headers, or always new ones, must not fill the memory with them.
+        if len(header.raw) > KNOWN_HEADER_BYTES_MAX:
+            return header
+        self._last = header
+        if len(header.raw) not in self._known_sizes:
+            if len(self._known_sizes) >= KNOWN_SIZES_MAX:
+                known.forget()
+                self._known_sizes.clear()
+            self._known_sizes.append(len(header.raw))
+        known.add(header.raw, header)
+        return header
+
+
+class FrameHeads:
+    """A memory of the bytes that a frame has before its payload (length of the frame, header, size of the payload) and
+    after its payload.
+
+    These two pieces depend only on the header and on the size of the payload. Headers and sizes repeat, so most frames
+    are made by joining a remembered piece, the payload and another remembered piece.
+
+    Invariant: no remembered header is longer than KNOWN_HEADER_BYTES_MAX, and no header has pieces for more than
+    KNOWN_PAYLOAD_SIZES_MAX payload sizes.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._known = GenerationCache[bytes, Pieces](_pieces_bytes)
+
+    @property
+    def known_bytes(self) -> int:
+        """The estimated memory of the remembered bytes around payloads, in bytes."""
+        return self._known.size_bytes
+
+    def forget(self) -> None:
+        """Frees the memory of all remembered bytes that stand before and after payloads in frames."""
+        self._known.forget()
+
+    def around(self, raw: bytes) -> Pieces:
+        """Returns the remembered bytes around a payload, by payload size, for frames with the header `raw`.
+
+        The dict has only the sizes for which `make` was called.
+        """
+        return self._known.young.get(raw) or self._known.recall(raw) or {}
+
+    def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
+        """Returns the bytes before and after a payload of this size in a frame with the header `raw`.
+
+        Remembers these bytes, unless the header is longer than KNOWN_HEADER_BYTES_MAX. Raises FrameTooLarge if the
+        frame is too large for the framing.
+        """
+        wire = self._wire
+        head, tail = wire.around_payload(size_bytes)
+        size = len(raw) + len(head) + size_bytes + len(tail)
+        if size > wire.send_bytes_max:
+            raise FrameTooLarge(size, wire.send_bytes_max)
+        # The head and the header are joined here, once, and not for every frame.
+        pieces = size.to_bytes(wire.length_bytes, "big") + raw + head, tail
+        if len(raw) <= KNOWN_HEADER_BYTES_MAX:
+            known = self.around(raw)
+            if not known:
+                known[size_bytes] = pieces
+                self._known.add(raw, known)
+                return pieces
+            # If payloads always have new sizes, the pieces for all these sizes must not fill the memory.
+            if len(known) >= KNOWN_PAYLOAD_SIZES_MAX:
+                self._known.resize(-(len(known) * (PIECES_BYTES + len(raw))))
+                known.clear()
+            known[size_bytes] = pieces
+            self._known.resize(PIECES_BYTES + len(raw))
+        return pieces
+
+
+class FrameWriter:
+    """Encodes messages as frames of one framing. The writer remembers the encoded headers of routes."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._known = GenerationCache[tuple[Route, Route], bytes](_route_bytes)
+        self._heads = FrameHeads(wire)
+
+    @property
+    def known_bytes(self) -> int:
+        """The estimated memory of the remembered headers and of the remembered bytes around payloads, in bytes."""
+        return self._known.size_bytes + self._heads.known_bytes
+
+    def forget(self) -> None:
+        """Forgets all headers, and all bytes around payloads, to free their memory."""
+        self._known.forget()
+        self._heads.forget()
+
+    def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
+        """Encodes messages. Returns the number of frames, and the bytes of all frames.
+
+        The first hop of each onward route is this connection and is left out of the frame. If a message is too large
+        for the framing, calls `too_large` and skips the message.
+        """
+        onward_route = return_route = None
+        raw, parts = b"", list[bytes]()
+        around: Pieces = {}
+        for message in messages:
+            # The answers to one peer mostly have the same route objects, whose header and pieces are looked up once.
+            if message.onward_route is not onward_route or message.return_route is not return_route:
+                onward_route, return_route = message.onward_route, message.return_route
+                raw = self._header(onward_route[1:], return_route)
+                around = self._heads.around(raw)
+            payload = message.payload
+            pieces = around.get(len(payload))
+            if pieces is None:
+                try:
+                    pieces = self._heads.make(raw, len(payload))
+                    around = self._heads.around(raw)
+                except FrameTooLarge as error:
+                    too_large(error)
+                    continue
+            # The parts are joined only once, at the end, because a payload may have megabytes.
+            parts += (pieces[0], payload, pieces[1])
+        return len(parts) // 3, b"".join(parts)
+
+    def _header(self, onward_route: Route, return_route: Route) -> bytes:
+        routes = onward_route, return_route
+        raw = self._known.young.get(routes) or self._known.recall(routes)
+        if raw is None:
+            raw = self._wire.encode_routes(onward_route, return_route)
+            if len(raw) <= KNOWN_HEADER_BYTES_MAX:
+                self._known.add(routes, raw)
+        return raw
+
+
+def _header_bytes(raw: bytes, header: Header) -> int:
+    return ENTRY_BYTES + 2 * len(raw)
+
+
+def _route_bytes(routes: tuple[Route, Route], raw: bytes) -> int:
+    return ENTRY_BYTES // 2 + 2 * len(raw)
+
+
+def _pieces_bytes(raw: bytes, pieces: Pieces) -> int:
+    return ENTRY_BYTES // 2 + len(pieces) * (PIECES_BYTES + len(raw))

@@ -1,0 +1,30 @@
+"""Waits of a connection's reader for the mailboxes that it has filled: which ones it waits for.
+
+A link is a connection by which many peers send: one that this node has made to pass messages of other peers on, or one
+of another member of the cluster. If what another node has passed on waited for a link, two nodes that forward to each
+other could wait for each other. If a link waited for a peer that takes its answers slowly, everybody whose answers come
+through it would wait, too. While a connection waits here, it reads no bytes, so that TCP stops its peer from sending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ockam.actors.mailbox import Mailbox
+from ockam.actors.message import Message
+from ockam.transport.forwarding import is_passed_on, leaves
+
+
+async def wait_rooms(full: Sequence[Mailbox], messages: Sequence[Message], *, is_link: bool) -> None:
+    """Waits until the mailboxes that have got these messages have room.
+
+    is_link: whether the reader is that of a link."""
+    for mailbox in full:
+        # What the peer does not take counts for it, and closes its connection when it is too much.
+        if is_link and mailbox.is_peer:
+            continue
+        # What does not fit there is refused (`forward_filter`). Only a sender whose messages can all be refused need
+        # not wait, because anybody can pretend that some of them were passed on.
+        if mailbox.is_link and all(is_passed_on(each.return_route) for each in messages if leaves(each.onward_route)):
+            continue
+        await mailbox.wait_room()

@@ -1,0 +1,483 @@
+"""TcpTransport: TCP between nodes. It listens, connects to other nodes, and forwards messages to allowed destinations.
+
+Every connection is a worker (`connection`). If the next hop of a message is a TCP address, this node connects to this
+destination. Messages of remote peers are forwarded only to destinations that the operator has allowed, so the node is
+not an open relay.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+import structlog
+import trio
+
+from ockam.actors.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown
+from ockam.actors.mailbox import Mailbox
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.turns import READ_BYTES_MAX, Turns
+from ockam.errors import ConnectFailed, InvalidAddress
+from ockam.identity.authenticator import Authenticator
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.identity.outgoing_tokens import OutgoingTokens
+from ockam.identity.tls import PLAINTEXT, OutgoingTls
+from ockam.identity.tls_faults import PROBED, TlsFault
+from ockam.identity.tls_layer import TlsLayer
+from ockam.identity.tls_listener import TlsListener
+from ockam.log_rate import LogRate
+from ockam.quotas.memory import MEMORY_BYTES_MAX, PeerMemory
+from ockam.quotas.usage import party_key
+from ockam.transport.calling import Caller, Framing
+from ockam.transport.connection import Connection
+from ockam.transport.connection_machine import ConnectionLimits
+from ockam.transport.connection_usage import TOO_MANY
+from ockam.transport.elsewhere import LinkEnd
+from ockam.transport.forwarding import (
+    CONNECTION_PREFIX,
+    destination_unreachable,
+    forward_refused,
+    is_sender_told,
+    through,
+)
+from ockam.transport.listener import SilentConnections, accept_all, connections_that_fit
+from ockam.transport.partial_frames import PartialFrames
+from ockam.transport.roster import Roster
+from ockam.transport.sockets import socket_name
+from ockam.transport.tcp_statistics import TcpStatistics, Traffic
+from ockam.transport.wire import Wire
+
+CONNECTIONS_MAX = 10_000
+IDLE_INTERVAL_S = 10.0
+"""The time between two searches for idle connections, in seconds. The message headers that a connection remembers are
+freed after the connection was idle for one to two of these intervals."""
+NO_ROOM_CLOSED_MAX = 16
+"""The most connections that are closed together if no more files can be opened. They have sent no message yet."""
+REFUSALS_TOLD_INTERVAL_S = 10.0
+"""The shortest time between two log lines about too many connections, in seconds. Without this limit, there could be
+thousands of lines in one second."""
+FORWARD_QUEUE_MESSAGES_MAX = 40_000
+"""The largest number of messages that wait until a destination is connected. Further messages are dropped and counted.
+The number is twice the limit of a mailbox, because a peer that delivers to a full mailbox is not read any more.
+"""
+FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
+"""The largest total size of payloads, in bytes, that wait until a destination is connected: four times the limit of a
+mailbox."""
+ENDED = "the connection to it ended"
+
+logger = structlog.get_logger(__name__)
+
+
+class TcpTransport:
+    """All TCP connections of one node.
+
+    nursery: runs the tasks of the connections, and must stay open until all connections have ended.
+    allow_forward: the `host:port` destinations to which messages of remote peers may be forwarded.
+    limits: time limits; None means the defaults.
+    new_id: returns 8 random bytes as hex, for the address of a connection.
+    connections_max: the largest number of open connections.
+    memory_bytes_max: the memory limit for all peers together, see `memory`. roster: the connections of clients.
+    tls: the TLS of the peers that connect to this node; None: they connect without TLS.
+    outgoing_tls: the TLS of the connections that this node makes.
+    authenticator: judges the tokens of the peers that connect to this node; None: they have none.
+    outgoing_tokens: the tokens by which this node proves its own name to other nodes.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        nursery: trio.Nursery,
+        *,
+        allow_forward: Collection[str] = (),
+        limits: ConnectionLimits | None = None,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+        connections_max: int = CONNECTIONS_MAX,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
+        tls: TlsListener | None = None,
+        outgoing_tls: OutgoingTls = PLAINTEXT,
+        authenticator: Authenticator | None = None,
+        outgoing_tokens: OutgoingTokens | None = None,
+    ) -> None:
+        self._tls = tls
+        self._authenticator = authenticator
+        self._outgoing_tokens = OutgoingTokens() if outgoing_tokens is None else outgoing_tokens
+        self._outgoing_tls = outgoing_tls
+        self._caller = Caller(outgoing_tls)
+        self._node = node
+        self._nursery = nursery
+        self.allow_forward(allow_forward)
+        self._limits = limits if limits is not None else ConnectionLimits()
+        self._new_id = new_id
+        self._connections_max = connections_max
+        self._connections: set[Connection] = set()
+        self._silent = SilentConnections()
+        self._refusals_told_s = -math.inf
+        self._refusal_lines, self._fault_lines = LogRate(), LogRate()
+        # A destination has one connection for this node's own messages, and one for the messages of its peers, if only
+        # the former proves this node's name.
+        self._calls: dict[tuple[str, bool], Connection] = {}
+        self._dialling: dict[tuple[str, bool], Mailbox] = {}
+        self._partial_frames = PartialFrames()
+        self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
+        self.memory = PeerMemory(memory_bytes_max, node.batch)
+        self._accepted = 0
+        self._closed: Counter[str] = Counter()
+        self._past = Traffic()
+        self.roster = Roster()
+        self._reads = True
+        self._drains = False
+        self._listening = trio.CancelScope()
+        self._ended = trio.Event()
+        node.register_forward(TCP, self._forward)
+        node.register_forward(LOCAL, self._missed)
+
+    async def listen(self, host: str, port: int) -> list[str]:
+        """Starts to accept connections. Returns the `host:port` of each listening socket; port 0 picks a free port.
+
+        Raises OSError if a listening socket cannot be opened.
+        """
+        return self.listen_at(await trio.open_tcp_listeners(port, host=host))
+
+    def listen_at(self, listeners: Sequence[trio.SocketListener]) -> list[str]:
+        """Starts to accept connections at sockets that listen already. Returns their `host:port`.
+
+        Increases the process's soft limit of open files, and accepts only as many connections as this limit allows.
+        """
+        self._connections_max = connections_that_fit(self._connections_max)
+        self._nursery.start_soon(self._serve, listeners)
+        return [socket_name(listener.socket.getsockname()) for listener in listeners]
+
+    async def connect(self, destination: str, framing: Framing = "head") -> Address:
+        """Connects to a node. Returns the connection's address, with which every route to the node begins.
+
+        Raises ConnectFailed."""
+        return (await self._connect(destination, framing)).own_address
+
+    def attach(self, stream: trio.SocketStream, peer: str, identity: Identity) -> None:
+        """Serves a peer that has proved its identity in another way, such as over HTTP, as if it had connected.
+
+        peer: the `host:port` of the peer."""
+        connection = self._add(stream, None, peer, None, identity)
+        self._nursery.start_soon(self._run, connection)
+
+    async def connect_link(self, destination: str, link: LinkEnd) -> Connection:
+        """Connects to another member of this node's cluster. Raises ConnectFailed, InvalidAddress."""
+        return await self._connect(destination, link=link)
+
+    async def _connect(
+        self, destination: str, framing: Framing = "head", is_own: bool = True, link: LinkEnd | None = None
+    ) -> Connection:
+        tokens = self._outgoing_tokens
+        has_token = is_own and tokens.has(destination)
+        # Only nodes of this project take tokens, and these speak head.
+        framing = "head" if has_token else framing
+        stream, wire, tls = await self._caller.call(destination, framing, is_own and not has_token)
+        connection = self._add(stream, wire, destination, tls, link=link)
+        self._nursery.start_soon(self._run, connection)
+        if has_token:
+            try:
+                tokens.check_way(destination, stream.socket.getpeername()[0], tls is not None)
+                self._node.send(tokens.authentication(destination, connection.own_address))
+            except (ConnectFailed, OSError) as error:
+                connection.close("token_not_sent")
+                raise ConnectFailed(str(error)) from error
+        return connection
+
+    def change_limits(self, limits: ConnectionLimits, *, connections_max: int, memory_bytes_max: int) -> None:
+        """Changes the limits of a transport that listens. Connections above the new `connections_max` stay open.
+
+        limits: the time limits of later connections; open connections keep theirs."""
+        self._limits = limits
+        self._connections_max = connections_that_fit(connections_max)
+        self.memory.change_limit(memory_bytes_max)
+
+    def allow_forward(self, destinations: Collection[str]) -> None:
+        """Sets the `host:port` destinations to which messages of remote peers may be forwarded."""
+        self._allow_forward = frozenset(destination.encode() for destination in destinations)
+
+    def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Closes the connections of all peers whose identity the function chooses. Returns the number of connections.
+
+        reason: a short, fixed word for counters."""
+        meant = [each for each in self._connections if is_meant(each.identity)]
+        for connection in meant:
+            connection.close(reason)
+        return len(meant)
+
+    def stop_accepting(self) -> None:
+        self._listening.cancel()
+
+    def stop_reading(self) -> None:
+        """Stops reading requests from all peers. Answers are still sent."""
+        self._reads = False
+        for connection in self._connections:
+            connection.stop_reading()
+
+    async def close_when_sent(self, deadline_s: float) -> None:
+        """Ends each connection as soon as its answers are sent. Ends the others at `deadline_s`, a time on
+        trio's clock."""
+        self._drains = True
+        for connection in self._connections:
+            connection.close_when_sent()
+        with trio.move_on_at(deadline_s):
+            while self._connections:
+                self._ended = trio.Event()
+                await self._ended.wait()
+        for connection in self._connections:
+            connection.close("shutdown")
+
+    def end_refused(self) -> None:
+        """Ends the connections whose certificate has been revoked, or has expired."""
+        if self._tls is None:
+            return
+        for connection in list(self._connections):
+            refusal = self._tls.refusal(connection.certificate)
+            if refusal is not None:
+                kind, reason = refusal
+                who = {"peer": connection.peer, "identity": str(connection.identity)}
+                logger.warning("connection_closed", **who, kind=kind, reason=reason)
+                connection.close(kind)
+                self._note_tls_refused(connection, f"{kind}: {reason}")
+
+    def statistics(self) -> TcpStatistics:
+        return TcpStatistics(
+            accepted=self._accepted,
+            closed=dict(self._closed),
+            silent=len(self._silent),
+            memory=self.memory.statistics(),
+            handshakes=0 if self._tls is None else self._tls.handshakes,
+            connections=tuple(connection.statistics() for connection in self._connections),
+            past=msgspec.structs.replace(self._past),
+            identities=dict(Counter(connection.identity.source for connection in self._connections)),
+        )
+
+    async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
+        with self._listening:
+            async with trio.open_nursery() as nursery:
+                for listener in listeners:
+                    nursery.start_soon(accept_all, listener, self._accept, self._make_room)
+                nursery.start_soon(self._look_for_idle)
+
+    async def _look_for_idle(self) -> None:
+        """Frees the remembered message headers of idle connections every IDLE_INTERVAL_S, without end."""
+        while True:
+            await trio.sleep(IDLE_INTERVAL_S)
+            for connection in self._connections:
+                connection.forget_if_idle()
+            self._node.usages.forget_unused(trio.current_time())
+            self.roster.look(trio.current_time())
+
+    def _accept(self, stream: trio.SocketStream) -> None:
+        self._accepted += 1
+        if len(self._connections) >= self._connections_max and not self._give_way():
+            self._closed["too_many_connections"] += 1
+            stream.socket.close()
+            return
+        try:
+            peer = socket_name(stream.socket.getpeername())
+        except OSError:
+            self._closed["closed_before_header"] += 1
+            stream.socket.close()
+            return
+        # An identity of TLS is not known yet. Its handshakes have a limit of their own.
+        usage = self._node.usages.get(party_key(ANONYMOUS, peer), trio.current_time())
+        if self._tls is None and usage.turns_away:
+            self._closed[TOO_MANY] += 1
+            usage.refuse("connections_max", peer)
+            stream.socket.close()
+            return
+        connection = self._add(stream, None, peer, None)
+        self._silent.add(connection)
+        self._nursery.start_soon(self._run, connection)
+
+    def _give_way(self) -> bool:
+        """Closes the oldest connection that has sent no message yet, to make room.
+
+        Returns False if no connection was closed.
+        """
+        given = self._silent.close_oldest()
+        if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
+            self._refusals_told_s = trio.current_time()
+            logger.warning(
+                "connections_give_way" if given is not None else "connections_refused",
+                reason="too many connections",
+                most=self._connections_max,
+                silent=len(self._silent),
+            )
+        if given is None:
+            return False
+        # The task of the closed connection ends later. The connection is removed from the count now, so that a new
+        # connection can take its place.
+        self._connections.discard(given)
+        return True
+
+    def _make_room(self) -> None:
+        """Closes connections that have sent no message yet, because the process can open no more files."""
+        for _ in range(NO_ROOM_CLOSED_MAX):
+            if not self._give_way():
+                return
+
+    def _add(
+        self,
+        stream: trio.abc.Stream,
+        wire: Wire | None,
+        peer: str,
+        tls: TlsLayer | None,
+        identity: Identity | None = None,
+        link: LinkEnd | None = None,
+    ) -> Connection:
+        """Makes the worker of a connection. identity: what the peer has proved already; None: it proves it here."""
+        address = local(CONNECTION_PREFIX + self._new_id().encode())
+        connection = Connection(
+            self._node,
+            stream,
+            address=address,
+            peer=peer,
+            wire=wire,
+            limits=self._limits,
+            partial_frames=self._partial_frames,
+            memory=self.memory,
+            turns=self._turns,
+            on_spoken=self._silent.discard,
+            tls=tls,
+            tls_listener=self._tls if wire is None and identity is None else None,
+            authenticator=self._authenticator if wire is None and identity is None else None,
+            identity=identity,
+            link=link,
+        )
+        self._node.register([address], lambda: connection)
+        self._connections.add(connection)
+        # What clients send over HTTP counts at their own connections, and links are shared by clients.
+        if link is None and (wire is not None or identity is None):
+            self.roster.begin(connection, peer, trio.current_time())
+        # A connection that we make may be ready only after the node has begun to stop.
+        if not self._reads:
+            connection.stop_reading()
+        if self._drains:
+            connection.close_when_sent()
+        return connection
+
+    async def _run(self, connection: Connection) -> None:
+        reason = "broken"
+        try:
+            reason = await connection.run()
+        except Exception as error:
+            logger.error("connection_failed", peer=connection.peer, exc_info=error)
+        finally:
+            self._connections.discard(connection)
+            self.roster.end(connection)
+            self._past.add(Traffic.of(connection.statistics()))
+            self._silent.discard(connection)
+            self._node.unregister(connection.own_address)
+            self._closed[reason] += 1
+            self._ended.set()
+            logger.debug("connection_ended", peer=connection.peer, reason=reason)
+            fault = connection.fault
+            if connection.open_requests is not None and (fault is not None or not connection.statistics().received):
+                self._caller.forget(connection.peer)
+            if fault is not None and reason != PROBED:
+                text = str(fault)
+                who = {"peer": connection.peer, "identity": str(connection.identity)}
+                self._fault_lines.log(logger.warning, "connection_closed", **who, kind=fault.kind, reason=text)
+            if isinstance(fault, TlsFault) and reason != PROBED:
+                self._note_tls_refused(connection, f"{fault.kind}: {fault}")
+            self._tell_gone(connection)
+
+    def _note_tls_refused(self, connection: Connection, reason: str) -> None:
+        if self._node.gate is not None:
+            self._node.gate.note_tls_refused(connection.peer, connection.identity, reason)
+
+    def _tell_gone(self, connection: Connection) -> None:
+        """Sends an `error` for each unanswered request that was forwarded over an ended connection.
+
+        The destination cannot answer these requests any more.
+        """
+        reason = ENDED if connection.fault is None else f"{ENDED}: {connection.fault}"
+        if connection.open_requests is not None and connection.link is not None:
+            connection.link.ended(connection.open_requests)
+        elif connection.open_requests is not None:
+            with self._node.batch():
+                for route in connection.open_requests.take():
+                    self._node.deliver(destination_unreachable(route, connection.peer, reason))
+
+    def _missed(self, message: Message) -> None:
+        """Answers a remote peer's request whose next hop is a connection that has ended.
+
+        The answer is an `error` message. It tells the peer that its route leads through an ended connection, so that
+        the peer asks for a new route.
+        """
+        hop = message.onward_route[0]
+        if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
+            self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
+
+    def _forward(self, message: Message) -> Mailbox | None:
+        """Forwards a message to the TCP destination that its next hop names.
+
+        All messages to a destination share one connection.
+
+        Returns the mailbox of that connection, or the mailbox where messages wait until the destination is connected.
+        Returns None if the message is refused.
+        """
+        hop = message.onward_route[0]
+        if message.origin.kind != "local" and hop.value not in self._allow_forward:
+            to = shown(local(hop.value))
+            self._refusal_lines.log(logger.warning, "forward_refused", **message.origin.who, destination=to)
+            self._refuse(message, f"{to} is no destination that this node allows")
+            return None
+        destination = hop.value.decode("utf-8", "replace")
+        if message.origin.kind != "local" and self._node.gate is not None:
+            refusal = self._node.gate.find_forward_refusal(message.origin, destination)
+            if refusal is not None:
+                self._refuse(message, refusal)
+                return None
+        # A peer must not act at the destination in the name of this node.
+        proves = self._outgoing_tls.shows_certificate(destination) or self._outgoing_tokens.has(destination)
+        call = destination, message.origin.kind == "local" or not proves
+        # The first message starts to connect. Messages that come before the connection is ready wait in a mailbox,
+        # whose limits make the peers that send them wait.
+        connection = self._calls.get(call)
+        if connection is not None and self._node.is_registered(connection.own_address):
+            return self._node.deliver(through(connection.own_address, message))
+        waiting = self._dialling.get(call)
+        if waiting is None:
+            waiting = self._dialling[call] = Mailbox()
+            self._nursery.start_soon(self._dial, *call)
+        if len(waiting) >= FORWARD_QUEUE_MESSAGES_MAX or waiting.size_bytes >= FORWARD_QUEUE_BYTES_MAX:
+            return None
+        waiting.put(message)
+        return waiting
+
+    def _refuse(self, message: Message, reason: str) -> None:
+        """Answers the sender of a dropped message with an `error`, if `is_sender_told` allows an answer."""
+        if is_sender_told(message):
+            self._node.send(forward_refused(message, reason))
+
+    async def _dial(self, destination: str, is_own: bool) -> None:
+        """Connects to a destination, and then sends the messages that wait for this destination.
+
+        If the destination cannot be reached, drops the messages. is_own: see `OutgoingTls.find`.
+        """
+        try:
+            connection = await self._connect(destination, "auto", is_own)
+        except (ConnectFailed, InvalidAddress) as error:
+            logger.warning(
+                "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
+            )
+            waiting = self._dialling.pop((destination, is_own))
+            with self._node.batch():
+                while run := waiting.take_run():
+                    for message in run:
+                        self._node.count_drop("forward_failed")
+                        if is_sender_told(message):
+                            self._node.deliver(destination_unreachable(message.return_route, destination, str(error)))
+            return
+        self._calls[destination, is_own] = connection
+        waiting = self._dialling.pop((destination, is_own))
+        with self._node.batch():
+            while run := waiting.take_run():
+                for message in run:
+                    self._node.deliver(through(connection.own_address, message))

@@ -1,0 +1,180 @@
+"""The exporter's daemon: exports all new messages at an interval, until a signal stops the daemon.
+
+Each such export is a run. A run that fails is logged and counted, and the daemon goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from spark_export.errors import SourceError
+from spark_export.exporter.errors import ExportError, StreamsLeftOut, TakenOver
+from spark_export.exporter.metrics import ExporterStatistics, write_metrics
+from spark_export.exporter.runs.run import Exporter, Outcome
+from spark_export.exporter.runs.schedule import next_start
+from spark_export.exporter.runs.step import Step, log_step
+from spark_export.exporter.upkeep import Upkeep
+from stream_client.errors import ClientError
+
+logger = structlog.get_logger(__name__)
+
+
+async def run_daemon(
+    exporter: Exporter,
+    *,
+    every_s: float,
+    metrics_file: Path | None = None,
+    on_outcome: Callable[[Outcome], None] | None = None,
+    upkeep: Upkeep | None = None,
+    chance: Callable[[], float] = random.random,
+) -> ExporterStatistics:
+    """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
+
+    Each such export is a run, which publishes its messages in steps. After a signal, a step that is being published is
+    completed. Any other step is abandoned, and a later run exports its messages. Raises ExportError if the metrics
+    cannot be written at the beginning. Expected errors of a run are only logged.
+
+    metrics_file: a file that is written at the beginning, after each step and after each run.
+    on_outcome: called after each run that did not fail, even if the run left out some streams.
+    upkeep: compacts the table and removes old files after each run; None for no upkeep.
+    chance: returns a random number from 0 to 1, from which the random delay of the next start is computed.
+    """
+    statistics = ExporterStatistics()
+    if metrics_file is not None:
+        try:
+            await asyncio.to_thread(write_metrics, metrics_file, statistics)
+        except OSError as error:
+            raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
+
+    async def count(step: Step) -> None:
+        # A first run can take hours, so the metrics are updated after each published step.
+        nonlocal statistics
+        await log_step(step)
+        statistics = statistics.after_step(step)
+        if metrics_file is not None:
+            await _keep_metrics(metrics_file, statistics)
+
+    stop = asyncio.Event()
+    with _stopping(stop):
+        while not stop.is_set():
+            started_s = time.monotonic()
+            outcome = await _run_once(exporter, stop, count, upkeep)
+            if stop.is_set() and outcome is None:
+                break
+            if outcome is None:
+                statistics = statistics.after_failure()
+            else:
+                statistics = statistics.after_run(outcome, time.time())
+                if on_outcome is not None:
+                    on_outcome(outcome)
+            if upkeep is not None and not stop.is_set():
+                statistics = await _keep_table(upkeep, statistics)
+            following = next_start(started_s, time.monotonic(), every_s, chance())
+            if following.skipped:
+                logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
+            statistics = statistics.after_skips(following.skipped)
+            if metrics_file is not None:
+                await _keep_metrics(metrics_file, statistics)
+            try:
+                await asyncio.wait_for(stop.wait(), following.delay_s)
+            except TimeoutError:
+                continue
+    logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, failed=statistics.failed_runs)
+    return statistics
+
+
+async def _run_once(
+    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]], upkeep: Upkeep | None
+) -> Outcome | None:
+    """Exports all new messages once, and returns the result.
+
+    Returns None if the export failed with an expected error, or was abandoned because `stop` was set. Raises TakenOver
+    if another exporter has taken over the table.
+    """
+
+    async def recover_and_run() -> Outcome:
+        if upkeep is not None:
+            await upkeep.recover()
+        return await exporter.run(on_step=on_step)
+
+    run = asyncio.create_task(recover_and_run())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((run, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not run.done():
+            run.cancel()
+        try:
+            outcome = await run
+        except asyncio.CancelledError:
+            return None
+        except StreamsLeftOut as error:
+            outcome = error.outcome
+        except TakenOver:
+            # Another exporter has taken over the table. A new run would take the table back, so this daemon ends.
+            raise
+        except (ExportError, SourceError, ClientError, OSError) as error:
+            logger.error("run failed", error=" ".join(str(error).split()))
+            return None
+    finally:
+        stopping.cancel()
+        run.cancel()
+    fields: dict[str, object] = {
+        "run": outcome.run_id,
+        "rows": outcome.rows,
+        "data_bytes": outcome.data_bytes,
+        "files": outcome.files,
+    }
+    fields |= {"lost": outcome.lost, "steps": outcome.steps, "engine": outcome.engine}
+    logger.info("run ended", **fields, seconds=round(outcome.seconds, 3))
+    return outcome
+
+
+async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+    """Compacts the table or removes old files, if either is due. Returns the new metrics.
+
+    A failure is only logged and counted.
+    """
+    try:
+        done = await upkeep.run()
+    except (ExportError, OSError) as error:
+        logger.error("upkeep failed", error=" ".join(str(error).split()))
+        return statistics.after_upkeep(None)
+    if done is None:
+        return statistics
+    if done.generation is not None or done.expired:
+        fields = {"files_before": done.files_before, "files": done.files_after, "expired": done.expired}
+        logger.info("table kept", generation=done.generation, **fields)
+    return statistics.after_upkeep(done)
+
+
+async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
+    """Replaces the metrics file.
+
+    A failure, for example on a full disk, is only logged; the file is written again after the next run.
+    """
+    try:
+        await asyncio.to_thread(write_metrics, path, statistics)
+    except OSError as error:
+        logger.error("metrics not written", file=str(path), error=str(error))
+
+
+@contextmanager
+def _stopping(stop: asyncio.Event) -> Iterator[None]:
+    """Makes SIGTERM and SIGINT set the event `stop` during the `with` block."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for each in signals:
+        loop.add_signal_handler(each, stop.set)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)

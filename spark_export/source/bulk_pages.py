@@ -1,0 +1,138 @@
+"""Reads an index range of a partition in pages, by the protocol `node/stream_bulk/1`.
+
+Several requests wait for their answers at the same time. The caller checks for missing messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_export.errors import BadAnswer
+from spark_export.source.node_client import NodeConnection, body_of
+from spark_export.source.node_wire import BareReader, stream_address, uint
+from spark_export.source.options import ReadOptions
+from spark_export.source.plan import Range
+
+PROTOCOL = "node/stream_bulk/1"
+PAGES_AHEAD = 2
+"""The number of requests that wait for an answer at the same time.
+
+The node sends one page while the caller handles another. More requests would only fill memory.
+"""
+ROW_OVERHEAD_BYTES = 40
+"""The bytes that the node adds to the size of each row when it measures a page."""
+FIRST_ROWS = 4_096
+"""The number of rows that the first requests ask for. The first page then shows how many rows fit into one page."""
+
+
+@dataclass(frozen=True)
+class BulkPage:
+    """A page of consecutive messages of one partition (see `stream_service.bulk.BulkPage`).
+
+    created_us: when the stream was created, in microseconds since 1970.
+    first_index: the index of the partition's earliest message.
+    next_index: the index that its next message will get.
+    start: the index of the page's first message.
+    rows: the number of messages in the page.
+    batch: the messages as Arrow columns; None if the page has no rows.
+    """
+
+    stream_id: int
+    created_us: int
+    first_index: int
+    next_index: int
+    start: int
+    rows: int
+    batch: pa.RecordBatch | None
+
+
+def read_bulk_page(body: memoryview) -> BulkPage:
+    """Decodes a page from the body of the node's answer.
+
+    Raises BadAnswer for unreadable bytes, or if the rows differ from the announced count or indexes.
+    """
+    reader = BareReader(body)
+    reader.uint()
+    stream_id, created_us = reader.uint(), reader.u64()
+    first_index, next_index, start, rows = (reader.uint() for _ in range(4))
+    batch = read_batch(reader.data())
+    page = BulkPage(stream_id, created_us, first_index, next_index, start, rows, batch)
+    # An Arrow stream that is cut between two of its messages is valid, but has fewer rows.
+    found = 0 if batch is None else batch.num_rows
+    if found != rows:
+        raise BadAnswer(f"a page of {found} rows where {rows} were announced: the node's answer was cut")
+    if batch is not None and rows:
+        indexes = batch.column("index")
+        if indexes[0].as_py() != start or indexes[-1].as_py() != start + rows - 1:
+            raise BadAnswer(f"a page that does not run from {start} to {start + rows - 1}")
+    return page
+
+
+def read_batch(stream: memoryview) -> pa.RecordBatch | None:
+    """Returns the batch of an Arrow IPC stream without copying data; None if the stream has no batch.
+
+    Raises BadAnswer for two or more batches, or unreadable bytes.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            batches = list(reader)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BadAnswer(f"an Arrow stream that cannot be read: {error}") from error
+    if len(batches) > 1:
+        raise BadAnswer("an Arrow stream of more than one batch")
+    return batches[0] if batches else None
+
+
+class BulkPages:
+    """A single read of an index range through one connection. Pages arrive in the order of their indexes.
+
+    Invariant: the ranges in `_asked`, the unanswered requests, are consecutive. They begin at the next index that
+    `pages` will yield and end at `_ask_from`, where the next request begins.
+    """
+
+    def __init__(self, node: NodeConnection, wanted: Range, options: ReadOptions) -> None:
+        self._node = node
+        self._address = stream_address(wanted.stream, wanted.partition)
+        self._ask_from = wanted.start
+        self._end = wanted.end
+        self._options = options
+        self._rows_per_page = FIRST_ROWS
+        self._asked: list[tuple[bytes, int, int]] = []
+        self._answers: dict[bytes, BulkPage] = {}
+
+    def pages(self) -> Iterator[BulkPage]:
+        """Yields the pages in the order of their indexes. Raises RequestRefused, ConnectionBroken, BadAnswer."""
+        while True:
+            while len(self._asked) < PAGES_AHEAD and self._ask_from < self._end:
+                stop = min(self._end, self._ask_from + self._rows_per_page)
+                self._asked.append(self._ask(self._ask_from, stop))
+                self._ask_from = stop
+            if not self._asked:
+                return
+            wanted, _, stop = self._asked.pop(0)
+            page = self._take(wanted)
+            reached = page.start + page.rows
+            if reached < min(stop, page.next_index):
+                # The page has fewer rows than requested. The remaining rows are read before the later ranges.
+                self._asked.insert(0, self._ask(reached, stop))
+            if page.rows and page.batch is not None:
+                # Only 7/8 of the page is planned, so that slightly larger rows still fit in one page.
+                row_bytes = ROW_OVERHEAD_BYTES + page.batch.nbytes // page.rows
+                fitting = self._options.fetch_bytes * 7 // 8 // row_bytes
+                self._rows_per_page = max(1, min(2 * self._rows_per_page, fitting))
+            yield page
+
+    def _ask(self, start: int, stop: int) -> tuple[bytes, int, int]:
+        options = self._options
+        flags = bytes((options.include_data, True, options.verify_checksums))
+        body = uint(1) + uint(start) + uint(stop) + uint(options.fetch_bytes) + flags
+        return self._node.send(self._address, PROTOCOL, body), start, stop
+
+    def _take(self, wanted: bytes) -> BulkPage:
+        while wanted not in self._answers:
+            answer = self._node.receive()
+            self._answers[answer.return_address] = read_bulk_page(body_of(answer, PROTOCOL))
+        return self._answers.pop(wanted)

@@ -1,0 +1,350 @@
+"""Checks the names and values of the options for reading and writing, and suggests a name for an unknown option.
+
+This module needs neither a node nor Spark, so a wrong option fails in the call that contains the option.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES, SchemaOptions, schema_options
+from spark_export.decode.time_texts import find_zone
+from spark_export.errors import OptionError
+from spark_export.source.kafka_options import advice, our_name
+from spark_export.source.node_tls import TLS_OPTIONS, NodeTls, tls_of
+from spark_export.source.node_token import TOKEN_OPTION, NodeToken, token_of
+from spark_export.source.option_values import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    parse_assign,
+    parse_duration_ms,
+    parse_offsets,
+    parse_times,
+)
+from spark_export.source.patterns import compile_pattern
+
+P = TypeVar("P")
+D = TypeVar("D")
+
+READ_OPTIONS = (
+    *("endpoint", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
+    *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
+    *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
+    *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES),
+    *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *(*TLS_OPTIONS, TOKEN_OPTION),
+)
+WRITE_OPTIONS = (
+    *("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs"),
+    *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS, TOKEN_OPTION),
+)
+
+SPARKS_OWN = ("checkpointlocation",)
+"""Options, in lower case, that Spark passes to every source. The format `stream_node` ignores these options."""
+
+RECORDS_PER_PARTITION = 2_000_000
+"""The default of `maxRecordsPerPartition`.
+
+A task costs about 0.15 s of one core even if it reads little, so a task should read a million rows or more.
+"""
+FETCH_BYTES = 4 * 1024 * 1024
+REQUEST_TIMEOUT_MS = 120_000
+FETCH_RETRIES = 3
+WINDOW = 1_000
+MAX_TRIGGER_DELAY_MS = 15 * 60_000
+"""The default of `maxTriggerDelay`, as in Spark's Kafka source."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The checked options of a read. `spark_export.source.source.StreamNodeSource` explains each option.
+
+    tls: how to connect with TLS; None: connections are not encrypted.
+    token: the token that proves who reads; None: no proof.
+    starting, ending: EARLIEST, LATEST, or an index for each partition; `starting` is None if the option is absent.
+    starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None without the option.
+    late_start_is_error: whether a partition without a message at `starting_time_us` or later raises an error.
+    kafka_columns: whether the columns have the names and types of Spark's Kafka source.
+    corrupt_column, problem_column, time_zone: see `spark_export.decode.rows.RowRules`.
+    schemas: the options that describe Avro and Protobuf messages.
+    marks: whether to look for messages that stand for null data; `Projection` sets this.
+    """
+
+    endpoint: str = "127.0.0.1:4000"
+    tls: NodeTls | None = None
+    token: NodeToken | None = None
+    path: str | None = None
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: dict[str, tuple[int, ...]] | None = None
+    starting: int | Offsets | None = None
+    ending: int | Offsets = LATEST
+    starting_time_us: int | Offsets | None = None
+    ending_time_us: int | Offsets | None = None
+    late_start_is_error: bool = True
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_s: float = MAX_TRIGGER_DELAY_MS / 1000
+    kafka_columns: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int = RECORDS_PER_PARTITION
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    include_data: bool = True
+    decode: str | None = None
+    fetch_bytes: int = FETCH_BYTES
+    fetch_retries: int = FETCH_RETRIES
+    request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
+    verify_checksums: bool = False
+    corrupt_column: str = "_corrupt_record"
+    problem_column: str = "_problem"
+    time_zone: str = "UTC"
+    schemas: SchemaOptions = field(default_factory=SchemaOptions)
+    marks: bool = False
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The checked options of a write.
+
+    stream: the stream for rows without a value in the column `stream`.
+    partitions: the number of partitions that `stream` gets.
+    window: the largest number of unconfirmed pushes.
+    nulls: what a write does with rows whose data is null: `error`, `empty`, `skip` or `mark`.
+    if_exists: what a write does if `stream` has messages: `append`, `ignore` or `error`.
+    write_id, write_version: the name and number of a batch write, by which a repeated write stores each row once. If
+        `write_id` is None, a repeated write stores all its rows again.
+    exactly_once: whether a streaming query stores each row once.
+    inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
+    """
+
+    endpoint: str = "127.0.0.1:4000"
+    tls: NodeTls | None = None
+    token: NodeToken | None = None
+    stream: str | None = None
+    partitions: int | None = None
+    window: int = WINDOW
+    fetch_retries: int = FETCH_RETRIES
+    request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
+    nulls: str = "error"
+    if_exists: str = "append"
+    write_id: str | None = None
+    write_version: int = 0
+    exactly_once: bool = True
+    inserts: bool = False
+
+
+def check_names(given: Mapping[str, str]) -> None:
+    """Raises OptionError for an unknown option. The error suggests an option with a similar name, if there is one."""
+    known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
+    for name in given:
+        lower = name.lower()
+        if lower in known or lower in SPARKS_OWN:
+            continue
+        near = difflib.get_close_matches(lower, known, 1, 0.5)
+        instead = None if our_name(name) else advice(name)
+        if instead:
+            raise OptionError(f"there is no option {name!r}: {instead}")
+        meant = our_name(name) or (known[near[0]] if near else None)
+        hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(sorted(known.values()))}"
+        raise OptionError(f"there is no option {name!r}; {hint}")
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Checks the options of a read, given as text. Raises OptionError."""
+    check_names(given)
+    taken = _Taken(given, READ_OPTIONS, "reading")
+    _check_single(taken)
+    options = ReadOptions(
+        endpoint=taken.find("endpoint") or ReadOptions.endpoint,
+        tls=tls_of(taken.find),
+        token=token_of(taken.find),
+        path=taken.find("path"),
+        subscribe=_names(taken.find("subscribe")),
+        pattern=taken.parsed("subscribePattern", _pattern, None),
+        assign=taken.parsed("assign", parse_assign, None),
+        starting=taken.parsed("startingOffsets", parse_offsets, None),
+        ending=taken.parsed("endingOffsets", parse_offsets, LATEST),
+        starting_time_us=taken.time_us("startingTimestamp", "startingOffsetsByTimestamp"),
+        ending_time_us=taken.time_us("endingTimestamp", "endingOffsetsByTimestamp"),
+        late_start_is_error=taken.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "error",
+        max_offsets_per_trigger=taken.optional_number("maxOffsetsPerTrigger", 1),
+        min_offsets_per_trigger=taken.optional_number("minOffsetsPerTrigger", 1),
+        max_trigger_delay_s=taken.parsed("maxTriggerDelay", parse_duration_ms, MAX_TRIGGER_DELAY_MS) / 1000,
+        kafka_columns=taken.choice("columns", ("stream_node", "kafka"), "stream_node") == "kafka",
+        min_partitions=taken.optional_number("minPartitions", 1),
+        max_records_per_partition=taken.number("maxRecordsPerPartition", 1, RECORDS_PER_PARTITION),
+        fail_on_data_loss=taken.flag("failOnDataLoss", True),
+        include_headers=taken.flag("includeHeaders", False),
+        include_data=taken.flag("includeData", True),
+        decode=taken.find("decode"),
+        fetch_bytes=taken.number("fetchBytes", 4096, FETCH_BYTES),
+        fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
+        request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
+        verify_checksums=taken.flag("verifyChecksums", False),
+        corrupt_column=taken.find("columnNameOfCorruptRecord") or ReadOptions.corrupt_column,
+        problem_column=taken.find("columnNameOfProblem") or ReadOptions.problem_column,
+        time_zone=taken.parsed("timeZone", _zone, ReadOptions.time_zone),
+        schemas=schema_options(taken.find, taken.find("decode"), taken.number("fetchRetries", 0, FETCH_RETRIES)),
+    )
+    _check_together(options)
+    return options
+
+
+ONLY_IN_A_WRITE = ("ifExists", "writeId", "writeVersion")
+
+
+def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOptions:
+    """Checks the options of a write, given as text. streaming: whether a streaming query writes. Raises OptionError.
+
+    Spark passes the argument of `save` and of `start` as the option `path`.
+    """
+    check_names(given)
+    taken = _Taken(given, WRITE_OPTIONS, "writing")
+    if taken.find("path") is not None:
+        raise OptionError(
+            f"path={taken.find('path')!r}: path names a data directory to read; rows are written to a node, so call "
+            "save() or start() without a path, and give the node's address by the option endpoint"
+        )
+    for name in ONLY_IN_A_WRITE if streaming else ("delivery",):
+        if taken.find(name) is not None:
+            where = (
+                "df.write, not for a streaming query" if streaming else "a streaming query; for df.write give writeId"
+            )
+            raise OptionError(f"the option {name} is for {where}")
+    options = WriteOptions(
+        endpoint=taken.find("endpoint") or WriteOptions.endpoint,
+        tls=tls_of(taken.find),
+        token=token_of(taken.find),
+        stream=taken.find("stream"),
+        partitions=taken.optional_number("partitions", 1),
+        window=taken.number("window", 1, WINDOW),
+        fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
+        request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
+        nulls=taken.choice("nulls", ("error", "empty", "skip", "mark"), "error"),
+        if_exists=taken.choice("ifExists", ("append", "ignore", "error"), "append"),
+        write_id=taken.find("writeId"),
+        write_version=taken.number("writeVersion", 0, 0),
+        exactly_once=taken.choice("delivery", ("exactlyonce", "atleastonce"), "exactlyOnce") == "exactlyonce",
+    )
+    if options.write_id is None and taken.find("writeVersion") is not None:
+        raise OptionError("writeVersion counts the writes of a writeId; give writeId too")
+    if options.if_exists != "append" and options.stream is None:
+        raise OptionError("ifExists looks at the stream of the option stream; give this option")
+    if options.if_exists != "append" and options.write_id is not None:
+        raise OptionError("a write with a writeId may be repeated, so ifExists cannot be given with it")
+    return options
+
+
+def _check_together(options: ReadOptions) -> None:
+    """Raises OptionError for contradictory options, and unless exactly one option names the streams to read."""
+    chosen = [bool(options.subscribe), options.pattern is not None, options.assign is not None]
+    if sum(chosen) != 1:
+        raise OptionError("say which streams to read by exactly one of subscribe, subscribePattern and assign")
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+    if options.ending == EARLIEST or _has(options.ending, EARLIEST):
+        raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
+    if not options.include_data and options.verify_checksums:
+        raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
+    if not options.include_data and options.decode is not None:
+        raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
+
+
+def _check_single(taken: _Taken) -> None:
+    """Raises OptionError if two options say where to start, or where to end.
+
+    Also raises OptionError if `maxTriggerDelay` is given without `minOffsetsPerTrigger`.
+    """
+    for verb, names in (
+        ("start", ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")),
+        ("end", ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")),
+    ):
+        given = [name for name in names if taken.find(name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given[:2])} both say where to {verb}; give one of them")
+    if taken.find("maxTriggerDelay") is not None and taken.find("minOffsetsPerTrigger") is None:
+        raise OptionError("maxTriggerDelay ends the wait for minOffsetsPerTrigger; give that option too")
+
+
+def _has(offsets: int | Offsets | None, mark: int) -> bool:
+    return isinstance(offsets, dict) and any(mark in each.values() for each in offsets.values())
+
+
+class _Taken:
+    """The given options. Its methods find an option by name, in any letter case, and convert its value."""
+
+    def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        allowed_lower = {name.lower() for name in (*allowed, *SPARKS_OWN, "path")}
+        for name in given:
+            if name.lower() not in allowed_lower:
+                raise OptionError(f"the option {name!r} has no meaning when {doing}; leave it out")
+
+    def find(self, name: str) -> str | None:
+        value = self._given.get(name.lower())
+        return None if value is None or not str(value).strip() else str(value).strip()
+
+    def parsed(self, name: str, parse: Callable[[str], P], default: D) -> P | D:
+        value = self.find(name)
+        if value is None:
+            return default
+        try:
+            return parse(value)
+        except (ValueError, TypeError, AttributeError, re.error) as error:
+            raise OptionError(f"{name}={value!r}: {error}") from error
+
+    def number(self, name: str, least: int, default: int) -> int:
+        value = self.find(name)
+        if value is None:
+            return default
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise OptionError(f"{name}={value!r}: it is a whole number of at least {least}")
+        return number
+
+    def optional_number(self, name: str, least: int) -> int | None:
+        return None if self.find(name) is None else self.number(name, least, least)
+
+    def time_us(self, for_all: str, for_each: str) -> int | Offsets | None:
+        """Returns the value of one of two options as microseconds since 1970; None if neither option is given.
+
+        for_all: the option with one time for all partitions. for_each: the option with a time for each partition. Both
+        options are in milliseconds.
+        """
+        if self.find(for_all) is not None:
+            return self.number(for_all, 0, 0) * 1000
+        return self.parsed(for_each, parse_times, None)
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        value = (self.find(name) or default).lower()
+        if value not in allowed:
+            raise OptionError(f"{name}={value!r}: it is {' or '.join(allowed)}")
+        return value
+
+
+def _names(value: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+
+
+def _pattern(value: str) -> str:
+    compile_pattern(value)
+    return value
+
+
+def _zone(value: str) -> str:
+    find_zone(value)
+    return value

@@ -1,0 +1,309 @@
+"""Plans the index ranges that a query reads. Each range is planned once, so that a repeated task reads the same rows.
+
+The Spark driver plans the ranges. This module is pure: it asks neither a node nor Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from spark_export.errors import OptionError
+from spark_export.source.node_wire import StreamEnds
+from spark_export.source.option_values import BESIDE_PARTITIONS, EARLIEST, LATEST, Offsets
+
+Place: TypeAlias = tuple[str, int]
+"""The name of a stream and the number of a partition."""
+CREATED, DELETED = BESIDE_PARTITIONS
+"""Two keys in the JSON of offsets: one for the creation times, and one for the numbers of the deleted partitions."""
+
+
+GONE = "the stream or the partition no longer exists"
+MADE_AGAIN = "the stream was deleted and made again"
+UNKNOWN_NUMBER = "nobody can say how many messages after this index it had"
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a query in a partition: the next index to read, and when the stream was created.
+
+    created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions.
+    is_deleted: whether the query found that the partition no longer exists. The query keeps this position, so that it
+        reports the deletion only once.
+    """
+
+    index: int
+    created_us: int = 0
+    is_deleted: bool = False
+
+    def is_of_another(self, later: Position) -> bool:
+        """Returns True if the stream was deleted and created again between this position and the position `later`.
+
+        If one of the creation times is unknown, returns True only if this position says that the partition is deleted
+        and `later` does not say so.
+        """
+        if 0 in (self.created_us, later.created_us):
+            return self.is_deleted and not later.is_deleted
+        return self.created_us != later.created_us
+
+
+@dataclass(frozen=True)
+class Range:
+    """The indexes of one partition from `start` up to, but not including, `end`.
+
+    created_us: when the stream was created, in microseconds since 1970; 0 if unknown. A stream that is deleted and
+    created again under the same name has another created_us.
+    """
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+    created_us: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A part of a range whose messages no longer exist.
+
+    range: the lost indexes; empty if their number is unknown.
+    reason: a text that says why the messages are lost.
+    """
+
+    range: Range
+    reason: str
+
+    def __str__(self) -> str:
+        lost = self.range
+        if not lost.count:
+            return f"{lost.stream}/{lost.partition} from index {lost.start} on: {self.reason}"
+        return f"{lost.stream}/{lost.partition} indexes {lost.start} to {lost.end - 1}: {self.reason}"
+
+
+def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
+    """Returns the partitions by (stream name, partition number), sorted by name and then by number."""
+    return {(each.stream, each.partition): each for each in sorted(ends, key=lambda end: (end.stream, end.partition))}
+
+
+def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
+    """Returns an index for each partition, in which EARLIEST and LATEST are replaced by the present indexes.
+
+    Raises OptionError, as `for_each` does.
+    """
+    return {place: _marked(index, ends[place]) for place, index in for_each(offsets, ends, option).items()}
+
+
+def for_each(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
+    """Returns the number that an option gives for each partition in `ends`.
+
+    Raises OptionError if a partition has no number, or if a partition is not in `ends`.
+
+    offsets: the value of the option: one number for all partitions, or a number for each.
+    option: the name of the option for error messages.
+    """
+    if isinstance(offsets, int):
+        return dict.fromkeys(ends, offsets)
+    mentioned = {(stream, partition) for stream, each in offsets.items() for partition in each}
+    missing, unknown = sorted(ends.keys() - mentioned), sorted(mentioned - ends.keys())
+    if missing or unknown:
+        wrong = f"has no offset for {_listed(missing)}" if missing else f"names {_listed(unknown)}, which is not read"
+        raise OptionError(f"{option} {wrong}; name every partition that is read, and no other")
+    return {place: offsets[place[0]][place[1]] for place in ends}
+
+
+def _marked(index: int, end: StreamEnds) -> int:
+    return {EARLIEST: end.first_index, LATEST: end.next_index}.get(index, index)
+
+
+def _listed(places: Sequence[Place]) -> str:
+    return ", ".join(f"{stream}/{partition}" for stream, partition in places)
+
+
+def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) -> dict[Place, Position]:
+    """Returns the positions at these indexes, with the creation times of the streams in `ends`."""
+    return {place: Position(index, ends[place].created_us) for place, index in indexes.items()}
+
+
+def nearest_existing(
+    start: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
+) -> tuple[dict[Place, Position], list[Loss]]:
+    """Replaces each starting index that the partition does not have by the nearest index that the partition has.
+
+    Returns the positions, and a `Loss` for each replaced index. A loss says which messages were deleted before they
+    could be read, or that the partition ends before the index at which the query would start.
+    """
+    moved, losses = dict(start), []
+    for place, begin in start.items():
+        now = ends[place]
+        if begin.index < now.first_index:
+            gone = Range(*place, begin.index, now.first_index)
+            losses.append(Loss(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
+        elif begin.index > now.next_index:
+            beyond = Range(*place, begin.index, begin.index)
+            losses.append(Loss(beyond, f"the query would start there, but the partition ends at {now.next_index}"))
+        moved[place] = replace(begin, index=min(max(begin.index, now.first_index), now.next_index))
+    return moved, losses
+
+
+def reached_positions(
+    begin: Mapping[Place, Position], now: Mapping[Place, Position], is_chosen: Callable[[Place], bool]
+) -> dict[Place, Position]:
+    """Returns the positions where the next micro-batch ends, if no option limits the micro-batch.
+
+    A partition of `begin` that is not in `now` keeps its index. If the options of the query still choose it, it was
+    deleted, and its position says so. Otherwise the user has changed the options.
+
+    begin: where the micro-batch begins.
+    now: the ends of the partitions that exist and that the options choose.
+    is_chosen: whether the options of the query choose a partition.
+    """
+    absent = {place: at for place, at in begin.items() if place not in now}
+    return {place: replace(at, is_deleted=at.is_deleted or is_chosen(place)) for place, at in absent.items()} | dict(
+        now
+    )
+
+
+def ranges_between(
+    start: Mapping[Place, Position], end: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
+) -> tuple[list[Range], list[Loss]]:
+    """Returns the non-empty ranges to read between two sets of positions, and the parts that can no longer be read.
+
+    - A partition that is only in `end` was added later, and is read from index 0.
+    - A deleted partition gives a `Loss` of unknown size, because nobody knows whether it had unread messages. If its
+      stream was created again, the new partition is read from index 0.
+    - Indexes before the first message of a partition or after its last message give a `Loss`, and are not read.
+
+    start, end: the positions.
+    ends: the partitions that exist now.
+    """
+    ranges, losses = [], []
+    for place, stop in end.items():
+        begin = start.get(place, Position(0))
+        if stop.is_deleted or begin.is_of_another(stop):
+            if not begin.is_deleted:
+                reason = GONE if stop.is_deleted else MADE_AGAIN
+                losses.append(Loss(Range(*place, begin.index, begin.index), f"{reason}; {UNKNOWN_NUMBER}"))
+            if stop.is_deleted:
+                continue
+            begin = Position(0)
+        found, lost = _ranges_of(Range(*place, begin.index, stop.index, stop.created_us), ends.get(place))
+        ranges += found
+        losses += lost
+    return ranges, losses
+
+
+def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list[Loss]]:
+    """Splits a range into the part that can be read and the lost parts.
+
+    now: the present partition; None if it does not exist.
+    """
+    if now is None or wanted.created_us not in (0, now.created_us):
+        reason = GONE if now is None else MADE_AGAIN
+        return [], [Loss(wanted, reason)] if wanted.start < wanted.end else []
+    wanted = replace(wanted, created_us=now.created_us)
+    if wanted.start > now.next_index:
+        reason = f"the stream ends at {now.next_index}: it was deleted and made again, or restored from a backup"
+        return [], [Loss(replace(wanted, end=max(wanted.start, wanted.end)), reason)]
+    losses = []
+    if wanted.start < min(now.first_index, wanted.end):
+        gone = replace(wanted, end=min(now.first_index, wanted.end))
+        losses.append(Loss(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
+        wanted = replace(wanted, start=gone.end)
+    if wanted.end > now.next_index:
+        losses.append(Loss(replace(wanted, start=now.next_index), f"the stream ends at {now.next_index}, before that"))
+        wanted = replace(wanted, end=now.next_index)
+    return [wanted] if wanted.start < wanted.end else [], losses
+
+
+def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = None) -> list[Range]:
+    """Cuts ranges into pieces of at most `records_max` indexes.
+
+    There are at least `pieces_min` pieces, unless the ranges have fewer than `pieces_min` indexes."""
+    total = sum(each.count for each in ranges)
+    piece_max = records_max
+    if pieces_min is not None and total:
+        piece_max = max(1, min(records_max, total // pieces_min))
+    pieces = []
+    for each in ranges:
+        if not each.count:
+            continue
+        count = -(-each.count // piece_max)
+        cuts = [each.start + each.count * number // count for number in range(count + 1)]
+        pieces += [replace(each, start=low, end=high) for low, high in pairwise(cuts)]
+    return pieces
+
+
+def count_between(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> int:
+    """Returns the number of messages between two sets of positions."""
+    return sum(max(0, stop.index - _first_wanted(start.get(place), stop)) for place, stop in end.items())
+
+
+def is_loss(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> bool:
+    """Returns True if a stream was deleted, or created again, or ends at a smaller index than before."""
+    for place, begin in start.items():
+        stop = end.get(place, begin)
+        if stop.is_deleted != begin.is_deleted or begin.is_of_another(stop) or stop.index < begin.index:
+            return True
+    return False
+
+
+def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], messages_max: int) -> dict[Place, Position]:
+    """Returns earlier end positions, so that about `messages_max` messages lie between `start` and the end.
+
+    Each partition gets a share in proportion to its new messages, and at least one message if it has new messages. The
+    minimum of one message can make the sum larger than `messages_max`.
+    """
+    begins = {place: _first_wanted(start.get(place), stop) for place, stop in end.items()}
+    sizes = {place: max(0, stop.index - begins[place]) for place, stop in end.items()}
+    total = sum(sizes.values())
+    if total <= messages_max:
+        return dict(end)
+    shares = {place: min(size, max(1, size * messages_max // total)) for place, size in sizes.items()}
+    return {
+        place: replace(stop, index=begins[place] + shares[place]) if sizes[place] else stop
+        for place, stop in end.items()
+    }
+
+
+def _first_wanted(begin: Position | None, stop: Position) -> int:
+    return 0 if begin is None or begin.is_of_another(stop) else begin.index
+
+
+def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
+    """Encodes positions as the offsets that Spark stores in a checkpoint.
+
+        {"orders": {"0": 7, "1": 3, "created_us": {"0": 1700…, "1": 1700…}, "deleted": [1]}}
+
+    Only a stream with deleted partitions has `deleted`, a list of their numbers. Spark compares offsets as JSON text,
+    so the keys must have a fixed order: streams by name, partitions by number ("9" before "10").
+    """
+    offsets: dict[str, dict[str, Any]] = {}
+    for stream, partition in sorted(reached):
+        offsets.setdefault(stream, {})[str(partition)] = reached[stream, partition].index
+    for stream, partition in sorted(reached):
+        if created_us := reached[stream, partition].created_us:
+            offsets[stream].setdefault(CREATED, {})[str(partition)] = created_us
+    for stream, partition in sorted(place for place, at in reached.items() if at.is_deleted):
+        offsets[stream].setdefault(DELETED, []).append(partition)
+    return offsets
+
+
+def from_offsets(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Place, Position]:
+    """Decodes offsets that `to_offsets` encoded.
+
+    Offsets of older versions contain no creation times, and give created_us 0.
+    """
+    return {
+        (stream, int(partition)): Position(
+            int(index), int(each.get(CREATED, {}).get(partition, 0)), int(partition) in each.get(DELETED, ())
+        )
+        for stream, each in offsets.items()
+        for partition, index in each.items()
+        if partition not in BESIDE_PARTITIONS
+    }

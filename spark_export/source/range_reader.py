@@ -1,0 +1,218 @@
+"""Reads an index range of one partition in a Spark task, as record batches.
+
+At the end, the reader checks that every index of the range was read or is lost. Lost messages raise DataLoss, or are
+logged and skipped. The driver plans the range.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnreachable, RequestRefused, SourceError
+from spark_export.source.bulk_pages import BulkPages
+from spark_export.source.node_client import PULL_PAGE_MESSAGES, NodeConnection
+from spark_export.source.options import ReadOptions
+from spark_export.source.plan import GONE, MADE_AGAIN, Loss, Range
+from spark_export.source.schema import batch_of_columns, batch_of_messages, check_batch
+from spark_export.tables.file_catalog import database_path
+from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
+
+RETRY_DELAY_S = 0.2
+
+logger = logging.getLogger("stream_node.spark")
+
+
+class _Changed(Exception):
+    """The stream was deleted, or deleted and created again, since the driver planned the range.
+
+    The next attempt to read handles the loss.
+    """
+
+
+def report_losses(losses: list[Loss], fail: bool) -> None:
+    """Reports losses: raises DataLoss if `fail` is True, and otherwise logs each loss. Does nothing without losses."""
+    if losses and fail:
+        more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
+        raise DataLoss(f"data is lost: {losses[0]}{more}; set failOnDataLoss=false to go on without it")
+    for loss in losses:
+        logger.warning("skipped, failOnDataLoss=false: %s", loss)
+
+
+class RangeReader:
+    """A single read of an index range. `batches` yields all rows of the range in order, each row once.
+
+    rows: the number of rows yielded so far.
+    lost: the number of lost rows that were skipped.
+    bulk_refusal: why the node refused a bulk read, so that the rest was read by pulls; None if it did not refuse.
+
+    Invariant: every row of the range with an index less than `next_index` was yielded or counted in `lost`.
+    """
+
+    def __init__(self, wanted: Range, options: ReadOptions) -> None:
+        self.wanted = wanted
+        self.next_index = wanted.start
+        self.rows = 0
+        self.lost = 0
+        self.bulk_refusal: str | None = None
+        self._options = options
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the range. Raises DataLoss, NodeUnreachable and other SourceErrors."""
+        if self._options.path is not None:
+            yield from self._file(self._options.path)
+            self._check()
+            return
+        attempts_left = self._options.fetch_retries
+        while self.next_index < self.wanted.end:
+            reached = self.next_index
+            try:
+                with NodeConnection.to(self._options) as node:
+                    # A deleted stream answers nothing, so the node is asked first whether the stream exists.
+                    self._check_same(self._created_us(node))
+                    node.when_quiet = self._notice_change
+                    if self.next_index < self.wanted.end:
+                        yield from self._pages(node)
+            except _Changed:
+                continue
+            except (ConnectionBroken, NodeUnreachable) as error:
+                attempts_left = self._options.fetch_retries if self.next_index > reached else attempts_left - 1
+                if attempts_left < 0:
+                    raise NodeUnreachable(
+                        f"{self.wanted.stream}/{self.wanted.partition} was read up to {self.next_index} "
+                        f"of {self.wanted.end} and no further, tried {self._options.fetch_retries} times more: {error}"
+                    ) from error
+                pause(RETRY_DELAY_S)
+        self._check()
+
+    def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+        """Reads by bulk requests.
+
+        If the node refuses a bulk request, reads the remaining rows by pulls, which every node supports.
+        """
+        try:
+            yield from self._bulk(node)
+        except RequestRefused as error:
+            self.bulk_refusal = str(error)
+            logger.debug("%s refuses a bulk read: %s", node.endpoint, error)
+            yield from self._pulls(node)
+
+    def _bulk(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+        left = replace(self.wanted, start=self.next_index)
+        for page in BulkPages(node, left, self._options).pages():
+            self._check_same(page.created_us)
+            if self.next_index == self.wanted.end:
+                return
+            if page.start > self.next_index:
+                self._skip_to(min(page.start, self.wanted.end), page.first_index)
+            if page.batch is not None and page.rows:
+                yield self._given(self._columns(page.stream_id, page.batch))
+
+    def _columns(self, stream_id: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._options.verify_checksums:
+            check_batch(stream_id, batch)
+        return batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options)
+
+    def _file(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Reads the database file of a data directory on this machine, with the same code as bulk reads of the node."""
+        options, wanted = self._options, self.wanted
+        columns = Columns(options.include_data, True, options.verify_checksums)
+        try:
+            with ArrowPages(database_path(path)) as pages:
+                stream_id = pages.find_stream(wanted.stream, wanted.partition)
+                while stream_id is not None and self.next_index < wanted.end:
+                    page = pages.read(stream_id, self.next_index, wanted.end, options.fetch_bytes, columns)
+                    self._check_same(page.created_us)
+                    if self.next_index == wanted.end:
+                        return
+                    self._skip_to(min(page.start, wanted.end), page.first_index)
+                    if page.rows:
+                        yield self._given(self._columns(stream_id, page.batch))
+                    elif self.next_index < wanted.end and page.next_index <= self.next_index:
+                        self._lose(wanted.end, f"the stream ends at {page.next_index}, before that")
+                if stream_id is None:
+                    self._check_same(None)
+        except StreamGone:
+            self._check_same(None)
+        except PagesError as error:
+            raise SourceError(str(error)) from error
+
+    def _pulls(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+        stream, partition = self.wanted.stream, self.wanted.partition
+        self._check_same(self._created_us(node))
+        while self.next_index < self.wanted.end:
+            limit = min(PULL_PAGE_MESSAGES, self.wanted.end - self.next_index)
+            page = node.pull(stream, partition, self.next_index, limit)
+            messages = [each for each in page.messages if each.index < self.wanted.end]
+            if messages:
+                first, last = messages[0].index, messages[-1].index
+                self._skip_to(first, page.first_index)
+                if [each.index for each in messages] != list(range(first, last + 1)):
+                    raise BadAnswer(f"{stream}/{partition}: a page from {first} to {last} has not all indexes between")
+                yield self._given(batch_of_messages(messages, stream, partition, self._options))
+            elif page.next_index <= self.next_index:
+                self._lose(self.wanted.end, f"the stream ends at {page.next_index}, before that")
+            else:
+                self._skip_to(min(page.first_index, self.wanted.end), page.first_index)
+
+    def _created_us(self, node: NodeConnection) -> int | None:
+        """Returns when the partition was created, in microseconds since 1970; None if the partition does not exist."""
+        for each in node.list_partitions(self.wanted.stream):
+            if each.partition == self.wanted.partition:
+                return each.created_us
+        return None
+
+    def _notice_change(self) -> None:
+        """Raises _Changed if the stream was deleted since the driver planned the range, even if it was
+        created again.
+        """
+        with NodeConnection.to(self._options) as node:
+            created_us = self._created_us(node)
+        if created_us is None or self.wanted.created_us not in (0, created_us):
+            raise _Changed("the stream is no longer the planned one")
+
+    def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.rows += batch.num_rows
+        self.next_index += batch.num_rows
+        return batch
+
+    def _skip_to(self, index: int, first_index: int) -> None:
+        """Counts the rows from `next_index` up to, not including, `index` as lost.
+
+        Raises DataLoss if the query does not skip losses.
+        """
+        if index > self.next_index:
+            if self._options.fail_on_data_loss:
+                # A page may end before the first message that still exists. The error names all lost indexes.
+                index = max(index, min(first_index, self.wanted.end))
+            self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
+
+    def _check_same(self, created_us: int | None) -> None:
+        """Handles the loss of the remaining rows if the stream was deleted, or deleted and created again.
+
+        created_us: when the present stream was created; None if there is no stream. Raises DataLoss, or counts the
+        remaining rows as lost if the query skips losses."""
+        if created_us is None:
+            self._lose(self.wanted.end, GONE)
+        elif self.wanted.created_us not in (0, created_us):
+            self._lose(self.wanted.end, MADE_AGAIN)
+
+    def _lose(self, end: int, reason: str) -> None:
+        gone = replace(self.wanted, start=self.next_index, end=end)
+        report_losses([Loss(gone, reason)], self._options.fail_on_data_loss)
+        self.lost += gone.count
+        self.next_index = end
+
+    def _check(self) -> None:
+        """Raises BadAnswer if the yielded rows and the lost rows together are not the whole range."""
+        if self.rows + self.lost != self.wanted.count or self.next_index != self.wanted.end:
+            raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
+
+
+def pause(delay_s: float) -> None:
+    """Waits `delay_s` seconds before a failed request is repeated."""
+    threading.Event().wait(delay_s)

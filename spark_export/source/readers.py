@@ -1,0 +1,239 @@
+"""The readers that Spark calls for batch queries and for streaming queries.
+
+`spark_export.source.plan` plans the index ranges, and `spark_export.source.range_reader` reads the ranges. Neither
+reader implements `pushFilters`. In PySpark 4.3 the filters of one query also apply to all other queries of the same
+DataFrame, and so give wrong results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark_export.errors import OptionError
+from spark_export.source.node_wire import StreamEnds
+from spark_export.source.option_values import EARLIEST, LATEST
+from spark_export.source.options import ReadOptions
+from spark_export.source.plan import (
+    Place,
+    Position,
+    Range,
+    count_between,
+    from_offsets,
+    is_loss,
+    limited,
+    nearest_existing,
+    positions,
+    ranges_between,
+    reached_positions,
+    split,
+    to_offsets,
+)
+from spark_export.source.projection import Projection, full_schema
+from spark_export.source.range_reader import RangeReader, report_losses
+from spark_export.source.sent_code import Sendable
+from spark_export.source.sent_modules import SOURCE_MODULES
+from spark_export.tables.catalog import (
+    Catalog,
+    ending_indexes,
+    find_catalog,
+    is_chosen,
+    is_latest,
+    selected,
+    starting_indexes,
+)
+
+
+class RangePartition(Sendable, InputPartition):
+    """A Spark task that reads one index range. The driver plans the range."""
+
+    modules = SOURCE_MODULES
+    # Spark unpickles the reader first.
+    follows = True
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+def read_partition(partition: InputPartition, projection: Projection) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of one Spark task.
+
+    If the driver planned no range, Spark passes a partition with the value None, which yields nothing.
+    """
+    wanted = partition.value
+    if wanted is not None:
+        for batch in RangeReader(wanted, projection.options).batches():
+            yield projection.apply(batch)
+
+
+class BatchReader(Sendable, DataSourceReader):
+    """The reader of batch queries.
+
+    Every action on one DataFrame reads the same index ranges, which are planned once.
+    """
+
+    modules = SOURCE_MODULES
+
+    def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
+        """Checks the options. Raises OptionError.
+
+        schema: the columns to read; None: all columns that the options provide.
+        """
+        self._projection = Projection(options, schema or full_schema(options))
+        self._options = self._projection.options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        if is_latest(options):
+            raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
+        catalog = find_catalog(options)
+        ends = selected(options, catalog)
+        start = starting_positions(options, catalog, ends, EARLIEST)
+        end = positions(ending_indexes(options, catalog, ends), ends)
+        ranges, losses = ranges_between(start, end, ends)
+        report_losses(losses, options.fail_on_data_loss)
+        return _partitions(ranges, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._projection)
+
+
+class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of streaming queries, which reads micro-batches without end. It is used in one process on the driver.
+
+    `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
+    `_ended_wait_s`: the time at which the last wait for enough messages (`minOffsetsPerTrigger`) ended, on a clock that
+    cannot be set back.
+    """
+
+    modules = SOURCE_MODULES
+
+    def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
+        """Checks the options. Raises OptionError.
+
+        schema: the columns to read; None: all columns that the options provide.
+        """
+        if options.ending != LATEST or options.ending_time_us is not None:
+            raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
+        self._projection = Projection(options, schema or full_schema(options))
+        self._options = self._projection.options
+        self._catalog = find_catalog(options)
+        self._target: dict[Place, Position] | None = None
+        self._ended_wait_s = -math.inf
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Returns the offsets where a new query begins.
+
+        The end of an AvailableNow query is fixed before this call. If the start of a partition is after its fixed end,
+        or if the stream or partition was created since then, this method moves the end to the start. The query then
+        reads no messages of the partition, and the next run reads the later messages.
+        """
+        ends = selected(self._options, self._catalog)
+        start = starting_positions(self._options, self._catalog, ends, LATEST)
+        if self._target is not None:
+            for place, begin in start.items():
+                fixed = self._target.get(place)
+                if fixed is None or fixed.is_of_another(begin) or fixed.index < begin.index:
+                    self._target[place] = begin
+        return to_offsets(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Returns the limit that Spark passes to `latestOffset`.
+
+        For a query that must read all messages in one micro-batch, such as a query with the trigger `once`, Spark
+        passes ReadAllAvailable instead.
+        """
+        least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Returns the offsets where the next micro-batch ends.
+
+        In three cases the result differs from `start` although no messages were added: a partition was deleted, a
+        partition ends at a smaller index, or a stream was deleted and created again and has a new creation time. Spark
+        then plans a micro-batch, and the planning finds the loss. With the limit ReadAllAvailable the micro-batch has
+        no minimum and no maximum size.
+        """
+        begin = from_offsets(start)
+        now = self._latest() if self._target is None else self._target
+        end = reached_positions(begin, now, lambda place: is_chosen(self._options, place))
+        if not isinstance(limit, ReadAllAvailable) and self._waits(begin, end):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_offsets(end)
+
+    def _waits(self, begin: dict[Place, Position], end: dict[Place, Position]) -> bool:
+        """Returns True if the query waits for more messages, as `minOffsetsPerTrigger` and `maxTriggerDelay` say.
+
+        As with Spark's Kafka source, the first micro-batch of a started query does not wait. An AvailableNow query does
+        not wait, because its end is fixed. A loss is reported without waiting.
+        """
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None or is_loss(begin, end):
+            return False
+        now_s = monotonic()
+        if count_between(begin, end) >= least or now_s - self._ended_wait_s >= self._options.max_trigger_delay_s:
+            self._ended_wait_s = now_s
+            return False
+        return True
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return to_offsets(self._latest())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        ends = selected(self._options, self._catalog, must_exist=False)
+        ranges, losses = ranges_between(from_offsets(start), from_offsets(end), ends)
+        report_losses(losses, self._options.fail_on_data_loss)
+        return _partitions(ranges, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._projection)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Does nothing.
+
+        Spark does not call this method for the last micro-batch of an AvailableNow query, so no work must depend on
+        the call.
+        """
+
+    def _latest(self) -> dict[Place, Position]:
+        ends = selected(self._options, self._catalog, must_exist=False)
+        return {place: Position(end.next_index, end.created_us) for place, end in ends.items()}
+
+
+def starting_positions(
+    options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
+) -> dict[Place, Position]:
+    """Returns where a new query begins, for each partition.
+
+    default: EARLIEST or LATEST, used if the options give no start. If a partition does not have the index, raises
+    DataLoss, or logs the loss and moves the start to the nearest index, as the option `failOnDataLoss` says.
+    """
+    wanted = positions(starting_indexes(options, catalog, ends, default), ends)
+    start, losses = nearest_existing(wanted, ends)
+    report_losses(losses, options.fail_on_data_loss)
+    return start
+
+
+def _partitions(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:
+    return [RangePartition(each) for each in split(ranges, options.max_records_per_partition, options.min_partitions)]

@@ -1,0 +1,212 @@
+"""The columns of messages for Spark and for Arrow. This module makes record batches with exactly these columns.
+
+Spark compares only the first batch of a task with the declared schema, including nullability. A later batch that
+differs fails without a helpful error. So this module makes all batches from one schema. It does not decode the data
+of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_export.errors import BadAnswer
+from spark_export.source.node_wire import BareReader, StoredMessage, read_headers
+from spark_export.source.options import ReadOptions
+from stream_storage.checksum import checksum_full, seed_base
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), False)])
+ARROW_HEADERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)]),
+        False,
+    )
+)
+
+NULL_HEADER = "node/null/1"
+"""The name of the header that marks an empty message as a row with null data (option `nulls=mark`)."""
+MARKED = "marked"
+"""The internal column that says which messages have the header `NULL_HEADER`."""
+
+KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
+"""Maps the column names of this format to the names in Spark's Kafka source, in the order of the Kafka source.
+
+The columns `timestamp` and `headers` have the same name in both, and `timestampType` exists only in the Kafka source.
+"""
+KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+LOG_APPEND_TIME = 1
+"""The value of the column `timestampType`: the time is when the message was stored.
+
+Kafka's 0, CreateTime, would mean a time that the publisher set; a node does not accept such times.
+"""
+
+
+def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
+    """Returns the Spark schema of a read with these options.
+
+    extra: the columns of a decoder, which become the last columns.
+    """
+    return StructType([*(_kafka_fields(options) if options.kafka_columns else _own_fields(options)), *extra])
+
+
+def _kafka_fields(options: ReadOptions) -> list[StructField]:
+    """Returns exactly the columns of Spark's Kafka source. In that source every column can be null."""
+    types = {"partition": IntegerType(), "index": LongType(), "stream": StringType()}
+    names = {ours: kafka for ours, kafka in KAFKA_NAMES.items() if ours != "data" or options.include_data}
+    fields = [StructField(kafka, types.get(ours, BinaryType())) for ours, kafka in names.items()]
+    fields += [StructField("timestamp", TimestampType()), StructField("timestampType", IntegerType())]
+    return fields + ([StructField("headers", ArrayType(KAFKA_HEADER))] if options.include_headers else [])
+
+
+def _own_fields(options: ReadOptions) -> list[StructField]:
+    fields = [StructField("key", BinaryType(), True)]
+    if options.include_data:
+        fields.append(StructField("data", BinaryType(), False))
+    fields += [
+        StructField("stream", StringType(), False),
+        StructField("partition", IntegerType(), False),
+        StructField("index", LongType(), False),
+        StructField("timestamp", TimestampType(), False),
+    ]
+    if options.include_headers:
+        fields.append(StructField("headers", ArrayType(HEADER, False), True))
+    return fields
+
+
+def arrow_schema(options: ReadOptions) -> pa.Schema:
+    """Returns the Arrow schema of a read with these options, without the columns of a decoder.
+
+    The columns have the names of this format, even if the option `columns` asks for the names of Kafka.
+    """
+    fields = [pa.field("key", pa.binary(), True)]
+    if options.include_data:
+        fields.append(pa.field("data", pa.binary(), False))
+    fields += [
+        pa.field("stream", pa.string(), False),
+        pa.field("partition", pa.int32(), False),
+        pa.field("index", pa.int64(), False),
+        pa.field("timestamp", TIMESTAMP, False),
+    ]
+    if options.include_headers:
+        fields.append(pa.field("headers", ARROW_HEADERS, True))
+    if options.marks:
+        fields.append(pa.field(MARKED, pa.bool_(), False))
+    return pa.schema(fields)
+
+
+def batch_of_messages(
+    messages: Sequence[StoredMessage], stream: str, partition: int, options: ReadOptions
+) -> pa.RecordBatch:
+    """Returns the messages of a pull as a record batch with the schema of `arrow_schema`.
+
+    A message without headers has null in the column `headers`.
+    """
+    columns = {
+        "key": pa.array([each.key for each in messages], pa.binary()),
+        "index": pa.array([each.index for each in messages], pa.int64()),
+        "timestamp": pa.array([each.time_us for each in messages], TIMESTAMP),
+    }
+    if options.include_data:
+        columns["data"] = pa.array([each.data for each in messages], pa.binary())
+    if options.include_headers:
+        columns["headers"] = headers_column([each.headers for each in messages])
+    if options.marks:
+        columns[MARKED] = pa.array([is_marked(each.headers) for each in messages], pa.bool_())
+    return with_place(columns, len(messages), stream, partition, arrow_schema(options))
+
+
+def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
+    """Returns a bulk page (docs/wire.md) as a record batch with the schema of `arrow_schema`.
+
+    Unchanged columns are not copied.
+    """
+    rows, names = page.num_rows, page.schema.names
+    columns = {
+        "key": page.column("key") if "key" in names else pa.nulls(rows, pa.binary()),
+        "index": page.column("index"),
+        "timestamp": page.column("time_us").cast(TIMESTAMP),
+    }
+    if options.include_data:
+        columns["data"] = page.column("data")
+    if options.include_headers:
+        beside = page.column("beside").to_pylist() if "beside" in names else []
+        stored = [[] if each is None else read_headers(BareReader(memoryview(each))) for each in beside]
+        columns["headers"] = headers_column(stored) if stored else pa.nulls(rows, ARROW_HEADERS)
+    if options.marks:
+        columns[MARKED] = _marks(page.column("beside")) if "beside" in names else pa.repeat(False, rows)
+    return with_place(columns, rows, stream, partition, arrow_schema(options))
+
+
+def is_marked(headers: Sequence[tuple[str, bytes]]) -> bool:
+    """Returns whether a message with these headers stands for a row with null data (option `nulls=mark`)."""
+    return any(name == NULL_HEADER for name, _ in headers)
+
+
+def _marks(beside: pa.Array) -> pa.Array:
+    """Returns which messages of a bulk page stand for a row with null data.
+
+    beside: the column `beside` of the page, which has the headers of the messages.
+    """
+    # Few messages have the mark, so only the headers that contain its bytes are decoded.
+    may_be = pc.fill_null(pc.match_substring(beside, NULL_HEADER.encode()), False)
+    found = may_be.to_pylist() if pc.any(may_be).as_py() else []
+    for at in [at for at, is_possible in enumerate(found) if is_possible]:
+        found[at] = is_marked(read_headers(BareReader(memoryview(beside[at].as_py()))))
+    return pa.array(found, pa.bool_()) if found else pa.repeat(False, len(beside))
+
+
+def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
+    """Computes the checksum of every message of a bulk page again.
+
+    Raises BadAnswer, which names the first message whose stored checksum differs.
+    """
+    nothing = [None] * page.num_rows
+    keys = page.column("key").to_pylist() if "key" in page.schema.names else nothing
+    beside = page.column("beside").to_pylist() if "beside" in page.schema.names else nothing
+    plain = (page.column(name).to_pylist() for name in ("index", "time_us", "checksum", "data"))
+    for index, time_us, checksum, data, key, headers in zip(*plain, keys, beside, strict=True):
+        if checksum != checksum_full(seed_base(stream_id, time_us), index, data, key, headers):
+            raise BadAnswer(f"message {index} is not what was written (its checksum differs); run `stream-node verify`")
+
+
+def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
+    """Returns the column `headers`. A message without headers has null, as in Spark's Kafka source."""
+    listed = [[{"key": name, "value": value} for name, value in each] or None for each in headers]
+    return pa.array(listed, ARROW_HEADERS)
+
+
+def with_kafka_names(columns: dict[str, pa.Array], rows: int) -> dict[str, pa.Array]:
+    """Returns the columns of `arrow_schema` under the names of Spark's Kafka source, with `timestampType` added.
+
+    A message that stands for a row with null data has null in `value`, as in Kafka.
+    """
+    named = {KAFKA_NAMES.get(name, name): column for name, column in columns.items()}
+    if MARKED in columns and pc.any(columns[MARKED]).as_py():
+        named["value"] = pc.if_else(columns[MARKED], pa.scalar(None, pa.binary()), columns["data"])
+    return named | {"timestampType": pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows)}
+
+
+def with_place(
+    columns: dict[str, pa.Array], rows: int, stream: str, partition: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Returns `columns` as a record batch with the columns `stream` and `partition` added.
+
+    Both have the same value in all `rows` rows.
+    """
+    columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), rows)
+    columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

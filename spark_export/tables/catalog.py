@@ -1,0 +1,133 @@
+"""Finds the existing streams and their first and last indexes, for the Spark driver.
+
+This module returns no messages.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from spark_export.errors import OptionError, StreamMissing
+from spark_export.source.node_client import NodeConnection, require_partitions
+from spark_export.source.node_wire import StreamEnds
+from spark_export.source.option_values import LATEST
+from spark_export.source.options import ReadOptions
+from spark_export.source.patterns import compile_pattern
+from spark_export.source.plan import Place, by_place, for_each, resolve
+from spark_export.tables.file_catalog import FileCatalog
+
+
+class Catalog(Protocol):
+    """The interface of a catalog, which lists streams. `NodeCatalog` asks a node, `FileCatalog` reads a
+    data directory.
+    """
+
+    def list_streams(self, prefix: str = "") -> list[StreamEnds]:
+        """Returns the partitions of all streams whose name begins with `prefix`."""
+        ...
+
+    def index_at(self, end: StreamEnds, time_us: int) -> int:
+        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
+
+        end: the partition. If there is no such message, returns the index after the last message.
+        """
+        ...
+
+
+class NodeCatalog:
+    """A catalog that asks a node. Each request opens its own connection, because the driver sends few requests."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def list_streams(self, prefix: str = "") -> list[StreamEnds]:
+        with NodeConnection.to(self._options) as node:
+            return list(node.list_streams(prefix))
+
+    def index_at(self, end: StreamEnds, time_us: int) -> int:
+        def check() -> None:
+            with NodeConnection.to(self._options) as asked:
+                if end.partition not in [each.partition for each in asked.list_partitions(end.stream)]:
+                    raise StreamMissing(f"{end.stream}/{end.partition} was deleted while the query was planned")
+
+        with NodeConnection.to(self._options) as node:
+            node.when_quiet = check
+            return node.index_at(end.stream, end.partition, time_us)
+
+
+def find_catalog(options: ReadOptions) -> Catalog:
+    """Returns the catalog of the data directory in the option `path`, or without `path` the catalog of the node."""
+    return NodeCatalog(options) if options.path is None else FileCatalog(options.path)
+
+
+def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
+    """Returns the existing partitions of the streams that the options choose.
+
+    must_exist: True raises StreamMissing for a missing stream or partition that the options name; False leaves it out,
+    so that a running query continues.
+    """
+    if options.pattern is not None:
+        pattern = compile_pattern(options.pattern)
+        return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))
+    found: list[StreamEnds] = []
+    for stream in options.subscribe or options.assign or ():
+        partitions = [each for each in catalog.list_streams(stream) if each.stream == stream]
+        if must_exist:
+            require_partitions(partitions, stream)
+        if options.assign is not None:
+            wanted = set(options.assign[stream])
+            partitions = [each for each in partitions if each.partition in wanted]
+            missing = wanted - {each.partition for each in partitions}
+            if missing and must_exist:
+                raise StreamMissing(f"assign: {stream!r} has no partition {', '.join(map(str, sorted(missing)))}")
+        found += partitions
+    return by_place(found)
+
+
+def is_chosen(options: ReadOptions, place: Place) -> bool:
+    """Returns True if the options choose this partition, whether it exists or not."""
+    stream, partition = place
+    if options.pattern is not None:
+        return compile_pattern(options.pattern).fullmatch(stream) is not None
+    if options.assign is not None:
+        return partition in options.assign.get(stream, ())
+    return stream in options.subscribe
+
+
+def starting_indexes(
+    options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
+) -> dict[Place, int]:
+    """Returns the index where a new read begins, for each partition. Raises OptionError.
+
+    default: EARLIEST or LATEST, used if the options give no start.
+    """
+    if options.starting_time_us is None:
+        return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
+    times = for_each(options.starting_time_us, ends, "startingOffsetsByTimestamp")
+    found = {place: catalog.index_at(end, times[place]) for place, end in ends.items()}
+    late = [place for place, index in found.items() if index >= ends[place].next_index]
+    if late and options.late_start_is_error:
+        stream, partition = late[0]
+        name = "startingTimestamp" if isinstance(options.starting_time_us, int) else "startingOffsetsByTimestamp"
+        raise OptionError(
+            f"{name}: {stream}/{partition} has no message as late as that; "
+            "set startingOffsetsByTimestampStrategy=latest to start such partitions at their end"
+        )
+    # A message that came after the listing may be found. It is read after the end that was listed.
+    return {place: min(index, ends[place].next_index) for place, index in found.items()}
+
+
+def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
+    """Returns the index where a batch read ends, for each partition. The message at this index is not read."""
+    if options.ending_time_us is None:
+        return resolve(options.ending, ends, "endingOffsets")
+    times = for_each(options.ending_time_us, ends, "endingOffsetsByTimestamp")
+    return {place: min(catalog.index_at(end, times[place]), end.next_index) for place, end in ends.items()}
+
+
+def is_latest(options: ReadOptions) -> bool:
+    """Returns True if the option `startingOffsets` is `latest` for at least one partition."""
+    starting = options.starting
+    if isinstance(starting, dict):
+        return any(LATEST in each.values() for each in starting.values())
+    return starting == LATEST

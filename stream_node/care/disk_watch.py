@@ -1,0 +1,75 @@
+"""Watches the disk of a node: refuses pushes while it is nearly full, and keeps the ballast."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+import trio
+
+from stream_node.node.config import Config
+from stream_node.node.parts import NodeCondition
+from stream_node.node.services import Services
+from stream_storage.sqlite.ballast import Ballast
+from stream_storage.thread_runner import ThreadRunner
+
+DISK_INTERVAL_S = 1.0
+"""The interval between two measurements of the free disk space, in seconds."""
+
+BALLAST_AFTER_S = 5.0
+"""The age of a node, in seconds, from which on it keeps a ballast. A node that runs for a moment only leaves none."""
+
+TIGHT_BYTES = 64 * 1024 * 1024
+"""The node keeps the write-ahead log short if the free space is less than `free_disk_bytes_min` plus this number of
+bytes. With more free space, the log may take up to about this number of bytes."""
+
+logger = structlog.get_logger(__name__)
+
+
+async def watch_disk(
+    config: Callable[[], Config],
+    condition: NodeCondition,
+    services: Services,
+    runner: ThreadRunner,
+    ballast: Ballast,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
+    deleting and stopping, and makes the ballast. It has started after the first measurement, so that no push comes
+    before that.
+
+    config: returns the settings in force. condition: is told what is measured.
+    """
+    runner.tell_no_room = partial(services.leave_room, 0)
+    ballast_from_s = trio.current_time() + BALLAST_AFTER_S
+
+    async def measure() -> None:
+        settings = config()
+        least_bytes = settings.free_disk_bytes_min
+        try:
+            free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, settings.data_dir)).free
+            # While the ballast is given up, pushes leave its room free, too.
+            ensure = partial(ballast.ensure, free_bytes - least_bytes, begins=trio.current_time() >= ballast_from_s)
+            least_bytes += await trio.to_thread.run_sync(ensure)
+        except OSError as error:
+            # The free space is unknown, so the limits stay as they are.
+            condition.free_disk_bytes, condition.disk_failure = None, str(error)
+            logger.error("disk_not_seen", data_dir=settings.data_dir, reason=str(error))
+            return
+        condition.free_disk_bytes, condition.needed_disk_bytes = free_bytes, least_bytes
+        condition.disk_failure = None
+        services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
+        runner.save_room(free_bytes - least_bytes < TIGHT_BYTES)
+        if (free_bytes < least_bytes) != condition.refusing_pushes:
+            condition.refusing_pushes = free_bytes < least_bytes
+            logger.warning("disk_floor", refusing_pushes=condition.refusing_pushes, free_bytes=free_bytes)
+
+    await measure()
+    task_status.started()
+    while True:
+        await trio.sleep(DISK_INTERVAL_S)
+        await measure()

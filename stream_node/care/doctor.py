@@ -1,0 +1,341 @@
+"""Checks whether this machine and these settings are suitable for a node. It repairs nothing. The command `verify`
+checks the stored data.
+
+Each check is a function of the facts that it judges, so tests can pass the facts of any machine. The only file that is
+written is a temporary file in the data directory, which measures the speed of syncs.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from companion import COMPANION, Companion
+from stream_node.care.doctor_access import examine_access, find_unwritable
+from stream_node.care.doctor_database import examine_server
+from stream_node.care.doctor_sqlite import check_litestream, check_sqlite
+from stream_node.care.doctor_workers import check_workers, named, of_each
+from stream_node.care.findings import Finding, Values
+from stream_node.doors.http.places_machine import share_of
+from stream_node.node.clock_note import find_problem
+from stream_node.node.config import Config
+from stream_service.stored import list_stored
+from stream_storage.directory_lock import owner_of
+from stream_storage.errors import StorageError
+from stream_storage.sqlite.database import FILE_NAME, Database
+from stream_storage.sqlite.migrate import version_of
+from stream_storage.sqlite.schema import SCHEMA_VERSION
+
+NETWORK_FILE_SYSTEMS = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
+    "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
+}  # fmt: skip
+"""File systems that are not suitable for a database. A write-ahead log needs shared memory and reliable locks, and
+these file systems lack at least one of the two."""
+PASSING_FILE_SYSTEMS = {"overlay": "a container's own layer", "ramfs": "memory", "tmpfs": "memory"}
+SYNC_COUNT = 100
+SYNC_BYTES = 4096
+SYNC_TIME_S_MAX = 2.0
+"""The maximum duration of the measurement of syncs, in seconds. On a slow disk, fewer than SYNC_COUNT syncs
+are measured."""
+SYNC_P99_MS_MAX = 100.0
+SYNC_P50_MS_MIN = 0.005
+"""The smallest credible median of the sync times, in milliseconds. A faster sync does not write to a device."""
+FREE_FACTOR = 4
+"""The disk check warns if the free space is less than this many times the setting `free_disk_bytes_min`."""
+FREE_FILES_MIN = 1_000
+OTHER_FILES = 64
+"""The number of files that a node has open besides its connections: the database, the log, listening sockets
+and pipes."""
+EARLIEST_US = 1_767_225_600_000_000
+"""The time 2026-01-01, in microseconds since 1970. This program was written later, so an earlier clock is wrong."""
+CLOCK_SLACK_US = 1_000_000
+
+
+def examine(config: Config) -> list[Finding]:
+    """Runs all checks on this machine and these settings, and returns the results in the order of the report. This
+    takes about 2 s at most."""
+    directory = Path(config.data_dir)
+    there = nearest_directory(directory)
+    owner = check_owner(directory)
+    workers, folders = check_workers(config)
+    findings = []
+    if config.database is None:
+        findings.append(check_sqlite(sqlite3.sqlite_version_info))
+        findings += of_each(folders, lambda folder: check_litestream(folder, sqlite3.sqlite_version_info))
+    findings.append(check_companion(COMPANION))
+    findings += [check_directory(directory, there), owner]
+    if workers is not None:
+        findings += [workers, *of_each(folders, check_owner)]
+    findings.append(check_file_system(there, _mounts()))
+    if config.database is None and os.access(there, os.W_OK | os.X_OK):
+        findings.append(_measured(there))
+    usage = os.statvfs(there)
+    findings.append(check_free(shutil.disk_usage(there).free, usage.f_favail, usage.f_files, config))
+    newest_us: int | None = None
+    if config.database is None:
+        databases = {name: check_database(folder) for name, folder in folders.items()}
+        findings += [named(name, found) for name, (found, _) in databases.items()]
+        newest_us = max((newest for _, newest in databases.values() if newest is not None), default=None)
+    else:
+        findings.append(examine_server(config.database, config))
+    findings.append(check_clock(time.time_ns() // 1000, newest_us))
+    notes = filter(None, map(find_problem, folders.values()))
+    findings += [Finding("clock note", "warning", problem) for problem in notes]
+    # A node raises its soft limit to the hard one when it starts.
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    findings += [check_open_files(open_files, config), check_connections(open_files, config)]
+    return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
+
+
+def check_companion(companion: Companion) -> Finding:
+    """Reports whether the node uses compiled modules."""
+    status: Literal["ok", "warning"] = "warning" if companion.is_wrong else "ok"
+    return Finding(
+        "compiled modules",
+        status,
+        companion.describe(),
+        {"modules": len(companion.modules) if companion.is_used else 0},
+    )
+
+
+def check_directory(directory: Path, there: Path) -> Finding:
+    """Checks that the data directory can be written, and the files in it.
+
+    there: the data directory itself or, if it does not exist, the nearest existing directory above it.
+    """
+    values: Values = {"data_dir": str(directory)}
+    if not there.is_dir():
+        return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding("data directory", "wrong", f"{there} cannot be written; make it writable for this user", values)
+    unwritable = find_unwritable(directory)
+    if unwritable:
+        text = f"the node cannot write {', '.join(unwritable)}; give each to the user of the node (chown)"
+        return Finding("data directory", "wrong", text, values)
+    state = "" if directory.absolute() == there else ", not there yet; the node makes it"
+    return Finding("data directory", "ok", f"{directory}{state}", values)
+
+
+def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
+    """Reports which process uses the data directory. Reads the process id in the lock file, and does not touch
+    the lock.
+
+    is_alive: tells whether the process with an id is running; None asks the system.
+    """
+    try:
+        pid = owner_of(directory)
+    except OSError:
+        pid = None
+    if pid is None:
+        return Finding("node", "ok", "none is running here, and the last one stopped in good order", {"pid": None})
+    if (is_alive or _is_alive)(pid):
+        return Finding("node", "ok", f"process {pid} is running here", {"pid": pid})
+    return Finding(
+        "node",
+        "warning",
+        f"process {pid} did not stop in good order; the next start checks the database, or run `stream-node verify`",
+        {"pid": pid},
+    )
+
+
+def check_file_system(directory: Path, mounts: str | None) -> Finding:
+    """Checks the type of the file system.
+
+    mounts: the text of /proc/self/mountinfo; None on systems without this file.
+    """
+    kind = file_system(directory.resolve(), mounts) if mounts is not None else None
+    values: Values = {"type": kind}
+    if kind is None:
+        text = "this system does not tell its type; use a local one"
+        return Finding("file system", "warning", text, values)
+    if kind in NETWORK_FILE_SYSTEMS:
+        text = f"{kind} is a network file system, and locks and syncs on it do not hold; use a local disk"
+        return Finding("file system", "wrong", text, values)
+    if kind in PASSING_FILE_SYSTEMS:
+        text = f"{kind} is {PASSING_FILE_SYSTEMS[kind]}: what is in it goes when that ends; mount a disk there"
+        return Finding("file system", "warning", text, values)
+    if kind.startswith("fuse"):
+        text = f"{kind}: whether a sync reaches a disk depends on the program behind it; use a local disk"
+        return Finding("file system", "warning", text, values)
+    return Finding("file system", "ok", kind, values)
+
+
+def check_syncs(times_s: Sequence[float]) -> Finding:
+    """Checks the speed of syncs.
+
+    times_s: for each measured write of a page, the seconds that the write and its sync took.
+    """
+    ordered = sorted(times_s)
+    p50_ms, p99_ms = (1000 * ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
+    values: Values = {
+        "p50_ms": round(p50_ms, 3),
+        "p99_ms": round(p99_ms, 3),
+        "syncs": len(ordered),
+    }
+    text = f"p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms of {len(ordered)}"
+    if p50_ms < SYNC_P50_MS_MIN:
+        return Finding("fsync", "warning", f"{text}: no device is so fast, a power cut would lose data", values)
+    if p99_ms > SYNC_P99_MS_MAX:
+        return Finding("fsync", "warning", f"{text}: every confirm waits for one; use a faster disk", values)
+    return Finding("fsync", "ok", text, values)
+
+
+def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
+    """Checks the free space of the disk.
+
+    files: the number of files that the file system can have; 0 if it has no limit.
+    free_files: how many more files it can have.
+    """
+    floor = config.free_disk_bytes_min
+    values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
+    text = f"{free_bytes / 2**30:,.1f} GiB"
+    if free_bytes < floor:
+        text += f", below free_disk_bytes_min = {floor}: every push is refused; free space, or set a retention"
+        return Finding("free disk", "wrong", text, values)
+    if files and free_files < FREE_FILES_MIN:
+        return Finding("free disk", "wrong", f"{text}, but room for {free_files} more files only", values)
+    if free_bytes < FREE_FACTOR * floor:
+        return Finding("free disk", "warning", f"{text}; pushes are refused below {floor} bytes", values)
+    return Finding("free disk", "ok", text, values)
+
+
+def check_database(directory: Path) -> tuple[Finding, int | None]:
+    """Checks that the database can be opened and read.
+
+    Also returns the time of its newest message, in microseconds since 1970. This time is None if there is no message,
+    or if the database cannot be read.
+    """
+    file = directory / FILE_NAME
+    if not file.exists():
+        return Finding("database", "ok", "none yet; the node makes it", {"size_bytes": None}), None
+    size_bytes = file.stat().st_size
+    try:
+        session = Database.open(directory, read_only=True).read_session()
+        try:
+            version = version_of(session.connection)
+            newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0)
+        finally:
+            session.close()
+    except (StorageError, sqlite3.Error) as error:
+        return Finding("database", "wrong", str(error), {"size_bytes": size_bytes}), None
+    values: Values = {"size_bytes": size_bytes, "schema_version": version}
+    text = f"{size_bytes / 2**20:,.1f} MiB, schema version {version}"
+    if version < SCHEMA_VERSION:
+        text += f"; the next start brings it to {SCHEMA_VERSION}, and needs as much free disk for a backup first"
+        return Finding("database", "warning", text, values), newest_us or None
+    return Finding("database", "ok", text, values), newest_us or None
+
+
+def check_clock(now_us: int, newest_us: int | None) -> Finding:
+    """Checks the wall clock.
+
+    now_us: the present time.
+    newest_us: the time of the newest stored message; None if there is none.
+    Both are in microseconds since 1970.
+    """
+    values: Values = {"now_us": now_us, "newest_us": newest_us}
+    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
+    if now_us < EARLIEST_US:
+        return Finding(
+            "clock", "wrong", f"{text} cannot be; set the clock, messages are stored with their time", values
+        )
+    if newest_us is not None and newest_us > now_us + CLOCK_SLACK_US:
+        behind_s = (newest_us - now_us) / 1e6
+        text += f" is {behind_s:,.0f} s before the newest message; set the clock, until then nothing goes for its age"
+        return Finding("clock", "wrong", text, values)
+    return Finding("clock", "ok", text, values)
+
+
+def check_open_files(limit: int, config: Config) -> Finding:
+    """Checks the limit on open files.
+
+    limit: the limit of this process; a negative number means no limit.
+    """
+    needed = config.connections_max + OTHER_FILES
+    values: Values = {"limit": limit, "needed": needed}
+    if 0 <= limit < needed:
+        text = f"{limit:,} allowed, connections_max = {config.connections_max} needs {needed:,}; raise it (ulimit -n)"
+        return Finding("open files", "wrong" if limit <= OTHER_FILES else "warning", text, values)
+    return Finding("open files", "ok", "no limit" if limit < 0 else f"{limit:,} allowed", values)
+
+
+def check_connections(limit: int, config: Config) -> Finding:
+    """Tells how many connections there can be, and how many of them one client can have.
+
+    limit: the limit on open files of this process; a negative number means no limit.
+    """
+    most = config.connections_max if limit < 0 else max(1, min(config.connections_max, limit - OTHER_FILES))
+    one, http = min(most, config.identity_connections_max), config.http_connections_max
+    values: Values = {"most": most, "of_one": one, "http_most": http, "http_of_one": share_of(http)}
+    text = f"{most:,}, of which {one:,} for one identity (identity_connections_max); over HTTP {http:,}, of which "
+    text += (
+        f"{share_of(http):,} for one host or certificate. All clients without a certificate or token at one address, "
+    )
+    return Finding("connections", "ok", text + "as behind a proxy, are one identity", values)
+
+
+def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Writes up to SYNC_COUNT pages to a temporary file, and syncs each. Returns the seconds that each page took.
+    Raises OSError."""
+    times_s: list[float] = []
+    begun_s = clock()
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".stream-node-doctor-") as file:
+        while len(times_s) < SYNC_COUNT and clock() - begun_s < SYNC_TIME_S_MAX:
+            started_s = clock()
+            os.write(file.fileno(), bytes(SYNC_BYTES))
+            os.fsync(file.fileno())
+            times_s.append(clock() - started_s)
+    return times_s
+
+
+def nearest_directory(path: Path) -> Path:
+    """Returns the path itself if it exists, otherwise the nearest existing folder above it."""
+    path = path.absolute()
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def file_system(path: Path, mounts: str) -> str | None:
+    """Returns the type of the file system of a path; None if it is not found.
+
+    mounts: the text of /proc/self/mountinfo, see proc(5).
+    """
+    found: tuple[int, str] | None = None
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        point = Path(left.split()[4].encode().decode("unicode_escape"))
+        # If several file systems are mounted at one path, only the last one is visible.
+        if path.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
+            found = (len(point.parts), right.split()[0])
+    return None if found is None else found[1]
+
+
+def _measured(directory: Path) -> Finding:
+    try:
+        return check_syncs(measure_syncs(directory))
+    except OSError as error:
+        return Finding("fsync", "wrong", f"cannot write and sync in {directory}: {error.strerror or error}")
+
+
+def _mounts() -> str | None:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,242 @@
+"""Checks what protects a node, for `stream-node doctor`: addresses, TLS, rules, tokens, identities and private files.
+
+Each file is read by the function with which the node reads it at its start. So the report is "wrong" for a file with
+which the node would not start, or would accept nobody. Nothing is written, and no identity is made.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+from ockam.actors.address import split_host_port
+from ockam.identity.rules.audit_chain import audit_files, examine_audit
+from ockam.identity.rules.rule_file import RulesError, load_rules
+from ockam.identity.rules.tokens import TokenFileError, load_tokens
+from stream_node.care.findings import Finding, Values
+from stream_node.fleet.worker_directory import worker_folders
+from stream_node.node.access import audit_file, is_loopback, lacking
+from stream_node.node.channel_services import KNOWN_FILE, node_identity_file, trust_file
+from stream_node.node.config import Config
+from stream_node.node.tls_state import examine_tls, tls_mode
+from stream_node.node.token_services import token_file
+from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
+from stream_storage.sqlite.database import FILE_NAME
+from stream_storage.sqlite.leftovers import FILE_SUFFIXES
+
+
+def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]:
+    """Runs all checks of this module.
+
+    is_running: whether the node runs now, so that its own addresses are in use.
+    """
+    return [
+        check_listen(config),
+        check_rates(config),
+        check_addresses(config, is_running=is_running),
+        check_tls(config),
+        check_rules(config),
+        check_tokens(config),
+        check_identities(config),
+        check_audit(config),
+        check_private_files(config),
+    ]
+
+
+def check_listen(config: Config) -> Finding:
+    """Checks that a node which other machines can reach is protected."""
+    values: Values = {"listen": config.listen, "http": ", ".join(config.http) or None}
+    addresses = ", ".join((config.listen, *config.http))
+    if all(map(is_loopback, (config.listen, *config.http))):
+        return Finding("listen", "ok", f"{addresses}, this machine only", values)
+    found = lacking(config)
+    if found is None:
+        return Finding("listen", "ok", f"{addresses}, with TLS and rules", values)
+    if config.insecure:
+        text = f"insecure: {found}; set tls_certificate, tls_certificate_key and access_rules, or use a private network"
+        return Finding("listen", "warning", text, values)
+    text = f"{found}: the node does not start; set tls_certificate, tls_certificate_key and access_rules, or insecure"
+    return Finding("listen", "wrong", text, values)
+
+
+def check_rates(config: Config) -> Finding:
+    """Checks that one identity cannot take a node that other machines can reach from all others."""
+    rates = {name: getattr(config, name) for name in ("identity_requests_per_second", "identity_bytes_per_second")}
+    if any(rates.values()) or all(map(is_loopback, (config.listen, *config.http))):
+        return Finding("rates", "ok", "the limits fit", rates)
+    text = (
+        "one client that floods the node slows down all others; set identity_requests_per_second and "
+        "identity_bytes_per_second"
+    )
+    return Finding("rates", "warning", text, rates)
+
+
+def check_addresses(config: Config, *, is_running: bool) -> Finding:
+    """Checks that the node can listen at its addresses, by listening there for a moment.
+
+    is_running: as for `examine_access`. If it is True, no address is tried.
+    """
+    if is_running:
+        return Finding("addresses", "ok", "not tried, because the node runs")
+    for setting, address in (("listen", config.listen), *(("http", each) for each in config.http)):
+        host, port = split_host_port(address)
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            with socket.socket(family, kind, protocol) as trying:
+                trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trying.bind(where)
+                trying.listen()
+        except OSError as error:
+            text = f"{setting} {address}: {error.strerror or error}: the node does not start; choose another address"
+            return Finding("addresses", "wrong", text, {setting: address})
+    return Finding("addresses", "ok", "free")
+
+
+def check_tls(config: Config) -> Finding:
+    status, text, ends = examine_tls(config)
+    return Finding("tls", status, text, {"mode": tls_mode(config), "certificate_ends": ends})
+
+
+def check_rules(config: Config) -> Finding:
+    """Checks the file of the rules, and that the audit log can be written."""
+    if config.access_rules is None:
+        return Finding("rules", "ok", "none: everybody who reaches the node may do everything", {"rules": None})
+    try:
+        rules = load_rules(Path(config.access_rules))
+    except RulesError as error:
+        text = f"{'; '.join(error.mistakes)}: the node does not start; mend {config.access_rules}"
+        return Finding("rules", "wrong", text, {"rules": None})
+    audit = audit_file(config)
+    # The data directory may be missing, because the node makes it. Every other folder must be there.
+    if audit.is_dir() or not (audit.parent.is_dir() or audit.parent == Path(config.data_dir)):
+        text = f"the audit log {audit} cannot be written: the node does not start; set audit_log to a file"
+        return Finding("rules", "wrong", text, {"rules": len(rules)})
+    return Finding("rules", "ok", f"{len(rules)} in {config.access_rules}", {"rules": len(rules)})
+
+
+def check_tokens(config: Config) -> Finding:
+    """Checks the file of the tokens. With a file that is not valid, a node starts, but accepts no token."""
+    try:
+        records = load_tokens(token_file(config.data_dir))
+    except (OSError, TokenFileError) as error:
+        return Finding("tokens", "wrong", f"{error}: the node accepts no token", {"tokens": None})
+    now_s = time.time()
+    valid = sum(record.state(now_s) == 0 for record in records)
+    text = f"{valid} valid, {len(records) - valid} revoked or expired" if records else "none"
+    return Finding("tokens", "ok", text, {"tokens": valid})
+
+
+def check_identities(config: Config) -> Finding:
+    """Checks the files of the secure channels: the node's identity, the identities that it trusts and those it knows.
+
+    A node without an identity makes one at its start, if it trusts anybody.
+    """
+    if not config.secure_channel:
+        return Finding("secure channel", "ok", "off", {"trusted": None})
+    # The cryptography of the channels is loaded only for nodes that have them.
+    from ockam.identity.channel.errors import IdentityFileError
+    from ockam.identity.channel.identity_file import load_identity
+    from ockam.identity.channel.known_histories import KnownHistories
+    from ockam.identity.channel.trust_list import load_trusted
+
+    try:
+        trusted = load_trusted(trust_file(config.data_dir))
+    except IdentityFileError as error:
+        text = f"{error}: the node trusts no identity of this file"
+        return Finding("secure channel", "wrong", text, {"trusted": None})
+    count = len(trusted) + len(config.secure_channel_trusted)
+    values: Values = {"trusted": count}
+    if not count and not config.secure_channel_trust_anyone:
+        return Finding("secure channel", "ok", "no identity is trusted, so no channel opens", values)
+    try:
+        load_identity(node_identity_file(config.data_dir), int(time.time()))
+        if not config.secure_channel_trust_anyone:
+            KnownHistories(Path(config.data_dir) / KNOWN_FILE)
+    except IdentityFileError as error:
+        if error.reason != "missing":
+            return Finding("secure channel", "wrong", f"{error}: the node does not start", values)
+    text = "every identity is trusted" if config.secure_channel_trust_anyone else f"{count} trusted"
+    return Finding("secure channel", "ok", text, values)
+
+
+def check_audit(config: Config) -> Finding:
+    """Checks the seals of all lines of the audit log, also of its rotated files."""
+    try:
+        files = audit_files(audit_file(config))
+        found = examine_audit(files)
+    except OSError as error:
+        return Finding("audit log", "wrong", f"{error}: whether lines are missing is not known", {"sealed": None})
+    values: Values = {"sealed": found.sealed, "unsealed": found.unsealed, "cut": found.cut}
+    if found.problem_count:
+        more = found.problem_count - len(found.problems)
+        text = "; ".join([*found.problems, *([f"and {more} more"] if more else [])])
+        advice = "compare with a copy, then move the damaged file away"
+        return Finding("audit log", "wrong", f"the audit log is not what was written; {advice}: {text}", values)
+    counts = [
+        f"{number:,} {what}"
+        for number, what in (
+            (found.sealed, "lines as they were written"),
+            (found.unsealed, "without a seal, of an older version"),
+            (found.cut, "cut by a crash or a full disk"),
+        )
+        if number
+    ]
+    return Finding("audit log", "ok", ", ".join(counts) or "none", values)
+
+
+def check_private_files(config: Config) -> Finding:
+    """Checks that other users of this machine cannot read the files with secrets."""
+    tokens = [text.partition("=")[2] for text in config.forward_tokens]
+    named = [Path(name) for name in (config.tls_certificate_key, *tokens) if name is not None]
+    # A group may read the audit log. The other files of the data directory are for the user of the node only.
+    audit = audit_files(audit_file(config))
+    own = [
+        file
+        for folder in (Path(config.data_dir), *worker_folders(Path(config.data_dir)))
+        for file in sorted(folder.glob("*"))
+        if file.is_file() and file not in audit
+    ]
+    exposed = [str(file) for file in dict.fromkeys((*named, *own)) if _is_readable_by_others(file)]
+    if exposed:
+        text = f"other users of this machine may read {', '.join(exposed)}; run `chmod 600` on each"
+        return Finding("private files", "warning", text, {"exposed": len(exposed)})
+    return Finding("private files", "ok", "no other user may read them", {"exposed": 0})
+
+
+def find_unwritable(directory: Path) -> list[str]:
+    """Returns the files of a data directory, and of its workers, that the node cannot write, each with the reason.
+
+    The superuser may write every file, and the node need not run as the superuser. So the owner of each file is
+    compared with the owner of its folder, unless others may write the file.
+    """
+    found = []
+    for folder in (directory, *worker_folders(directory)):
+        for name in (LOCK_NAME, *(f"{FILE_NAME}{suffix}" for suffix in FILE_SUFFIXES)):
+            file = folder / name
+            if not file.exists():
+                continue
+            if not os.access(file, os.W_OK):
+                found.append(f"{file}, which this user must not write")
+            elif file.stat().st_uid != folder.stat().st_uid and not file.stat().st_mode & 0o022:
+                found.append(f"{file}, which belongs to {user_name(file)} and its folder to {user_name(folder)}")
+    return found
+
+
+def user_name(path: Path) -> str:
+    """Returns the name of the owner of a file, or the number of a user without a name."""
+    try:
+        return path.owner()
+    except KeyError:
+        return str(path.stat().st_uid)
+
+
+def _is_readable_by_others(file: Path) -> bool:
+    try:
+        return bool(stat.S_IMODE(file.stat().st_mode) & 0o077)
+    except OSError:
+        return False

@@ -1,0 +1,115 @@
+"""Patience: how long each consumer may make no progress before it is called stuck. It reads nothing.
+
+A consumer that reads a batch each hour is in no trouble while an hour's messages wait. So the node learns how long
+messages usually wait for a consumer, and the setting `consumer_stuck_after` overrides what it has learned.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from stream_node.cli.units import UnitError, parse_duration
+
+WAITS = 3.0
+"""A consumer is stuck when a message has waited for it this many times as long as messages usually wait."""
+STUCK_S_MIN = 5.0
+"""The shortest wait after which a consumer is stuck, in seconds."""
+UNKNOWN_S = 900.0
+"""The wait after which a consumer is stuck whose habit is not known yet, in seconds."""
+STEPS_MIN = 3
+"""The number of looks with progress after which the habit of a consumer is known."""
+FADING = 0.995
+"""With each look with progress, the longest wait counts by this factor, so that a long pause is forgotten in time."""
+CONSUMERS_MAX = 10_000
+"""The largest number of consumers whose habits are kept. The further ones have none."""
+NEVER = "never"
+
+ConsumerKey: TypeAlias = tuple[str, str]
+"""The name of a consumer, and its stream."""
+
+
+class StuckAfter(NamedTuple):
+    """One entry of `consumer_stuck_after`: the consumers that it is about, and their limit in seconds."""
+
+    pattern: re.Pattern[str]
+    limit_s: float
+
+
+def parse_stuck_after(text: str) -> StuckAfter:
+    """Parses CONSUMER=TIME or CONSUMER@STREAM=TIME. Raises UnitError."""
+    names, equals, limit = text.rpartition("=")
+    if not equals or not names:
+        raise UnitError(f"{text!r} is not CONSUMER=TIME or CONSUMER@STREAM=TIME, such as nightly*=1d or old=never")
+    wanted = names if "@" in names else f"{names}@*"
+    pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
+    return StuckAfter(pattern, math.inf if limit == NEVER else parse_duration(limit))
+
+
+class _Habit:
+    """What is known of one consumer. saved_us: its last progress. since_us: since when a message has waited for it at
+    the last look; None if none waited. usual_s: the longest usual wait. steps: the looks with progress."""
+
+    __slots__ = ("saved_us", "since_us", "steps", "usual_s")
+
+    def __init__(self, saved_us: int) -> None:
+        self.saved_us = saved_us
+        self.since_us: int | None = None
+        self.usual_s = 0.0
+        self.steps = 0
+
+    def limit_s(self) -> float:
+        """After how many seconds without progress the consumer is stuck."""
+        usual_s = max(STUCK_S_MIN, WAITS * self.usual_s)
+        return usual_s if self.steps >= STEPS_MIN else max(UNKNOWN_S, usual_s)
+
+    def look(self, saved_us: int, since_us: int | None) -> None:
+        has_progress, self.saved_us = saved_us != self.saved_us, saved_us
+        if has_progress:
+            self.steps += 1
+            self.usual_s *= FADING
+        # A wait has ended when another message is the one that has waited longest: progress in other partitions ends
+        # no wait. Once the habit is known, a wait that was called stuck counts only up to the limit, so that the node
+        # learns of a consumer that it has become slower, and forgets an outage.
+        if has_progress and self.since_us is not None and (since_us is None or since_us > self.since_us):
+            waited_s = (saved_us - self.since_us) / 1e6
+            self.usual_s = max(self.usual_s, min(waited_s, self.limit_s()) if self.steps > STEPS_MIN else waited_s)
+        self.since_us = since_us
+
+
+class Patience:
+    """The habits of the consumers of one node."""
+
+    def __init__(self) -> None:
+        self._habits: dict[ConsumerKey, _Habit] = {}
+        self._texts: Sequence[str] = ()
+        self._entries: list[StuckAfter] = []
+
+    def look(self, saved: Iterable[tuple[str, str, int]], waiting: Mapping[ConsumerKey, int]) -> None:
+        """Notes how the consumers stand.
+
+        saved: each consumer, its stream, and its last progress, in microseconds since 1970. waiting: since when a
+        message waits, for all consumers for which one does.
+        """
+        before, self._habits = self._habits, {}
+        for client_id, stream, saved_us in saved:
+            key = client_id, stream
+            if len(self._habits) == CONSUMERS_MAX:
+                break
+            habit = self._habits[key] = before.get(key) or _Habit(saved_us)
+            habit.look(saved_us, waiting.get(key))
+
+    def limit_s(self, client_id: str, stream: str, settings: Sequence[str]) -> float:
+        """Returns after how many seconds without progress a consumer is stuck; infinity if it never is.
+
+        settings: the valid entries of `consumer_stuck_after`; the first that matches counts.
+        """
+        if settings != self._texts:
+            self._texts, self._entries = settings, [parse_stuck_after(each) for each in settings]
+        for entry in self._entries:
+            if entry.pattern.fullmatch(f"{client_id}@{stream}"):
+                return entry.limit_s
+        habit = self._habits.get((client_id, stream))
+        return UNKNOWN_S if habit is None else habit.limit_s()

@@ -1,0 +1,358 @@
+"""Repairs a data directory whose write-ahead log is damaged, and reports which messages are recovered and which
+are lost.
+
+The log is a sequence of frames. A frame is a changed page of the database, with a checksum, and can be damaged alone.
+If the right bytes of all damaged frames can be found (`stream_storage.sqlite.wal.scan_machine.How`), the log is written
+again and nothing is lost. If not, the repair keeps all messages before the damage and all undamaged messages after it.
+It puts an empty message with the header node/lost/1 in the place of each lost message.
+
+One rename replaces the log, and the database file is not changed. So an interrupted repair leaves either the old log or
+the new log. A copy of the old log stays in the directory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from index_service.lease_storage import raise_fences
+from index_service.storage import merge_positions
+from stream_service.stored import LOST_EXTRAS
+from stream_storage.contract import Append
+from stream_storage.directory_lock import DirectoryLock
+from stream_storage.errors import StorageError, no_database
+from stream_storage.history import begin_entries
+from stream_storage.log_statements import SEALED_STREAM
+from stream_storage.seal import stream_seal
+from stream_storage.sqlite.database import FILE_NAME
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.leftovers import REPAIR_PREFIX, remove_scratch
+from stream_storage.sqlite.log import SqliteLog
+from stream_storage.sqlite.migrate import migrate
+from stream_storage.sqlite.page import find_damage
+from stream_storage.sqlite.seals import find_broken, has_seal
+from stream_storage.sqlite.session import SqliteSession
+from stream_storage.sqlite.verify import verify
+from stream_storage.sqlite.wal.check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
+from stream_storage.sqlite.wal.rewrite import rebuild, rewrite
+from stream_storage.sqlite.wal.scan_machine import Verdict
+from stream_storage.sqlite.wal.survey import opened_with_log
+
+CHUNK_BYTES: Final = 1024 * 1024
+OTHERS_MAX: Final = 20
+STREAM_COLUMNS: Final = "id, name, partition, first_index, next_index, size_bytes, created_us"
+
+
+class RepairFailed(StorageError):
+    """The directory cannot be repaired. The text says what to do."""
+
+
+class Salvage(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of one partition that come after the damage in the log.
+
+    name, partition: the stream and the number of the partition.
+    stream_id, created_us: the id of the partition, and the time of its creation in microseconds since 1970.
+    first, end: the range of the indexes of these messages, without `end`.
+    saved: the number of undamaged messages in this range.
+    lost: the first and last index of each run of lost messages.
+    """
+
+    name: str
+    partition: int
+    stream_id: int
+    created_us: int
+    first: int
+    end: int
+    saved: int
+    lost: tuple[tuple[int, int], ...]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The damage of a log, and the messages that a repair recovers or loses.
+
+    verdict: the state of the log, a value of `stream_storage.sqlite.wal.scan_machine.Verdict`.
+    frames: the number of frames in the log.
+    bad: the number of the first damaged frame.
+    commits: the number of commits after the damage.
+
+    how: for each damaged frame, its number and the way in which its bytes were found
+    (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions with messages after the damage.
+    problem: why the log cannot be recovered completely; None if it can.
+    others: the first other problems that `verify` finds.
+    """
+
+    verdict: str
+    frames: int
+    bad: int
+    commits: int
+    how: tuple[tuple[int, str], ...] = ()
+    salvage: tuple[Salvage, ...] = ()
+    problem: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def needed(self) -> bool:
+        return self.verdict in (Verdict.DAMAGED.value, Verdict.COMPLETED.value)
+
+    @property
+    def lossless(self) -> bool:
+        return self.problem is None
+
+
+def plan_repair(directory: Path) -> Plan:
+    """Returns the plan of a repair, and changes nothing. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
+    with _locked_directory(directory) as (database, rebooted), examined(database, rebooted=rebooted) as log:
+        return _plan(database, log)
+
+
+def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | None]:
+    """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log.
+
+    The path is None if no repair was needed.
+    accept_loss: whether to repair even if something is lost.
+    Raises DatabaseInUse, RepairFailed and other StorageErrors.
+    """
+    with _locked_directory(directory, changes=True) as (database, rebooted):
+        with examined(database, rebooted=rebooted) as log:
+            plan = _plan(database, log)
+            if log is None or not plan.needed:
+                return plan, None
+            if not plan.lossless and not accept_loss:
+                raise RepairFailed(f"{plan.problem}; nothing was changed: say --accept-loss, or restore a backup")
+            kept = keep_copy(database)
+            if plan.lossless:
+                install_log(database, rebuild(log.wal, log.found))
+            else:
+                _install_salvage(database, log, plan)
+        prepare_log(database, rebooted=rebooted)
+        return plan, kept
+
+
+@contextmanager
+def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tuple[Path, bool]]:
+    """Locks the data directory while the block runs. Raises StorageError if there is no database.
+
+    Yields the path of the database, and whether the machine may have restarted since the directory was last used. If
+    the last node did not stop cleanly, the directory stays marked as not cleanly stopped.
+
+    changes: whether the block may change the log. If so, the next start checks the database.
+    """
+    database = directory / FILE_NAME
+    if not database.exists():
+        raise StorageError(no_database(directory))
+    lock = DirectoryLock(directory)
+    try:
+        remove_scratch(database)
+        yield database, not lock.same_boot
+    except (OSError, sqlite3.Error) as error:
+        raise storage_error(error) from error
+    finally:
+        lock.release(clean=not lock.left_unclean, log_kept=lock.log_kept and not changes)
+
+
+def _plan(database: Path, log: Examined | None) -> Plan:
+    if log is None:
+        return Plan(verdict=Verdict.SOUND.value, frames=0, bad=0, commits=0)
+    found = log.found
+    plan = Plan(verdict=log.verdict.value, frames=found.frames, bad=found.bad, commits=len(found.commits))
+    if not plan.needed:
+        return plan
+    plan = msgspec.structs.replace(plan, how=tuple((each.frame, each.how.value) for each in found.damaged))
+    problem = None
+    if found.lost:
+        numbers = ", ".join(str(each.frame) for each in found.lost[:10])
+        what = f"page in frame {numbers}" if len(found.lost) == 1 else f"pages in {len(found.lost)} frames ({numbers})"
+        problem = f"the {what} of the log cannot be recovered"
+    return msgspec.structs.replace(
+        plan,
+        problem=problem,
+        salvage=tuple(_survey(database, log)),
+        others=() if found.lost else _verify_with(database, log),
+    )
+
+
+def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
+    """Returns the first problems, at most OTHERS_MAX, that the database would have with the repaired log. Raises
+    sqlite3.Error, StorageError."""
+    with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
+        return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
+
+
+def _known_log(log: Examined) -> Iterator[bytes]:
+    """Yields the log up to the last commit before the first lost frame (a damaged frame whose page cannot be
+    recovered). Yields nothing if there is no such commit."""
+    corrected = {each.frame: each for each in log.found.damaged}
+    return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
+
+
+def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
+    """Yields one `Salvage` for each partition that has messages after the damage. Raises RepairFailed if the log after
+    the damage cannot be read."""
+    start = log.found.good if not log.found.lost else log.found.known
+    corrected = {each.frame: each for each in log.found.damaged}
+    base = rewrite(log.wal, start, corrected) if start else iter(())
+    try:
+        with opened_with_log(database, base) as connection:
+            before = {row[0]: row for row in _stream_rows(connection)}
+        with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
+            for stream_id, name, partition, first, end, created_us in _stream_rows(connection):
+                end = max(end, _highest(connection, stream_id) + 1)
+                known = before.get(stream_id)
+                start_index = max(first, known[4] if known else 0)
+                if start_index < end or known is None:
+                    saved, lost = _check(connection, stream_id, start_index, end)
+                    yield Salvage(
+                        name=name,
+                        partition=partition,
+                        stream_id=stream_id,
+                        created_us=created_us,
+                        first=start_index,
+                        end=end,
+                        saved=saved,
+                        lost=lost,
+                    )
+    except sqlite3.Error as error:
+        raise RepairFailed(
+            f"what stands behind the damage cannot be read: {error}; keep a copy of the data directory and restore "
+            "a backup: indexes that were confirmed would else be given again"
+        ) from error
+
+
+def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, int, int, int]]:
+    """Returns the rows of all streams. Raises RepairFailed if one is damaged: by its numbers, messages would be looked
+    for that never were."""
+    sealed = has_seal(connection, "streams")
+    if sealed is None:
+        return []
+    for problem in find_broken(connection, "streams") if sealed else ():
+        raise RepairFailed(f"{problem}; nothing was changed: keep a copy of the data directory and restore a backup")
+    return connection.execute(
+        "SELECT id, name, partition, first_index, next_index, created_us FROM streams ORDER BY name, partition"
+    ).fetchall()
+
+
+def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
+    """Returns the highest stored index of a stream. Returns -1 if the stream has no message or cannot be read."""
+    try:
+        row = connection.execute("SELECT max(idx) FROM messages WHERE stream_id = ?", (stream_id,)).fetchone()
+    except sqlite3.Error:
+        return -1
+    return -1 if row[0] is None else int(row[0])
+
+
+def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) -> tuple[int, bytes, bytes, bytes] | None:
+    """Returns the time, key, headers and data of an undamaged message. Returns None if the message is missing
+    or damaged."""
+    try:
+        row = connection.execute(
+            "SELECT time_us, checksum, key, headers, data FROM messages WHERE stream_id = ? AND idx = ?",
+            (stream_id, index),
+        ).fetchone()
+    except sqlite3.Error:
+        return None
+    if row is None or find_damage(stream_id, index, *row) is not None:
+        return None
+    return row[0], row[2], row[3], row[4]
+
+
+def _check(
+    connection: sqlite3.Connection, stream_id: int, first: int, end: int
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Checks the messages from `first` up to, not including, `end`. Returns the number of undamaged messages, and the
+    first and last index of each run of missing or damaged ones."""
+    saved, lost = 0, list[tuple[int, int]]()
+    for index in range(first, end):
+        if _find_message(connection, stream_id, index) is not None:
+            saved += 1
+        elif lost and lost[-1][1] == index - 1:
+            lost[-1] = (lost[-1][0], index)
+        else:
+            lost.append((index, index))
+    return saved, tuple(lost)
+
+
+def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
+    """Makes a new log for a copy of the database file, and replaces the old log by the new one.
+
+    1. Write the old log up to the last commit before the first lost frame.
+    2. Add one transaction. It has the undamaged messages, an empty message for each lost message, the saved positions,
+       and fences (lease numbers) above all earlier ones. The empty messages prevent that an index is assigned twice.
+    3. Check the structure of the copy.
+
+    The database file does not change meanwhile, so the log of the copy also fits the database file itself.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=REPAIR_PREFIX, dir=database.parent))
+    try:
+        copy = folder / database.name
+        shutil.copyfile(database, copy)
+        with wal_path(copy).open("wb") as file:
+            for piece in _known_log(log):
+                file.write(piece)
+        with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            migrate(connection)
+            session = SqliteSession(connection, writes=True)
+            session.begin()
+            with opened_with_log(database, rebuild(log.wal, log.found)) as behind:
+                for stream in plan.salvage:
+                    _restore_partition(connection, behind, stream)
+                merge_positions(session, SqliteSession(behind, writes=False))
+            raise_fences(session, time.time_ns() // 1_000)
+            begin_entries(session)
+            session.commit()
+            (structure,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if structure != "ok":
+                raise RepairFailed(f"what is left is no sound database: {structure}; nothing was changed: use a backup")
+            # As long as the connection is open, SQLite does not copy the log into the database file.
+            with wal_path(copy).open("rb") as file:
+                install_log(database, iter(lambda: file.read(CHUNK_BYTES), b""))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
+    """Adds messages of one partition to the new log: those that come after the damage in the old log.
+
+    connection: the copy of the database with the new log.
+    behind: the database with the old log.
+    stream: the partition and the indexes of these messages.
+    """
+    log = SqliteLog(connection)
+    known = log.find_stream(stream.name, stream.partition)
+    if known is not None and known.stream_id != stream.stream_id:
+        # The stream was deleted and created again after the damage.
+        log.delete_stream(known.stream_id)
+        known = None
+    if known is None:
+        # The stream keeps its old id, because the checksums of its messages include the id.
+        row = (stream.stream_id, stream.name, stream.partition, stream.first, stream.first, 0, stream.created_us)
+        connection.execute(f"INSERT INTO streams ({STREAM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        _seal(connection, stream.stream_id)
+    elif known.next_index < stream.first:
+        # The messages between were truncated after the damage.
+        connection.execute("DELETE FROM messages WHERE stream_id = ?", (stream.stream_id,))
+        connection.execute(
+            "UPDATE streams SET first_index = ?1, next_index = ?1, size_bytes = 0 WHERE id = ?2",
+            (stream.first, stream.stream_id),
+        )
+        _seal(connection, stream.stream_id)
+    before = _find_message(connection, stream.stream_id, stream.first - 1)
+    time_us = stream.created_us if before is None else before[0]
+    for index in range(stream.first, stream.end):
+        # An empty message gets the time of the message before it, because times never decrease along a stream.
+        found = _find_message(behind, stream.stream_id, index)
+        time_us, key, headers, data = found or (time_us, None, LOST_EXTRAS, b"")
+        log.append([Append(stream.stream_id, index, time_us, [data], [key], [headers])])
+
+
+def _seal(connection: sqlite3.Connection, stream_id: int) -> None:
+    *columns, _ = connection.execute(SEALED_STREAM, (stream_id,)).fetchone()
+    connection.execute("UPDATE streams SET seal = ? WHERE id = ?", (stream_seal(*columns), stream_id))

@@ -1,0 +1,318 @@
+"""Restores a backup into a new data directory, or replaces the database of an existing one.
+
+`stream_storage.sqlite.backup` takes backups. A database file that Litestream has restored from its copy can take the
+place of a backup.
+
+The new database is written to a separate file in the data directory. When this file is complete, checked and synced,
+one rename replaces the old database. So a power cut at any moment leaves either the old database or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import structlog
+
+from index_service.lease_storage import raise_fences
+from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
+from stream_service.stored import list_stored
+from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
+from stream_storage.directory_lock import DirectoryLock, left_in_this_boot
+from stream_storage.durable_files import create_private, make_folder, remove_folders, rename_durably, sync
+from stream_storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged
+from stream_storage.history import begin_entries
+from stream_storage.sqlite.backup import (
+    CHUNK_BYTES,
+    BackupError,
+    Manifest,
+    Progress,
+    count_stored,
+    digest_of,
+    names_in,
+    read_manifest,
+    verify_file,
+)
+from stream_storage.sqlite.ballast import FILE_NAME as BALLAST_NAME
+from stream_storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
+from stream_storage.sqlite.database_file import opened_file
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
+from stream_storage.sqlite.migrate import migrate
+from stream_storage.sqlite.session import SqliteSession
+from stream_storage.sqlite.wal.check import prepare_log
+
+logger = structlog.get_logger(__name__)
+
+
+class Present(msgspec.Struct, frozen=True):
+    """The state of a data directory before a restore.
+
+    found: whether the directory has a database.
+    streams, messages: the numbers of partitions and messages in the database.
+    Both are None if there is no database or if it cannot be read.
+    """
+
+    found: bool
+    streams: int | None = None
+    messages: int | None = None
+
+
+class FileContents(msgspec.Struct, frozen=True):
+    """The contents of a database file.
+
+    streams, messages: the numbers of partitions and messages. data_bytes: the total size of the data of all messages.
+    newest_us: the time of the newest message, in microseconds since 1970; None if there is no message.
+    """
+
+    streams: int
+    messages: int
+    data_bytes: int
+    newest_us: int | None
+
+
+def restore(
+    backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
+) -> tuple[Manifest, Present]:
+    """Restores a backup into the data directory `target`, which must be new or empty unless `over` is True.
+
+    check: whether every message is read and checked before the database is replaced.
+    over: whether an existing database may be replaced.
+    dry_run: whether only the backup and the target are checked, and nothing is changed.
+
+    Returns the manifest of the backup, and the state of the data directory before the restore. Raises BackupError,
+    DatabaseInUse and other StorageErrors.
+    """
+    manifest = read_manifest(backup)
+    try:
+        if dry_run:
+            present = _inspect(target, over)
+            if digest_of(backup / FILE_NAME, progress) != manifest.sha256:
+                raise _damaged(backup)
+            if check:
+                verify_file(backup / FILE_NAME, manifest.messages, progress)
+            return manifest, present
+        with locked_directory(target) as was_there:
+            present = _replaceable(target, over, was_there)
+            copied = _Source(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
+            _replace_database(copied, target, progress)
+            return manifest, present
+    except (OSError, sqlite3.Error) as error:
+        raise storage_error(error) from error
+
+
+def restore_file(
+    file: Path, target: Path, *, over: bool = False, dry_run: bool = False, progress: Progress
+) -> tuple[FileContents, Present]:
+    """Restores a database file, which Litestream has written, into the data directory `target`. The file must not
+    change meanwhile, and stays as it is.
+
+    A file has no SHA-256 to compare with, so every message is read and checked. `over`, `dry_run`, the second result
+    and the errors are those of `restore`. The first result tells what the file has.
+    """
+    try:
+        with opened_file(file) as session:
+            streams, messages, data_bytes = count_stored(session)
+            newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0) or None
+        contents = FileContents(streams, messages, data_bytes, newest_us)
+        if dry_run:
+            present = _inspect(target, over)
+            verify_file(file, messages, progress)
+            return contents, present
+        with locked_directory(target) as was_there:
+            present = _replaceable(target, over, was_there)
+            _replace_database(_Source(file, None, messages), target, progress)
+            return contents, present
+    except (OSError, sqlite3.Error) as error:
+        raise storage_error(error) from error
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """The database file that a restore copies.
+
+    sha256: the hash that the file must have, or None if nobody has noted it.
+    messages: the number of messages if each one is to be checked, else None.
+    """
+
+    file: Path
+    sha256: str | None
+    messages: int | None
+
+
+def _replace_database(source: _Source, target: Path, progress: Progress) -> None:
+    """Replaces the database of a data directory, if it has one, by the database of the source.
+
+    1. Copy the source to a separate file in the data directory, sync the copy, and check it.
+    2. Raise the fences (lease numbers) in the copy. The copy is then complete.
+    3. Move the content of the old database's write-ahead log into the old database file, and remove the log. If the old
+       log stayed, SQLite would use it as the log of the new database.
+    4. Rename the copy to the name of the database. This is a single step, and it is on disk when this function returns.
+    """
+    database = target / FILE_NAME
+    part = part_path(database)
+    # An interrupted restore may have left these files. SQLite would use their log as the log of the new copy.
+    remove_parts(database)
+    try:
+        digest = _copy_file(source.file, part, progress)
+        if source.sha256 not in (None, digest):
+            raise _damaged(source.file.parent)
+        if source.messages is not None:
+            verify_file(part, source.messages, progress)
+        _forget_leases(part)
+        _merge_log(database)
+        rename_durably(part, database)
+    finally:
+        remove_parts(database)
+
+
+def _merge_log(database: Path) -> None:
+    """Moves the content of a database's write-ahead log into the database file, syncs the file, and removes the log.
+
+    If SQLite cannot read the database, its file is not changed. Raises StorageError if another program uses the
+    database, or if the disk fails.
+    """
+    if database.exists():
+        try:
+            # SQLite copies only a part of a damaged log, so `prepare_log` first saves the whole log under another name.
+            prepare_log(database, rebooted=not left_in_this_boot(database.parent))
+        except WalDamaged as error:
+            logger.warning("old_log_damaged", kept=str(error.kept), reason=str(error))
+        try:
+            _copy_log(database)
+        except DatabaseCorrupt as error:
+            logger.warning("old_database_not_readable", reason=str(error))
+        sync(database)
+    for suffix in filter(None, FILE_SUFFIXES):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    sync(database.parent)
+
+
+def _copy_log(database: Path) -> None:
+    """Copies the whole write-ahead log into the database file. Raises StorageError, also if another program is reading
+    the database."""
+    location = f"file:{quote(str(database.absolute()))}?mode=rw"
+    try:
+        with closing(
+            sqlite3.connect(location, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
+        ) as connection:
+            connection.execute("PRAGMA synchronous=FULL")
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+    if busy:
+        raise StorageBusy(f"{database} is being read by another program; end that program, then restore once more")
+
+
+def _forget_leases(part: Path) -> None:
+    """Raises all fences (lease numbers) in the copy `part`, and syncs it.
+
+    The backup does not have the leases that were given after it, so their fences are unknown. But fences rise more
+    slowly than time: the present time in microseconds is above every earlier fence. New fences start there.
+    """
+    with closing(sqlite3.connect(part, isolation_level=None)) as connection:
+        # A backup of an older version is brought up to date here. The backup itself stays as it is.
+        migrate(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        session = SqliteSession(connection, writes=True)
+        raise_fences(session, time.time_ns() // 1_000)
+        # From here on the restored streams can differ from all other copies of them.
+        begin_entries(session)
+        connection.execute("COMMIT")
+    # Closing the connection copies the log too, but reports no failure. After a failure the fences would be lost
+    # with the log, so it is copied here.
+    _copy_log(part)
+    sync(part)
+
+
+@contextmanager
+def locked_directory(target: Path) -> Iterator[list[str]]:
+    """Returns a context manager that locks the data directory. Makes the directory if it does not exist.
+
+    The context manager gives the names of the files that the directory had before. If the code inside the `with`
+    statement fails, a new lock file and new folders are removed. Raises DatabaseInUse, StorageError.
+    """
+    was_there, made = names_in(target), make_folder(target, mode=0o700)
+    lock = DirectoryLock(target)
+    try:
+        yield was_there
+    except BaseException:
+        lock.release_as_found()
+        if LOCK_NAME not in was_there:
+            (target / LOCK_NAME).unlink(missing_ok=True)
+        remove_folders(made)
+        raise
+    lock.release(clean=True)
+
+
+def _inspect(target: Path, over: bool) -> Present:
+    """Checks the target as `_replaceable` does, for a dry run. If the directory has a lock file, the lock is held
+    during the check. Raises BackupError, StorageError."""
+    names = names_in(target)
+    if LOCK_NAME not in names:
+        return _replaceable(target, over, names)
+    with _owned_as_it_is(target):
+        return _replaceable(target, over, names)
+
+
+@contextmanager
+def _owned_as_it_is(target: Path) -> Iterator[None]:
+    lock = DirectoryLock(target)
+    try:
+        yield
+    finally:
+        lock.release_as_found()
+
+
+def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
+    """Returns the state of the database that a restore would replace. Raises BackupError if the restore must not
+    replace it.
+
+    over: whether it may replace a database.
+    names: the names of all files in the folder `target`.
+    """
+    # The files of an interrupted restore may always be replaced.
+    unfinished = {path.name for path in find_parts(target / FILE_NAME)}
+    # The same is true of the backups that an upgrade has left, if they are all that is there: one of them is restored.
+    kept = {name for name in names if name.startswith(UPGRADE_PREFIX)}
+    if not set(names) - {LOCK_NAME, CLOCK_NAME, BALLAST_NAME} - unfinished - kept:
+        return Present(found=False)
+    if not over:
+        raise BackupError(
+            f"{target} is not empty; choose another data directory, or say --over to replace its database"
+        )
+    if FILE_NAME not in names:
+        raise BackupError(f"{target} has other files and no database to replace; choose another data directory")
+    try:
+        session = Database.open(target, read_only=True).read_session()
+        try:
+            streams, messages, _ = count_stored(session)
+            return Present(True, streams, messages)
+        finally:
+            session.close()
+    except (StorageError, sqlite3.Error):
+        return Present(found=True)
+
+
+def _copy_file(source: Path, target: Path, progress: Progress) -> str:
+    """Copies the file and syncs the copy. Returns the SHA-256 hash of the written bytes, as hexadecimal digits."""
+    digest, done, total = hashlib.sha256(), 0, source.stat().st_size
+    with source.open("rb") as reading, create_private(target) as writing:
+        while chunk := reading.read(CHUNK_BYTES):
+            digest.update(chunk)
+            writing.write(chunk)
+            done += len(chunk)
+            progress("copying", done, total)
+        writing.flush()
+        os.fsync(writing.fileno())
+    return digest.hexdigest()
+
+
+def _damaged(backup: Path) -> BackupError:
+    return BackupError(f"the database in {backup} is not what was backed up: its SHA-256 differs; use another backup")

@@ -1,0 +1,116 @@
+"""The service `node_troubles`: answers what is wrong with the node now, as the dashboard names it.
+
+node/troubles/1
+  request   { request_id: uint }
+  response  Troubles, whose schema is below
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+import bare
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.pages import ask_all
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
+from ockam.protocol import Protocol, ProtocolError, error_payload
+from stream_node.node.parts import NodeParts
+
+ADDRESS = "node_troubles"
+PART_ADDRESS = local("node_troubles_part")
+"""The address at which one worker of several tells its part."""
+NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
+
+
+# type TroublesRequest struct { request_id: uint }
+class TroublesRequest(msgspec.Struct, frozen=True):
+    request_id: bare.UInt
+
+
+# type ToldTrouble struct { kind: str  is_bad: bool  title: str  remedy: str }
+class ToldTrouble(msgspec.Struct, frozen=True):
+    """One thing that is wrong, see `stream_node.care.trouble.Trouble`. is_bad: whether the node loses or refuses
+    work."""
+
+    kind: str
+    is_bad: bool
+    title: str
+    remedy: str
+
+
+# type Troubles struct { request_id: uint  worker: str  unknown: str  total: uint  troubles: list<ToldTrouble> }
+class Troubles(msgspec.Struct, frozen=True):
+    """What is wrong, the worst first, as many of each kind as `stream_node.care.trouble.LISTED_MAX`. unknown: why
+    nobody knows it; empty if it is known. total: the number of all troubles. worker: the name of the worker, or of the
+    member of a cluster, that this is about; empty for all workers of a node together, where it is in the titles."""
+
+    request_id: bare.UInt
+    worker: str
+    unknown: str
+    total: bare.UInt
+    troubles: list[ToldTrouble]
+
+
+TROUBLES = Protocol("node/troubles/1", TroublesRequest, Troubles)
+
+
+class TroubleService(Worker):
+    """The worker that answers at `node_troubles`. nursery: runs the searches, which read the database."""
+
+    def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
+        self._parts = parts
+        self._nursery = nursery
+
+    def handle(self, message: Message) -> None:
+        try:
+            request = TROUBLES.decode_request(message.payload)
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+            return
+        joined = partial(self._join, message, request.request_id)
+        if not ask_all(self, self._parts.elsewhere, PART_ADDRESS, message, TROUBLES, joined):
+            self._nursery.start_soon(self._answer, message, request.request_id)
+
+    def demand(self, message: Message) -> Demand:
+        """Returns the rights of which the sender of this message needs one, see
+        `ockam.identity.rules.authorizer.Guarded`."""
+        return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+    async def _answer(self, message: Message, request_id: int) -> None:
+        unknown, total, told = NOT_LOOKED, 0, list[ToldTrouble]()
+        if self._parts.find_troubles is not None:
+            found = await self._parts.find_troubles()
+            unknown, total = "", found.total
+            listed = (each for same, _ in found.listed() for each in same)
+            told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in listed]
+        worker = "" if self._parts.elsewhere is None else self._parts.elsewhere.name
+        self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
+
+    def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
+        """Answers with what is wrong with all workers: what all of them tell alike once, the rest with their names."""
+        workers: dict[ToldTrouble, list[str]] = {}
+        for part in found:
+            for each in part.troubles:
+                workers.setdefault(each, []).append(part.worker)
+        told = [
+            each if len(names) == len(found) else replace(each, title=f"{' and '.join(names)}: {each.title}")
+            for each, names in workers.items()
+        ]
+        unknown = next((part.unknown for part in found if part.unknown), "")
+        total = sum(part.total for part in found) - sum(len(names) - 1 for names in workers.values())
+        worst_first = sorted(told, key=lambda each: not each.is_bad)
+        self.reply(message, TROUBLES.encode_response(Troubles(request_id, "", unknown, total, worst_first)))
+
+
+def register_troubles(parts: NodeParts, nursery: trio.Nursery) -> None:
+    """Starts the service on a node."""
+    parts.node.register([local(ADDRESS), PART_ADDRESS], lambda: TroubleService(parts, nursery))

@@ -1,0 +1,63 @@
+"""A subquery: the positions from which consumers have to read on, also in partitions that they have never touched.
+
+`stream_node.care.unread` says which partitions these are, and does the same with lists.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Exists, FromClause, Integer, and_, case, exists, func, literal_column, select, union_all
+
+from index_service.storage import saved_indexes
+from stream_storage.schema import streams
+
+_ZERO = literal_column("0", Integer)
+_saved = saved_indexes.c
+_began = case((_saved.generation > _ZERO, _saved.generation), else_=_saved.saved_us)
+_consumers = (
+    select(_saved.client_id, _saved.stream_name, func.min(_began).label("began_us"))
+    .group_by(_saved.client_id, _saved.stream_name)
+    .subquery("consumers")
+)
+_own, _earlier, _other = saved_indexes.alias("own"), streams.alias("earlier"), saved_indexes.alias("other")
+_ONE = literal_column("1", Integer)
+
+
+def _is_touched(positions: FromClause, partitions: FromClause) -> Exists:
+    """Whether the consumer has a position in the partition of this row of `partitions`, a table of streams."""
+    return exists(
+        select(_ONE)
+        .where(
+            positions.c.client_id == _consumers.c.client_id,
+            positions.c.stream_name == _consumers.c.stream_name,
+            positions.c.partition == partitions.c.partition,
+        )
+        .correlate(_consumers, partitions)
+    )
+
+
+_left_out = exists(
+    select(_ONE)
+    .where(
+        _earlier.c.name == _consumers.c.stream_name,
+        _earlier.c.created_us <= _consumers.c.began_us,
+        ~_is_touched(_other, _earlier),
+    )
+    .correlate(_consumers)
+)
+"""Whether the consumer has no position in a partition that was there when it began: it does not read all of them."""
+_index = case((_saved.created_us.in_([_ZERO, streams.c.created_us]), _saved.idx), else_=_ZERO)
+to_read = union_all(
+    select(_saved.client_id, _saved.stream_name, _saved.partition, _index.label("idx"), _saved.saved_us).join(
+        streams, and_(streams.c.name == _saved.stream_name, streams.c.partition == _saved.partition)
+    ),
+    select(
+        _consumers.c.client_id,
+        _consumers.c.stream_name,
+        streams.c.partition,
+        _ZERO.label("idx"),
+        _ZERO.label("saved_us"),
+    )
+    .join(streams, and_(streams.c.name == _consumers.c.stream_name, streams.c.created_us > _consumers.c.began_us))
+    .where(~_is_touched(_own, streams), ~_left_out),
+).subquery("to_read")
+"""Columns: client_id, stream_name, partition, idx, saved_us. The last two are 0 in a partition never touched."""

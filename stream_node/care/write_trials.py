@@ -1,0 +1,112 @@
+"""WriteTrials: finds out whether the node would store a push now, by a write that is taken back.
+
+The last push does not tell it: perhaps there was none, or the disk was full only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import trio
+
+from stream_service.counters import NO_ROOM, StreamCounters
+from stream_storage.contract import Operation, Session
+from stream_storage.errors import StorageClosed
+from stream_storage.runner import Runner
+
+FRESH_S = 1.0
+"""For this long, a stored push, or a trial that has ended, tells whether pushes are stored."""
+CALM_S = 3.0
+"""The same for a trial that has succeeded on a disk. With the four pages that a trial writes there, a node that nobody
+uses writes some 5 KB in a second, however often it is asked."""
+TRIAL_BYTES_MIN = 64 * 1024
+"""The smallest trial. SQLite keeps most of it in memory."""
+HOLDS_S = 30.0
+"""For this long, a failed push tells that pushes fail where no trial can tell it."""
+TRIAL_S_MAX = 2.0
+"""The longest wait for a trial, in seconds. A probe of Kubernetes waits for one second by default."""
+LATE = (
+    f"the database does not answer: a write has not ended within {TRIAL_S_MAX:g} s; look at the disk or the database "
+    "server"
+)
+
+
+class WriteTrial(Operation):
+    """An operation that writes this many bytes and takes them back. Its `error` is why an append would fail. tells:
+    whether it tells that an append would not fail."""
+
+    __slots__ = ("size_bytes", "tells")
+
+    def __init__(self, size_bytes: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.size_bytes = size_bytes
+        self.tells = True
+
+    def apply(self, session: Session) -> None:
+        self.tells = session.try_write(self.size_bytes)
+
+
+class WriteTrials:
+    """Tries writes when somebody asks, at most one at a time."""
+
+    def __init__(self, storage: Runner, counters: StreamCounters) -> None:
+        self._storage = storage
+        self._counters = counters
+        self._failure: str | None = None
+        self._ended_s = self._known_until_s = float("-inf")
+        self._running: trio.Event | None = None
+        self._is_late = False
+
+    @property
+    def failure(self) -> str | None:
+        """Why pushes are not stored: the reason of the last push or trial, whichever ended later, or that a trial has
+        not ended in time; None if it succeeded."""
+        if self._is_late:
+            return LATE
+        is_push_last = max(self._counters.stored_s, self._counters.unstored_s) > self._ended_s
+        return self._counters.write_failure if is_push_last else self._failure
+
+    async def settle(self) -> str | None:
+        """Returns `failure` when it is up to date: at once after a push or a trial that has just ended, else after a
+        trial. It waits for TRIAL_S_MAX seconds at most."""
+        ended = self._begin()
+        if ended is not None and not self._is_late:
+            with trio.move_on_after(TRIAL_S_MAX):
+                await ended.wait()
+            self._is_late = not ended.is_set()
+        return self.failure
+
+    def again(self) -> None:
+        """Tries a write if the last one failed: without this, nobody would notice that pushes are stored again until
+        somebody pushes. While nothing has failed, it writes nothing."""
+        if self.failure is not None:
+            self._begin()
+
+    def _begin(self) -> trio.Event | None:
+        """Begins a trial, unless one runs. It is as large as the last push that was not stored. Returns the event of
+        its end; None if no trial is needed, or the node stops."""
+        known_until_s = max(self._counters.stored_s + FRESH_S, self._known_until_s)
+        if monotonic() < known_until_s and max(self._counters.stored_s, self._ended_s) > self._counters.unstored_s:
+            return None
+        if self._running is None:
+            self._running = trio.Event()
+            size_bytes = max(TRIAL_BYTES_MIN, self._counters.unstored_bytes)
+            try:
+                self._storage.submit_write(WriteTrial(size_bytes, self._end))
+            except StorageClosed:
+                self._running = None
+        return self._running
+
+    def _end(self, trial: WriteTrial) -> None:
+        self._failure = None if trial.error is None else str(trial.error)
+        if not trial.tells and monotonic() < self._counters.unstored_s + HOLDS_S:
+            self._failure = self._failure or self._counters.write_failure
+        if not self._counters.has_room(self._counters.unstored_bytes):
+            self._failure = self._failure or NO_ROOM
+        self._ended_s, self._is_late = monotonic(), False
+        self._known_until_s = self._ended_s + (CALM_S if trial.tells and self._failure is None else FRESH_S)
+        assert self._running is not None, "an operation ends after it was submitted"
+        self._running.set()
+        self._running = None

@@ -1,0 +1,339 @@
+"""The commands `stream-node block publish|subscribe|get|status|generate`: send, receive, fetch and generate blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.chains import block_backfill
+from stream_node.cli.client import check_contact, run_to_signal
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say, say_json
+from stream_node.cli.request_options import channel_for, request_options, tls_for, token_for, with_request_options
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from block_node.client import BlockClient
+    from block_node.protocol_reading import BlockRange
+
+SUFFIXES = (".blk", ".blk.gz", ".blk.zstd")
+PASSED_OVER_SHOWN = 5
+AlsoOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--also", metavar="HOST:PORT", help="Another node, to continue with if the first one fails. May be repeated."
+    ),
+]
+SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '.join(SUFFIXES)}.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Registers these commands as the group `block`."""
+    group = typer.Typer(help="Publish, subscribe to, fetch and generate blocks.", no_args_is_help=True)
+    for name, command in (
+        ("publish", publish),
+        ("subscribe", subscribe),
+        ("get", get),
+        ("status", status),
+        ("generate", generate),
+    ):
+        group.command(name)(with_request_options(command, speaks_blocks=True))
+    block_backfill.register(group)
+    app.add_typer(group, name="block")
+
+
+def publish(
+    files: Annotated[list[Path], typer.Argument(help="Block files, or folders of them, in any order.")],
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all
+    of them.
+
+    If the node already has a block, the root hashes are compared. A different block with the same number is an error.
+    In a folder, only files with the name of a block are published: a number of up to 36 digits and one of the suffixes.
+
+    Example: stream-node block publish chain/*.blk.zstd
+    """
+    from block_node.client import OutgoingBlock, PublishSettings
+
+    paths, passed_over = _block_files(files)
+    # A block given twice is sent twice, because the publisher compares the two copies.
+    blocks = sorted(map(OutgoingBlock.from_file, paths), key=lambda block: block.number)
+
+    async def run(client: BlockClient) -> None:
+        started_s = time.monotonic()
+        async with client.publisher(PublishSettings(give_up_s=give_up)) as publisher:
+            for block in blocks:
+                await publisher.send(block)
+            await publisher.flush()
+        seconds = time.monotonic() - started_s
+        first, last = blocks[0].number, blocks[-1].number
+        count = len({block.number for block in blocks})
+        report: dict[str, Any] = {"published": count, "first_block": first, "last_block": last}
+        report |= {"acknowledged": publisher.acknowledged, "compared": publisher.compared}
+        report |= {"seconds": round(seconds, 6), "passed_over": list(map(str, passed_over))}
+        what = f"block {first} is" if first == last else f"{counted(count, 'block')}, {first} to {last}, are"
+        compared = f"; {publisher.compared:,} of them had come before, with the same root" if publisher.compared else ""
+        lines = [f"{what} durable ({seconds:.2f} s){compared}"]
+        if passed_over:
+            lines.append(_passed_over(passed_over))
+        say(as_json, report, lines)
+
+    _with_blocks(run, node, also, context, via)
+
+
+def subscribe(
+    start: Annotated[
+        int | None,
+        typer.Option(
+            "--from", min=0, help="The first block. Without it, the subscription begins with the next new block."
+        ),
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option("--to", min=0, help="The last block. Without it, the subscription has no end.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder; each block is written to a file in it.")] = None,
+    suffix: SuffixOption = ".blk.zstd",
+    compress: Annotated[
+        bool, typer.Option("--compress", help="Ask the node to compress the blocks, for a slow line.")
+    ] = False,
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print each verified block as it arrives: first the stored blocks, then new ones, without a gap.
+
+    Example: stream-node block subscribe --from 0 --out blocks
+    """
+    from block_node.blocks.files import write_block
+    from block_node.blocks.items import item_prefix
+    from stream_storage.durable_files import make_folder
+
+    _check_suffix(suffix)
+    if out is not None:
+        make_folder(out)
+
+    async def run(client: BlockClient) -> None:
+        async with client.subscribe(start, end, wait=end is None, compress=compress) as blocks:
+            async for block in blocks:
+                file = None if out is None else out / f"{block.number}{suffix}"
+                if file is not None:
+                    write_block(file, block.items)
+                size_bytes = sum(len(item_prefix(len(item))) + len(item) for item in block.items)
+                report: dict[str, Any] = {"block": block.number, "items": len(block.items), "bytes": size_bytes}
+                report |= {"root": block.root.hex(), "file": None if file is None else str(file)}
+                text = f"block {block.number}: {counted(len(block.items), 'item')}, {size_bytes:,} bytes"
+                say(as_json, report, text)
+
+    _with_blocks(run, node, also, context, via)
+
+
+def get(
+    number: Annotated[
+        int | None, typer.Argument(min=0, help="The number of the block. Without it, the latest block.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A file for the block. Its suffix chooses the compression.")] = None,
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch one block, and print its size and its root hash.
+
+    Example: stream-node block get 7 --out 7.blk.gz
+    """
+    from block_node.blocks.files import write_block
+    from block_node.blocks.items import split_block
+
+    async def run(client: BlockClient) -> None:
+        found, root, data = await client.get(number)
+        items = list(split_block(data))
+        if out is not None:
+            write_block(out, items)
+        report: dict[str, Any] = {"block": found, "items": len(items), "bytes": len(data)}
+        report |= {"root": root.hex(), "file": None if out is None else str(out)}
+        say(
+            as_json,
+            report,
+            f"block {found}: {counted(len(items), 'item')}, {len(data):,} bytes, root {root.hex()[:16]}…",
+        )
+
+    if out is not None:
+        _check_suffix(out.name)
+    _with_blocks(run, node, also, context, via)
+
+
+def status(
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print which blocks the node has, and which block it expects next.
+
+    Example: stream-node block status --json
+    """
+
+    from block_node.blocks.address_book import AddressBook
+
+    async def run(client: BlockClient) -> None:
+        found = await client.status(detail=True)
+        detail = found.detail
+        available, stored = ([], []) if detail is None else (_pairs(detail.available), _pairs(detail.stored))
+        book = (
+            None
+            if detail is None or detail.address_book is None
+            else AddressBook.deserialize(detail.address_book).node_ids
+        )
+        plugins = {} if detail is None else {each.plugin: each.version for each in detail.plugins}
+        if as_json:
+            say_json(
+                {
+                    "first_available": found.first_available,
+                    "last_available": found.last_available,
+                    "next_expected": found.next_expected,
+                    "available": available,
+                    "stored": stored,
+                    "version": None if detail is None else detail.version,
+                    "plugins": plugins,
+                    "address_book": book,
+                }
+            )
+            return
+        rows = [
+            ("available", _shown(available)),
+            ("stored", _shown(stored)),
+            ("next expected", str(found.next_expected)),
+            ("address book", "none" if book is None else f"keys of nodes {', '.join(map(str, book))}"),
+        ]
+        say(False, {}, columns(rows))
+
+    _with_blocks(run, node, also, context, via)
+
+
+def generate(
+    folder: Annotated[Path, typer.Argument(help="The folder for the files. It is made if it does not exist.")],
+    blocks: Annotated[int, typer.Option(min=1, help="The number of blocks, from block 0 on.")] = 10,
+    items: Annotated[int, typer.Option(min=4, help="The number of items in each block.")] = 100,
+    item_bytes: Annotated[int, typer.Option(min=0, help="The size of each item.")] = 100,
+    suffix: SuffixOption = ".blk.zstd",
+    seed: Annotated[int, typer.Option(help="The same seed makes the same chain.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Generate a chain of block files for testing a node.
+
+    The signing keys of the chain and their address book are written to FOLDER/keys.
+
+    Example: stream-node block generate chain --blocks 100
+    """
+    from block_node.blocks.files import write_block
+    from block_node.blocks.generator import BlockShape, ChainGenerator
+    from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
+    from stream_storage.durable_files import make_folder
+
+    _check_suffix(suffix)
+    make_folder(folder)
+    keys_folder = folder / "keys"
+    if not (keys_folder / ADDRESS_BOOK_FILE).exists():
+        SigningKeys.generate().save(keys_folder)
+    chain = ChainGenerator(
+        SigningKeys.load(keys_folder), shape=BlockShape(item_count=items, item_bytes=item_bytes), seed=seed
+    )
+    size_bytes = sum(write_block(folder / f"{number}{suffix}", chain.next_items()) for number in range(blocks))
+    report: dict[str, Any] = {"folder": str(folder), "blocks": blocks, "first_block": 0, "last_block": blocks - 1}
+    report |= {"items": blocks * items, "bytes": size_bytes, "address_book": str(keys_folder / ADDRESS_BOOK_FILE)}
+    say(as_json, report, f"{counted(blocks, 'block')} of {counted(items, 'item')} in {folder}")
+
+
+def _with_blocks(
+    run: Callable[[BlockClient], Awaitable[None]],
+    node: str | None,
+    also: list[str] | None,
+    context: str | None,
+    via: list[str] | None,
+) -> None:
+    """Runs an async function with a client of the chosen nodes. Raises ContextError, InvalidAddress, ClientError."""
+
+    from block_node.client import connect
+    from block_node.client.settings import ANSWER_S_MAX
+    from ockam.actors.address import split_host_port, tcp
+    from stream_node.cli.contexts import resolve_target
+
+    target = resolve_target(node, context, via or ())
+    nodes = [target.address, *(also or ())]
+    for address in nodes:
+        split_host_port(address)
+    answer_s_max = request_options().timeout or ANSWER_S_MAX
+
+    async def main() -> None:
+        # With several nodes, the client itself finds out which of them answer.
+        if len(nodes) == 1:
+            await check_contact(target)
+        via = tuple(tcp(hop) for hop in target.via)
+        async with connect(
+            nodes,
+            via=via,
+            answer_s_max=answer_s_max,
+            tls=tls_for(target),
+            token=token_for(target),
+            channel=channel_for(target),
+        ) as client:
+            await run(client)
+
+    run_to_signal(main)
+
+
+def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Finds the files to publish. Returns them, and the files in the given folders that are not blocks.
+
+    paths: block files, and folders of block files.
+    Raises UsageError if there is no block file.
+    """
+    from block_node.blocks.files import find_files
+
+    files: list[Path] = []
+    passed_over: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found = find_files(path)
+            files += [file for _, file in found.blocks]
+            passed_over += found.passed_over
+        else:
+            files.append(path)
+    if not files:
+        text = f"there are no block files (NUMBER and {', '.join(SUFFIXES)}) in {', '.join(map(str, paths))}"
+        raise UsageError(f"{text}; {_passed_over(passed_over)}" if passed_over else text)
+    return files, passed_over
+
+
+def _passed_over(paths: list[Path]) -> str:
+    """Returns a text with the number of skipped files and the first few names."""
+    more = f" and {len(paths) - PASSED_OVER_SHOWN:,} more" if len(paths) > PASSED_OVER_SHOWN else ""
+    names = ", ".join(map(str, paths[:PASSED_OVER_SHOWN]))
+    return f"passed over {counted(len(paths), 'file')} not named as a block: {names}{more}"
+
+
+def _check_suffix(name: str) -> None:
+    if not name.endswith(SUFFIXES):
+        raise UsageError(f"{name!r} does not end as block files do: {', '.join(SUFFIXES)}")
+
+
+def _pairs(ranges: list[BlockRange]) -> list[list[int]]:
+    return [[each.first_block, each.last_block] for each in ranges]
+
+
+def _shown(ranges: list[list[int]]) -> str:
+    return ", ".join(f"{first} to {last}" for first, last in ranges) or "no block"

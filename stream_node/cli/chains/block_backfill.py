@@ -1,0 +1,224 @@
+"""The commands `stream-node block backfill status|run|sources`: show how missing blocks are fetched, and start a search
+for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.client import check_contact
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say
+from stream_node.cli.progress import progress_shown
+from stream_node.cli.request_options import channel_for, request_options, tls_for, token_for, with_request_options
+from stream_node.cli.values import CommandFailed
+
+if TYPE_CHECKING:
+    from block_node.backfill.protocol import BackfillReport, BackfillSource
+
+STATES = ("idle", "running", "error", "off")
+ANSWER_S_MAX = 30.0
+POLL_S = 0.25
+GAPS_SHOWN = 10
+
+
+def register(block: typer.Typer) -> None:
+    """Registers these commands as the group `backfill` in the group `block`."""
+    group = typer.Typer(
+        help="Show how missing blocks are fetched from other nodes, and start a search for them.", no_args_is_help=True
+    )
+    for name, command in (("status", status), ("run", run), ("sources", sources)):
+        group.command(name)(with_request_options(command, speaks_blocks=True))
+    block.add_typer(group, name="backfill")
+
+
+def status(
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print the figures in the text format of Prometheus.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print which blocks are missing, how many are being fetched, and how many were fetched since the node started.
+
+    Example: stream-node block backfill status --json
+    """
+    from block_node.backfill.metrics import to_prometheus
+
+    async def main(ask: Ask) -> None:
+        answer = await ask(False)
+        if metrics:
+            typer.echo(to_prometheus(answer), nl=False)
+        else:
+            say(as_json, _report(answer), _lines(answer))
+
+    _with_backfill(main, node, context, via)
+
+
+def run(
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    give_up: Annotated[
+        float | None, typer.Option(min=0, help="Fail if blocks are still being fetched after this many seconds.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched, if
+    no source says which blocks there are, or if a source has another chain.
+
+    Example: stream-node block backfill run --give-up 60
+    """
+    import trio
+
+    async def main(ask: Ask) -> None:
+        answer = before = await ask(True)
+        if STATES[before.state] == "off":
+            raise CommandFailed("this node has no sources; set backfill_block_node_sources")
+        with progress_shown() as progress, trio.move_on_after(inf if give_up is None else give_up):
+            while STATES[answer.state] == "running":
+                await trio.sleep(POLL_S)
+                answer = await ask(False)
+                stored = answer.blocks_stored - before.blocks_stored
+                progress("Backfill", stored, stored + answer.queue)
+        stored = answer.blocks_stored - before.blocks_stored
+        text = f"{counted(stored, 'block')} stored, {_missing(answer)}"
+        say(as_json, _report(answer) | {"stored_now": stored}, text)
+        if STATES[answer.state] == "running":
+            raise CommandFailed(f"not done after {give_up:g} s: {_missing(answer)}; {_problem(answer)}")
+        if answer.missing or answer.is_unknown:
+            raise CommandFailed(f"{_missing(answer)}: {_problem(answer)}")
+        _check_agreement(answer)
+
+    _with_backfill(main, node, context, via)
+
+
+def sources(
+    node: NodeOption = None, context: ContextOption = None, via: ViaOption = None, as_json: JsonOption = False
+) -> None:
+    """List the nodes from which missing blocks are fetched, with their blocks, latency and failures. The exit code is 1
+    if one of them has another chain.
+
+    Example: stream-node block backfill sources
+    """
+
+    async def main(ask: Ask) -> None:
+        answer = await ask(False)
+        found = answer.sources
+        titles = ("source", "priority", "has", "fetched", "latency", "failures", "left alone", "last error")
+        rows = [titles, *(_row(source) for source in found)]
+        report = {"sources": [_source(source) for source in found], "disagreements": answer.disagreements}
+        say(as_json, report, columns(rows))
+        _check_agreement(answer)
+
+    _with_backfill(main, node, context, via)
+
+
+Ask = Callable[[bool], Awaitable["BackfillReport"]]
+
+
+def _with_backfill(
+    main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
+) -> None:
+    """Connects to the chosen node, and calls `main` with a function that sends requests of `node/block_backfill/2` to
+    the node. Raises ClientError."""
+    import trio
+
+    from block_node.backfill.protocol import BACKFILL, BackfillAsk
+    from ockam.actors.address import tcp
+    from stream_client import connect
+    from stream_node.cli.contexts import resolve_target
+
+    target = resolve_target(node, context, via or ())
+
+    async def connected() -> None:
+        await check_contact(target)
+        answer_s_max = request_options().timeout or ANSWER_S_MAX
+        via = tuple(tcp(hop) for hop in target.via)
+        async with connect(
+            target.address,
+            via=via,
+            answer_timeout_s=answer_s_max,
+            tls=tls_for(target),
+            token=token_for(target),
+            channel=channel_for(target),
+        ) as client:
+
+            async def ask(begin: bool) -> BackfillReport:
+                return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
+
+            await main(ask)
+
+    trio.run(connected)
+
+
+def _missing(answer: BackfillReport) -> str:
+    if not answer.is_unknown:
+        return f"{answer.missing:,} missing"
+    return f"at least {answer.missing:,} missing" if answer.missing else "unknown how many are missing"
+
+
+def _problem(answer: BackfillReport) -> str:
+    problems = (f"{source.name}: {source.last_error}" for source in answer.sources if source.last_error)
+    return answer.problem or next(problems, "no source has them")
+
+
+def _check_agreement(answer: BackfillReport) -> None:
+    """Raises CommandFailed if a source has another chain."""
+    if answer.disagreements:
+        raise CommandFailed(f"a source has another chain: {'; '.join(answer.disagreements)}")
+
+
+def _report(answer: BackfillReport) -> dict[str, Any]:
+    counters = ("scans", "runs", "gaps_detected", "blocks_fetched", "blocks_stored", "fetched_bytes", "fetch_errors")
+    report: dict[str, Any] = {"state": STATES[answer.state], "queue": answer.queue, "missing": answer.known_missing}
+    report["gaps"] = [
+        {"live_tail": gap.live_tail, "first_block": gap.first_block, "last_block": gap.last_block}
+        for gap in answer.gaps
+    ]
+    report |= {"problem": answer.problem or None, "disagreements": answer.disagreements}
+    report |= {"held_bytes": answer.held_bytes, "under_way": answer.under_way}
+    report |= {"eta_s": _seconds(answer), "newest_known": answer.newest_known}
+    report |= {name: getattr(answer, name) for name in (*counters, "persistence_failures", "given_up")}
+    return report
+
+
+def _lines(answer: BackfillReport) -> Iterator[str]:
+    yield f"{STATES[answer.state]}: {answer.queue:,} being fetched, {_missing(answer)}"
+    for problem in (answer.problem, *answer.disagreements):
+        if problem:
+            yield f"  {problem}"
+    for gap in answer.gaps[:GAPS_SHOWN]:
+        yield f"  {gap.first_block} to {gap.last_block}{' (newest)' if gap.live_tail else ''}"
+    if len(answer.gaps) > GAPS_SHOWN:
+        yield f"  and {len(answer.gaps) - GAPS_SHOWN:,} more"
+    if (eta_s := _seconds(answer)) is not None:
+        yield f"done in about {eta_s:,.0f} s"
+    fetched = f"{counted(answer.blocks_fetched, 'block')} ({answer.fetched_bytes:,} bytes) fetched"
+    yield f"{fetched}, {answer.blocks_stored:,} stored, {counted(answer.fetch_errors, 'error')}"
+
+
+def _seconds(answer: BackfillReport) -> float | None:
+    return None if answer.eta_ms is None else answer.eta_ms / 1_000
+
+
+def _source(source: BackfillSource) -> dict[str, Any]:
+    report: dict[str, Any] = {"source": source.name, "priority": source.priority}
+    report |= {"first_block": source.first_block, "last_block": source.last_block, "ranges": source.ranges}
+    report |= {"blocks": source.blocks, "bytes": source.size_bytes}
+    report["latency_s"] = None if source.latency_us is None else source.latency_us / 1e6
+    report |= {"failures": source.failures, "errors": source.errors, "backoff_s": source.backoff_ms / 1_000}
+    return report | {"last_error": source.last_error or None}
+
+
+def _row(source: BackfillSource) -> tuple[str, ...]:
+    has = "nothing known" if source.first_block is None else f"{source.first_block} to {source.last_block}"
+    latency = "" if source.latency_us is None else f"{source.latency_us / 1e3:.1f} ms"
+    alone = f"{source.backoff_ms / 1e3:.0f} s" if source.backoff_ms else ""
+    fetched = f"{source.blocks:,}"
+    return source.name, str(source.priority), has, fetched, latency, str(source.failures), alone, source.last_error

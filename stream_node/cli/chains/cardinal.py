@@ -1,0 +1,304 @@
+"""The commands `stream-node cardinal produce`, which sends blocks as messages, and `consume`, which reads them. It
+registers the whole command group."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.chains import cardinal_files
+from stream_node.cli.chains.cardinal_options import (
+    PARTITIONS,
+    ApplicationOption,
+    KafkaOption,
+    PartitionsOption,
+    RecordingOption,
+    decompressed,
+    find_application,
+    parse_block,
+    parse_start,
+    with_transport,
+)
+from stream_node.cli.chains.cardinal_warnings import Warnings
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import counted, say, say_json
+from stream_node.cli.printable import printable
+from stream_node.cli.request_options import with_request_options
+from stream_node.cli.streams.holes import FailOnHoleOption, tell_hole
+from stream_node.cli.streams.messages import flush
+from stream_node.cli.values import CommandFailed, UsageError
+
+if TYPE_CHECKING:
+    from cardinal_streams.application import Application
+    from cardinal_streams.consume.checkpoints import CheckpointStore
+    from cardinal_streams.machines.chain_events import Start
+    from cardinal_streams.payload import CompleteBatch, Payload
+    from cardinal_streams.transports.transport import Transport
+    from stream_client import StreamClient
+
+GROUP_BLOCKS = 64
+"""The number of blocks that are sent together as a group. For each group, the command waits for the disk twice."""
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        help="Send and read blocks as Cardinal Streams; inspect files of them; simulate a chain.", no_args_is_help=True
+    )
+    for name, command in (
+        ("produce", produce),
+        ("consume", consume),
+        ("inspect", cardinal_files.inspect),
+        ("simulate", cardinal_files.simulate),
+    ):
+        group.command(name)(with_request_options(command))
+    app.add_typer(group, name="cardinal")
+
+
+def produce(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files with JSON lists of whole batches. Without files, the command reads standard input."),
+    ] = None,
+    application: ApplicationOption = "plain",
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    recording: RecordingOption = None,
+    kafka: KafkaOption = None,
+    partitions: PartitionsOption = PARTITIONS,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Send all blocks, stored or not: consumers take the messages that they lack."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Send the blocks that are not stored yet as messages, and wait until all are on disk. Blocks with sub-batches
+    are refused.
+
+    Example: stream-node cardinal produce blocks.json --application evm
+
+    After messages were lost: stream-node cardinal produce blocks.json.gz --application evm --repair
+
+    Into a file: stream-node cardinal produce blocks.json --recording blocks.cardinal
+    """
+    from cardinal_streams.produce.publishing import Block, publish
+
+    known = find_application(application)
+    payloads = list(_read_payloads(files or []))
+
+    async def run(transport: Transport, client: StreamClient | None) -> None:
+        started_s = time.monotonic()
+        new = 0
+        async with publish(known, transport, redundant=not repair) as publisher:
+            for at in range(0, len(payloads), GROUP_BLOCKS):
+                new += await publisher.send([Block(payload) for payload in payloads[at : at + GROUP_BLOCKS]])
+            messages = publisher.statistics().messages_made
+        seconds = time.monotonic() - started_s
+        report: dict[str, Any] = {"application": known.name, "blocks": len(payloads), "sent": new}
+        report |= {"skipped": len(payloads) - new, "messages": messages, "seconds": round(seconds, 6)}
+        text = f"{counted(new, 'block')} in {counted(messages, 'message')}, {len(payloads) - new:,} were there"
+        say(as_json, report, f"{text} ({seconds:.2f} s)")
+
+    with_transport(run, recording, kafka, partitions, node, context, via)
+
+
+def consume(
+    client_id: Annotated[
+        str | None,
+        typer.Option(
+            "--client",
+            help="The consumer whose position is resumed and saved. Without it, reading begins at the first message.",
+        ),
+    ] = None,
+    application: ApplicationOption = "plain",
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    recording: RecordingOption = None,
+    kafka: KafkaOption = None,
+    partitions: PartitionsOption = PARTITIONS,
+    position: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file for the position, in place of --client.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to continue from if no position is saved."),
+    ] = None,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="Print complete blocks as they come, with forks.")
+    ] = False,
+    follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="BLOCK", help="Stop after the change that adds this block: its number or hash."),
+    ] = None,
+    reorg_timeout_s: Annotated[
+        float,
+        typer.Option("--reorg-timeout", min=0.1, help="Give up a deep reorg that brings nothing for so many seconds."),
+    ] = 600.0,
+    values: Annotated[bool, typer.Option("--values", help="Print the changes of each block too.")] = False,
+    fail_on_hole: FailOnHoleOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print each change of the heaviest chain: the removed and added blocks, in order. Problems are printed on stderr.
+    The exit code is 1 if the chain lacks a block that others follow, or ends before the block of --until.
+
+    Example: stream-node cardinal consume --application evm --client indexer --follow --json
+
+    From a file: stream-node cardinal consume --recording blocks.cardinal --position done.json --values
+    """
+    from cardinal_streams.consume.checkpoint_file import FileCheckpoints
+    from cardinal_streams.consume.checkpoints import NodeCheckpoints
+    from cardinal_streams.consume.consuming import consume as consume_chain
+    from cardinal_streams.consume.consuming import consume_unordered
+
+    known = find_application(application)
+    first = _first_block(known, start)
+    last = None if until is None else parse_block(until)
+    if client_id is not None and (recording or kafka or position):
+        raise UsageError("only a node keeps positions of --client; give --position FILE alone")
+    shown = _UpdatePrinter(as_json, values)
+    warnings = Warnings()
+
+    async def run(transport: Transport, client: StreamClient | None) -> None:
+        store: CheckpointStore | None = None if position is None else FileCheckpoints(position)
+        if client is not None and client_id is not None:
+            store = NodeCheckpoints(client, client_id)
+        left, end = limit, not follow
+
+        def is_last(added: tuple[CompleteBatch, ...]) -> bool:
+            return any(last in (batch.number, batch.hash) for batch in added)
+
+        if unordered:
+            async with consume_unordered(known, transport, store, stop_at_end=end, on_event=warnings) as arrivals:
+                async for arrival in arrivals:
+                    shown.update(None, (), (arrival.batch,))
+                    arrival.done()
+                    left = None if left is None else left - 1
+                    if left == 0 or is_last((arrival.batch,)):
+                        return
+                warnings.end(known, arrivals.statistics().reassembly)
+            _check_reached(until)
+            return
+        async with consume_chain(
+            known, transport, store, start=first, stop_at_end=end, reorg_timeout_s=reorg_timeout_s, on_event=warnings
+        ) as updates:
+            async for update in updates:
+                to = update.reverted_to
+                shown.update(None if to is None else (to.number, to.hash), update.removed, update.added)
+                update.done()
+                left = None if left is None else left - 1
+                if left == 0 or is_last(update.added):
+                    return
+            gaps = updates.gaps()
+            warnings.end(known, updates.statistics().reassembly, updates.machine.active_reorg, gaps)
+        _check_reached(until)
+        if gaps:
+            raise CommandFailed(f"the chain lacks {counted(len(gaps), 'block')}; send again what is missing (--repair)")
+
+    def pass_over(source: str, first_missing: int, next_there: int) -> None:
+        # A consumer without a position begins at the earliest message that is stored.
+        if first_missing:
+            tell_hole(source, first_missing, next_there, fail_on_hole)
+            shown.missing += next_there - first_missing
+
+    with_transport(run, recording, kafka, partitions, node, context, via, pass_over)
+
+
+class _UpdatePrinter:
+    """Prints updates of a chain, and flushes the output after each update.
+
+    After an update is printed, the consumer may save its position. Without the flush, the update could then still be in
+    the buffer and be lost when the process ends.
+
+    missing: how many messages were found missing since the last update.
+    """
+
+    def __init__(self, as_json: bool, values: bool) -> None:
+        self.missing = 0
+        self._as_json = as_json
+        self._values = values
+
+    def update(
+        self,
+        reverted_to: tuple[int, bytes] | None,
+        removed: tuple[CompleteBatch, ...],
+        added: tuple[CompleteBatch, ...],
+    ) -> None:
+        if self._as_json:
+            to = None if reverted_to is None else {"number": reverted_to[0], "hash": _hex(reverted_to[1])}
+            rows = {"removed": [self._row(batch) for batch in removed], "added": [self._row(batch) for batch in added]}
+            say_json({"reverted_to": to, **rows} | ({"missing": self.missing} if self.missing else {}))
+            self.missing = 0
+        else:
+            for line in self._lines(reverted_to, removed, added):
+                typer.echo(printable(line))
+        flush()
+
+    def _row(self, batch: CompleteBatch) -> dict[str, Any]:
+        row: dict[str, Any] = {"number": batch.number, "hash": _hex(batch.hash), "parent": _hex(batch.parent)}
+        row |= {"weight": hex(batch.weight), "values": len(batch.values), "deletes": len(batch.deletes)}
+        if self._values:
+            row["contents"] = {key: _hex(value) for key, value in sorted(batch.values.items())}
+            row["deleted"] = sorted(batch.deletes)
+        return row
+
+    def _lines(
+        self,
+        reverted_to: tuple[int, bytes] | None,
+        removed: tuple[CompleteBatch, ...],
+        added: tuple[CompleteBatch, ...],
+    ) -> Iterator[str]:
+        for batch in reversed(removed):
+            yield f"- {batch.number} {_hex(batch.hash)}"
+        if reverted_to is not None:
+            yield f"= {reverted_to[0]} {_hex(reverted_to[1])}"
+        for batch in added:
+            held = f"{counted(len(batch.values), 'value')}, {counted(len(batch.deletes), 'delete')}"
+            yield f"+ {batch.number} {_hex(batch.hash)} {held}"
+            if self._values:
+                yield from (f"    {key} = {_hex(value)}" for key, value in sorted(batch.values.items()))
+                yield from (f"    {key} deleted" for key in sorted(batch.deletes))
+
+
+def _first_block(application: Application, start: str | None) -> Start | None:
+    """Returns the block from which a consumer without a saved position continues: the block of --start, or the first
+    block of a simulated chain. Returns None without --start and without a simulation."""
+    from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
+
+    if start is not None:
+        return parse_start(start)
+    return GENESIS if application is SIMULATED else None
+
+
+def _check_reached(until: str | None) -> None:
+    if until is not None:
+        raise CommandFailed(f"the chain ends before block {until}")
+
+
+def _read_payloads(files: list[Path]) -> Iterator[Payload]:
+    """Reads blocks from the files, or from standard input if there are no files.
+
+    A text that gzip has compressed is decompressed. Raises `PayloadTextError` if a text is invalid. Raises it also if a
+    block has sub-batches, parts of the block that are sent separately: the text has only their ids, so a consumer can
+    never complete such a block.
+    """
+    from cardinal_streams.errors import PayloadTextError
+    from cardinal_streams.payload_text import parse_payloads
+
+    for text in (path.read_bytes() for path in files) if files else (sys.stdin.buffer.read(),):
+        for index, payload in enumerate(parse_payloads(decompressed(text))):
+            if payload.sub_batches:
+                paths = ", ".join(map(repr, payload.sub_batches))
+                raise PayloadTextError(f"a whole batch cannot announce sub batches ({paths})", f"$[{index}].batches")
+            yield payload
+
+
+def _hex(raw: bytes) -> str:
+    return f"0x{raw.hex()}"

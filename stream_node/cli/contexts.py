@@ -1,0 +1,187 @@
+"""Keeps contexts: names that a user gives to nodes. One file in the user's configuration folder has all contexts, and
+the name of the current one.
+
+A context has no secrets: it names the files of keys and does not hold them. A node that is given on the command line or
+in `STREAM_NODE_ADDRESS` is used instead of the current context.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import platformdirs
+
+from ockam.actors.address import DEFAULT_PORT, complete_address
+from ockam.identity.tls import Tls
+from ockam.identity.token import Token
+from stream_node.node.config import check_environment
+from stream_service.names import near_names
+from stream_storage.durable_files import make_folder, write_durably
+from stream_storage.parsing import ParseError, parse_json
+
+APPLICATION = "stream-node"
+FILE_NAME = "contexts.json"
+DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
+NAME_CHARACTERS_MAX = 64
+"""The maximum length of a context name, in characters. Such a name is short enough to type and to fit into a table."""
+
+
+class ContextError(Exception):
+    """A context does not exist, exists already, or cannot be read or saved. The text says what to do."""
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A node, and how to reach it.
+
+    address: the `host:port` to connect to.
+    via: the `host:port` of each further node on the way; the last one is the target node. Without `via`, the target is
+    the node at `address`.
+    service, index_service: the names of the services on the target node. If `index_service` is None, its name is made
+    from `service`.
+    framing: "legacy" for Ockam services from before June 2024, "auto" to find it out, otherwise "head".
+    tls: how to connect with TLS, with absolute paths; None means without TLS.
+    peer: the identifier of the target node, if a secure channel to it is opened.
+    identity: the file with the identity that the user shows in the channel; None means the user's default file.
+    channel_listener: the name of the listener for secure channels on the target node; None means the usual one.
+    token_file: the file with the user's token for the node at `address`; None means without a token.
+    """
+
+    address: str
+    via: tuple[str, ...] = ()
+    service: str = "stream_service"
+    index_service: str | None = None
+    framing: Literal["head", "legacy", "auto"] = "head"
+    tls: Tls | None = None
+    peer: str | None = None
+    identity: str | None = None
+    channel_listener: str | None = None
+    token_file: str | None = None
+
+    @property
+    def token(self) -> Token | None:
+        """The token of the user, read again for each connection."""
+        return None if self.token_file is None else Token(file=self.token_file)
+
+
+class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All contexts of a user.
+
+    current: the name of the context in use; None if no context is in use.
+    targets: the node of each context, by the name of the context.
+
+    Invariant: `current` is None or a name in `targets`.
+    """
+
+    current: str | None = None
+    targets: dict[str, Target] = {}
+
+
+def contexts_file() -> Path:
+    """Returns the path of the file with this user's contexts."""
+    return Path(platformdirs.user_config_dir(APPLICATION)) / FILE_NAME
+
+
+def load_contexts(file: Path) -> Contexts:
+    """Reads the contexts from the file. Returns no contexts if the file does not exist. Raises ContextError."""
+    try:
+        contexts = parse_json(file.read_bytes(), Contexts)
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise ContextError(f"cannot read the contexts in {file}: {error.strerror or error}") from error
+    except ParseError as error:
+        raise ContextError(f"the contexts in {file} cannot be read: {error}; correct or remove the file") from error
+    if contexts.current is not None and contexts.current not in contexts.targets:
+        raise ContextError(f"{file} uses a context {contexts.current!r} that it does not have; correct or remove it")
+    return contexts
+
+
+def save_contexts(file: Path, contexts: Contexts) -> None:
+    """Replaces the file in one step, so that a reader finds either the old or the new contexts. Raises ContextError."""
+    try:
+        make_folder(file.parent)
+        write_durably(file, msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
+    except OSError as error:
+        raise ContextError(f"cannot write the contexts to {file}: {error.strerror or error}") from error
+
+
+def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
+    """Returns the contexts with one added.
+
+    replace: whether a context with the same name may be replaced.
+    use: whether the added context becomes the current one. The first context always becomes the current one.
+    Raises ContextError, InvalidAddress.
+    """
+    if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
+        raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
+    if name in contexts.targets and not replace:
+        raise ContextError(f"there is a context {name!r} already; choose another name, or say --replace")
+    target = msgspec.structs.replace(
+        target, address=complete_address(target.address), via=tuple(map(complete_address, target.via))
+    )
+    current = name if use or not contexts.targets else contexts.current
+    return Contexts(current, {**contexts.targets, name: target})
+
+
+def use_context(contexts: Contexts, name: str | None) -> Contexts:
+    """Returns the contexts with the named one as the current context. None means that no context is in use.
+    Raises ContextError."""
+    if name is not None:
+        get_context(contexts, name)
+    return Contexts(name, contexts.targets)
+
+
+def remove_context(contexts: Contexts, name: str) -> Contexts:
+    """Returns the contexts without the named one. If it was the current context, no context is in use.
+    Raises ContextError."""
+    get_context(contexts, name)
+    left = {each: target for each, target in contexts.targets.items() if each != name}
+    return Contexts(None if contexts.current == name else contexts.current, left)
+
+
+def get_context(contexts: Contexts, name: str) -> Target:
+    """Returns the node of the context with this name. Raises ContextError, which lists existing names."""
+    target = contexts.targets.get(name)
+    if target is None:
+        if not contexts.targets:
+            make = f"stream-node context add {shlex.quote(name)} HOST:PORT"
+            raise ContextError(f"there is no context {name!r}, and no other one; `{make}` makes it")
+        near = near_names(name, contexts.targets)
+        raise ContextError(f"there is no context {name!r}; there is {near or ', '.join(sorted(contexts.targets))}")
+    return target
+
+
+def resolve_target(node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None) -> Target:
+    """Returns the node that a command talks to. It is the first of these that exists: the given node, the given
+    context, the current context, the default node.
+
+    node: the address from the flag or from `STREAM_NODE_ADDRESS`.
+    context: the name of a context.
+    via: the further nodes on the way, from the flags; they replace those of the context.
+    Raises ContextError, also if both `node` and `context` are given.
+    """
+    found = find_target(node, context, via, file=file)
+    return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
+
+
+def find_target(
+    node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None
+) -> Target | None:
+    """Returns the node that `resolve_target` finds. Returns None if that would be the default node."""
+    check_environment()
+    if node is not None and context is not None:
+        raise ContextError(
+            f"--context {context} and the node {node} (--node or STREAM_NODE_ADDRESS) are two nodes; leave one out"
+        )
+    if node is not None:
+        return Target(complete_address(node), tuple(map(complete_address, via)))
+    contexts = load_contexts(file or contexts_file())
+    name = context if context is not None else contexts.current
+    if name is None:
+        return None
+    target = get_context(contexts, name)
+    return msgspec.structs.replace(target, via=tuple(map(complete_address, via)) or target.via)

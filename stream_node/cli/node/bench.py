@@ -1,0 +1,229 @@
+"""The commands `stream-node bench push|pull|latency|fanout`: measure a node under a load that the user chooses."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.client import open_client
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say, tell
+from stream_node.cli.progress import ProgressLine
+from stream_node.cli.request_options import with_request_options
+from stream_node.cli.values import CommandFailed
+
+if TYPE_CHECKING:
+    from stream_node.bench.loads import Load
+    from stream_node.bench.run import Result, Work
+
+CLIENTS_MAX = 1_000
+"""The maximum number of clients. Each client needs a connection, and each connection needs a file in this process and
+in the node."""
+STAMPED_BYTES = 8
+"""The number of bytes at the start of a fan-out message that hold the time of its push."""
+HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
+
+MessagesOption = Annotated[int, typer.Option(min=1, help="The number of messages.")]
+SizeOption = Annotated[int, typer.Option(min=0, metavar="BYTES", help="The size of each message.")]
+StampedSizeOption = Annotated[
+    int, typer.Option("--size", min=STAMPED_BYTES, metavar="BYTES", help="The size of each message.")
+]
+WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes of each publisher.")]
+PublishersOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=CLIENTS_MAX,
+        help="The number of publishers, each with a connection. They divide the messages among themselves.",
+    ),
+]
+ReadersOption = Annotated[
+    int,
+    typer.Option(
+        min=1, max=CLIENTS_MAX, help="The number of readers that each pull all messages, each with a connection."
+    ),
+]
+ConsumersOption = Annotated[
+    int,
+    typer.Option(
+        min=1, max=CLIENTS_MAX, help="The number of consumers that each get every message, each with a connection."
+    ),
+]
+PageOption = Annotated[int, typer.Option(min=1, help="The number of messages that a reader requests at a time.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        help="Measure the rates and latencies of a node. Without --node and without a context, the run starts a node "
+        "of its own, with its data below the working directory, and removes it at the end. The test stream is deleted.",
+        no_args_is_help=True,
+    )
+    for command in (push, pull, latency, fanout):
+        group.command()(with_request_options(command))
+    app.add_typer(group, name="bench")
+
+
+def push(
+    messages: MessagesOption = 100_000,
+    size: SizeOption = 100,
+    window: WindowOption = 1_000,
+    publishers: PublishersOption = 1,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Push messages, and measure the time until the last confirm. A confirmed message is on the node's disk.
+
+    The latencies are those of single pushes, from the call to the confirm. They include the time that a push waits in
+    the window.
+
+    Example: stream-node bench push --messages 100000 --size 1000 --publishers 4
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=publishers, window=window)
+    _measure("push", load, node, context, via, as_json)
+
+
+def pull(
+    messages: MessagesOption = 100_000,
+    size: SizeOption = 100,
+    page: PageOption = 1_000,
+    readers: ReadersOption = 1,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pull stored messages, and measure the pulls. Each reader pulls all messages. The command first stores the
+    messages, which is not measured.
+
+    The latencies are those of single pulls, from the call to the page of messages.
+
+    Example: stream-node bench pull --messages 100000 --page 100 --readers 4
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=readers, window=page)
+    _measure("pull", load, node, context, via, as_json)
+
+
+def latency(
+    messages: MessagesOption = 1_000,
+    size: SizeOption = 100,
+    publishers: PublishersOption = 1,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure single pushes. Each publisher waits for the confirm of a push before its next push.
+
+    Example: stream-node bench latency --messages 1000 --publishers 10
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=publishers)
+    _measure("latency", load, node, context, via, as_json)
+
+
+def fanout(
+    messages: MessagesOption = 10_000,
+    size: StampedSizeOption = 100,
+    window: WindowOption = 100,
+    consumers: ConsumersOption = 10,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Push messages to many consumers, and count the deliveries. Each consumer receives every message.
+
+    The latencies are those of all deliveries, from the push to the receipt.
+
+    Example: stream-node bench fanout --messages 10000 --consumers 100
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=consumers, window=window)
+    _measure("fanout", load, node, context, via, as_json)
+
+
+def _measure(
+    work: Work, load: Load, node: str | None, context: str | None, via: list[str] | None, as_json: bool
+) -> None:
+    """Runs the load on the chosen node, and prints the results. If no node is chosen, it starts a node for the run."""
+    import msgspec
+    import trio
+
+    from stream_node.bench.run import own_node, run
+    from stream_node.cli.contexts import find_target, resolve_target
+    from stream_node.node.process import NodeNotStarted, interrupted_by
+
+    # With --via the user has chosen a node. Without --node or a context, the first node on the way is the default one.
+    target = resolve_target(node, context, via) if via else find_target(node, context, ())
+    with ExitStack() as stack:
+        # This is entered first: a signal must also end a node that is still starting, and its data must be removed.
+        stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
+        if is_own := target is None:
+            try:
+                target = resolve_target(stack.enter_context(own_node()), None, ())
+            except NodeNotStarted as error:
+                raise CommandFailed(f"no node to measure: {error}") from error
+        progress = stack.enter_context(ProgressLine())
+        result, number = trio.run(
+            _until_signal, partial(run, work, load, partial(open_client, target), progress.draw, tell)
+        )
+    if result is None:
+        raise typer.Exit(128 + number)
+    where = (target.address, *target.via)[-1]
+    report: dict[str, Any] = {"node": None if is_own else where, **msgspec.to_builtins(result)}
+    say(as_json, report, [f"{work}, {_about(result)}: {'a node for this run' if is_own else where}", *_table(result)])
+
+
+async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result | None, int]:
+    """Returns the result of `main` and 0, or None and the number of the signal that ended it.
+
+    The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP. A signal cancels `main`, which then deletes the stream of the
+    run. Without this function, Ctrl-C might only end a background task of the client, and the stream would remain.
+    """
+    from stream_client import stop_on_signals
+
+    async with stop_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+        return await main(), 0
+    return None, stopped.signal or 0
+
+
+def _about(result: Result) -> str:
+    """Returns a description of the load in words."""
+    each = f"of {counted(result.size_bytes, 'byte')}"
+    words = {
+        "push": f"{counted(result.clients, 'publisher')}, window {result.window:,}",
+        "pull": f"{counted(result.clients, 'reader')}, {result.window:,} a page",
+        "latency": f"{counted(result.clients, 'publisher')}, each push confirmed before the next",
+        "fanout": f"{counted(result.clients, 'consumer')}, window {result.window:,}",
+    }
+    messages = f"{result.messages:,} deliveries" if result.work == "fanout" else counted(result.messages, "message")
+    return f"{messages} {each}, {words[result.work]}"
+
+
+def _table(result: Result) -> list[str]:
+    times = result.latency_us
+    figures = [f"{result.messages_per_second:,.0f}", f"{result.bytes_per_second / 1e6:,.1f}", f"{result.seconds:,.2f}"]
+    figures += [_time(time_us) for time_us in (times.p50, times.p90, times.p99, times.p999, times.max)]
+    return list(columns([HEAD, figures], right=frozenset(range(len(HEAD)))))
+
+
+def _time(time_us: float) -> str:
+    """Formats a time, given in microseconds, with a suitable unit: "640 µs", "1.34 ms", "2.50 s"."""
+    for unit, divisor in (("s", 1e6), ("ms", 1e3)):
+        if time_us >= divisor:
+            value = time_us / divisor
+            return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
+    return f"{time_us:.0f} µs"

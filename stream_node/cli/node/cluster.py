@@ -1,0 +1,94 @@
+"""The commands `stream-node cluster status|drain`: show the members of a cluster, and empty one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.client import with_client
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
+from stream_node.cli.output import columns, say
+from stream_node.cli.request_options import with_request_options
+
+if TYPE_CHECKING:
+    from stream_client import StreamClient
+    from stream_node.fleet.cluster.protocol import StatusResponse
+
+HEAD = ("member", "address", "state", "shards")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="See the members of a cluster, and empty one of them.", no_args_is_help=True)
+    for name, command in (("status", status), ("drain", drain)):
+        group.command(name)(with_request_options(command))
+    app.add_typer(group, name="cluster")
+
+
+def status(
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the members of the cluster, and how many of the 256 shards each one serves. Every member can be asked.
+
+    A member is "alive", "leaving" (it gives its shards away) or "silent" (it has not written for five seconds).
+
+    Example: stream-node cluster status --node db1:4000
+    """
+
+    async def run(client: StreamClient) -> None:
+        from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, StatusRequest
+
+        _say(as_json, await client.session.ask(str(CLUSTER), STATUS, StatusRequest(0)))
+
+    with_client(run, node, context, via)
+
+
+def drain(
+    member: Annotated[str, typer.Argument(callback=not_empty, help="The name of the member.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let the member take shards again.")] = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a member give all its shards to the others. It goes on, and passes the messages of its clients on.
+
+    A member that is stopped does the same by itself. So this command is for a machine that is to do less, or that is
+    stopped later. Print the members as `cluster status` does.
+
+    Example: stream-node cluster drain db1
+    """
+
+    async def run(client: StreamClient) -> None:
+        from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
+
+        _say(as_json, await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, member, not undo)))
+
+    with_client(run, node, context, via)
+
+
+def _say(as_json: bool, found: StatusResponse) -> None:
+    import msgspec
+
+    members = [
+        {
+            "name": member.name,
+            "address": member.address,
+            "state": "silent" if not member.lives else "leaving" if member.leaves else "alive",
+            "shards": member.shards,
+        }
+        for member in found.members
+    ]
+    unowned = sum(not shard.owner for shard in found.shards)
+    report: dict[str, Any] = {
+        "asked": found.name,
+        "members": members,
+        "unowned": unowned,
+        "shards": msgspec.to_builtins(found.shards),
+    }
+    rows: Sequence[Sequence[str]] = [HEAD, *([str(value) for value in member.values()] for member in members)]
+    say(as_json, report, [*columns(rows, frozenset({3})), *([f"{unowned} shards have no owner"] if unowned else [])])

@@ -1,0 +1,85 @@
+"""The command `stream-node connections`: prints the open connections of a node with their bytes, and closes some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.client import ask_newer, with_client
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say
+from stream_node.cli.request_options import with_request_options
+from stream_node.cli.values import CommandFailed, UsageError
+
+if TYPE_CHECKING:
+    from stream_client import StreamClient
+
+HEADS = ("identity", "peer", "in/s", "out/s", "bytes in", "bytes out", "unsent")
+FIGURES = frozenset(range(2, len(HEADS)))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(with_request_options(connections))
+
+
+def connections(
+    close: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help="Close the connection of this HOST:PORT, or all of this identity."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="The largest number of connections to print.")] = 20,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print which clients send and receive most: first each identity since the start of the node, then the open
+    connections, also those over HTTP. In and out are as the node sees them; rates are those of the last 10 to 20
+    seconds.
+
+    With --close, end connections in place of that. A client connects again, so revoke its token or change its rules
+    first. Connections between the workers of a node, or the members of a cluster, are left out.
+
+    Example: stream-node connections --limit 5
+
+    Close those of one token: stream-node connections --close token:spark
+    """
+    if close == "":
+        raise UsageError("--close needs the HOST:PORT of a connection, or an identity; run connections to see them")
+
+    async def run(client: StreamClient) -> None:
+        import msgspec
+
+        from stream_node.node.node_connections import (
+            ADDRESS,
+            CLOSE,
+            CONNECTIONS,
+            CloseRequest,
+            ConnectionsRequest,
+            OpenConnection,
+            PartyTraffic,
+        )
+
+        if close is not None:
+            closed = (await ask_newer(client, ADDRESS, CLOSE, CloseRequest(0, close), "close connections")).closed
+            if not closed:
+                raise CommandFailed(f"the node has no other connection of {close!r}; run connections to see them")
+            say(as_json, {"who": close, "closed": closed}, f"{counted(closed, 'connection')} closed")
+            return
+        found = await ask_newer(client, ADDRESS, CONNECTIONS, ConnectionsRequest(0, limit), "tell its connections")
+        rows: list[tuple[str, ...]] = [HEADS]
+        shown: list[PartyTraffic | OpenConnection] = [*found.parties, *found.connections]
+        for each in shown:
+            if isinstance(each, PartyTraffic):
+                who = each.party, f"({each.connections} open)", ""
+            else:
+                who = each.identity, each.peer, f"{each.backlog_bytes:,}"
+            figures = each.received_bytes_s, each.sent_bytes_s, each.received_bytes, each.sent_bytes
+            rows.append((*who[:2], *(f"{figure:,}" for figure in figures), who[2]))
+        report = {part: msgspec.to_builtins(getattr(found, part)) for part in ("total", "parties", "connections")}
+        left_out = found.total - len(found.connections)
+        more = [f"and {counted(left_out, 'more connection')}; --limit prints more"] if left_out else []
+        say(as_json, report, [*columns(rows, FIGURES), *more])
+
+    with_client(run, node, context, via)

@@ -1,0 +1,136 @@
+"""The command `stream-node health`: asks a node over HTTP whether it lives or is ready, as containers need it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.options import ConfigOption, JsonOption
+from stream_node.cli.output import say
+from stream_node.cli.request_options import (
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsServerNameOption,
+    make_tls,
+)
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ockam.identity.tls import Tls
+    from stream_node.node.config import Config
+
+ANSWER_BYTES_MAX = 64 * 1024
+EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+"""Hosts at which a node listens for all its addresses, each with one at which this machine reaches it."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(health)
+
+
+def health(
+    address: Annotated[
+        str | None,
+        typer.Argument(metavar="HOST:PORT", help="Where the node listens for HTTP. Without it: as its settings say."),
+    ] = None,
+    config: ConfigOption = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask whether the node lives, and not whether it is ready.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="The longest wait for the answer.")
+    ] = 5.0,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_server_name: TlsServerNameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a node over HTTP whether it is ready for clients. The exit code is 1 if not, and 3 without an answer.
+
+    Without HOST:PORT, the command reads the settings as `serve` does, takes the first address of `http`, and trusts the
+    node's own certificate.
+
+    Example: stream-node health 127.0.0.1:4080
+
+    In a container, with the settings of the node: stream-node health --live
+    """
+    from ockam.identity.tls import new_client_context
+    from stream_node.node.config_sources import load_config
+
+    tls = make_tls(tls_ca, tls_cert, tls_key, tls_server_name)
+    context = None if tls is None else new_client_context(tls)
+    name = tls_server_name
+    if address is None:
+        settings = load_config({}, file=config)
+        if not settings.http:
+            raise UsageError("the node's settings have no `http`; set it, or give the address of the node's HTTP")
+        address = settings.http[0]
+        if settings.tls_certificate is not None and tls_ca is None:
+            context = pinned_context(settings, tls)
+    status, answer = ask(address, "/livez" if live else "/readyz", timeout, context, name)
+    reasons = [str(each) for each in answer.get("reasons", [])]
+    is_good = status == 200
+    word = "live" if live else "ready"
+    report = {"address": address, "asked": word, "ok": is_good, "reasons": reasons}
+    lines = [word if is_good else f"not {word}: {'; '.join(reasons) or f'the node answered {status}'}"]
+    say(as_json, report, lines)
+    if not is_good:
+        raise typer.Exit(1)
+
+
+def ask(
+    address: str, path: str, timeout_s: float, context: ssl.SSLContext | None, server_name: str | None
+) -> tuple[int, dict[str, Any]]:
+    """Returns the status and the JSON object of an answer. Raises NodeUnreachable, InvalidAddress.
+
+    context: the settings of TLS; None for a connection without TLS.
+    server_name: the name that the node's certificate must have; None for the host of the address.
+    """
+    import http.client
+    import socket
+
+    from ockam.actors.address import split_host_port
+    from stream_client.errors import NodeUnreachable
+
+    host, port = split_host_port(address)
+    host = EVERY_ADDRESS.get(host, host)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.sock = socket.create_connection((host, port), timeout_s)
+        if context is not None:
+            connection.sock = context.wrap_socket(connection.sock, server_hostname=server_name or host)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read(ANSWER_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        raise NodeUnreachable(f"no answer over HTTP at {address}: {error or type(error).__name__}") from error
+    finally:
+        connection.close()
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = {}
+    return response.status, answer if isinstance(answer, dict) else {}
+
+
+def pinned_context(settings: Config, tls: Tls | None) -> ssl.SSLContext:
+    """Returns the context of a client on the node's own machine, which trusts the certificate in the node's file and no
+    other. So no authority and no name have to be known. tls: the certificate of the client."""
+    import ssl
+
+    from ockam.identity.tls import Tls, new_client_context
+
+    pinned = Tls(ca=settings.tls_certificate)
+    if tls is not None:
+        pinned = Tls(ca=settings.tls_certificate, certificate=tls.certificate, key=tls.key)
+    context = new_client_context(pinned)
+    context.check_hostname = False
+    # Without this flag, a certificate that an authority has signed is trusted only with that authority.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

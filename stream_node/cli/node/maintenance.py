@@ -1,0 +1,301 @@
+"""The commands `stream-node verify`, `backup`, `restore` and `doctor`, which check, copy and restore a
+data directory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, JsonOption, ListenOption, YesOption
+from stream_node.cli.output import columns, confirm, counted, say
+from stream_node.cli.progress import progress_shown
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from stream_node.care.restore import Present
+    from stream_node.node.config import Config
+    from stream_storage.sqlite.backup import Manifest
+    from stream_storage.sqlite.verify import VerifyReport
+
+STREAMS_LISTED = 2**31
+"""A number above the number of streams of any node. The command `verify` lists all streams, because its progress needs
+the total number of messages."""
+
+
+class Held(NamedTuple):
+    """What a backup or a database file holds, for the report of a restore."""
+
+    streams: int
+    messages: int
+    data_bytes: int
+    created_us: int | None
+    newest_us: int | None
+
+
+def register(app: typer.Typer) -> None:
+    for command in (verify, backup, restore, doctor):
+        app.command()(command)
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="A new or empty folder for the backup.")],
+    data_dir: DataDirOption = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read and check every message of the copy.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the database of a running or stopped node, and sync the copy to disk. With several workers, this copies the
+    databases of all of them.
+
+    Example: stream-node backup /backups/monday --data-dir ./data --verify
+    """
+    from stream_node.fleet.worker_backups import back_up_all
+    from stream_node.node.config_sources import load_config
+
+    config = load_config({"data_dir": data_dir})
+    started_s, now_us = time.monotonic(), time.time_ns() // 1000
+    with progress_shown() as progress:
+        manifests = back_up_all(Path(config.data_dir), target, now_us=now_us, check=verify, progress=progress)
+    seconds = time.monotonic() - started_s
+    held = _held(manifests)
+    report = {
+        "backup": str(target),
+        "data_dir": config.data_dir,
+        "databases": len(manifests),
+        "streams": held.streams,
+        "messages": held.messages,
+        "bytes": held.data_bytes,
+        "database_bytes": sum(each.database_bytes for each in manifests),
+        "sha256": manifests[0].sha256 if len(manifests) == 1 else None,
+        "created_us": now_us,
+        "verified": verify,
+        "seconds": round(seconds, 6),
+    }
+    counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
+    counts += f" of {len(manifests)} workers" if len(manifests) > 1 else ""
+    say(as_json, report, f"{counts} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
+
+
+def restore(
+    source: Annotated[
+        Path | None, typer.Argument(metavar="[BACKUP]", help="A folder that `backup` made.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A database file that Litestream restored, in place of BACKUP.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="The data directory to restore to: new or empty, unless --over is given.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every message first. With --file, this is always done.")
+    ] = False,
+    over: Annotated[bool, typer.Option("--over", help="Replace the database of a node that is stopped.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked. The
+    backup of a node with several workers is restored as a whole, and is served with the same number of workers.
+
+    With --file, the source is a database file that `litestream restore` wrote. It has no SHA-256, so every message
+    is checked.
+
+    Messages and positions that were stored after the backup are lost. If the position of a consumer is after the end of
+    its stream, the consumer gets an error that says so. Leases of shared streams start again, with fences (lease
+    numbers) above all earlier ones.
+
+    Example: stream-node restore /backups/monday --data-dir ./data --verify
+
+    See what would be lost: stream-node restore /backups/monday --data-dir ./data --over --dry-run
+
+    From Litestream: stream-node restore --file ./restored.sqlite --data-dir ./data
+    """
+    from stream_node.care.restore import restore_file
+    from stream_node.fleet.worker_backups import restore_all
+    from stream_node.fleet.worker_directory import has_database, one_database_folder
+    from stream_node.node.config_sources import load_config
+
+    target = Path(as_given := load_config({"data_dir": data_dir}).data_dir)
+    if over and not (dry_run or yes) and sys.stdin.isatty() and has_database(target):
+        confirm(f"Replace the database in {as_given}? What was stored after the backup is lost.")
+    with progress_shown() as progress:
+        if file is None and source is not None:
+            manifests, found = restore_all(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
+            held, present = _held(manifests), _present(found)
+        elif file is not None and source is None:
+            folder = one_database_folder(target)
+            contents, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress)
+            held = Held(contents.streams, contents.messages, contents.data_bytes, None, contents.newest_us)
+        else:
+            raise UsageError("name a folder that `backup` made, or a database with --file, and not both")
+    report = {
+        "backup": None if source is None else str(source),
+        "file": None if file is None else str(file),
+        "data_dir": as_given,
+        "streams": held.streams,
+        "messages": held.messages,
+        "bytes": held.data_bytes,
+        "created_us": held.created_us,
+        "newest_us": held.newest_us,
+        "verified": verify or file is not None,
+        "dry_run": dry_run,
+        "replaced": present.found,
+        "replaced_streams": present.streams,
+        "replaced_messages": present.messages,
+    }
+    text = _restored(held, as_given, verified=verify or file is not None, dry_run=dry_run)
+    say(as_json, report, text + _replaced(present))
+
+
+def _restored(held: Held, folder: str, *, verified: bool, dry_run: bool) -> str:
+    """Returns the words about what a restore has restored, or would restore."""
+    counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
+    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {folder}"
+    text += ", verified" if verified else ""
+    if held.newest_us is not None:
+        text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
+    return text
+
+
+def _held(manifests: Sequence[Manifest]) -> Held:
+    """Returns what the databases of a backup hold together."""
+    return Held(
+        sum(each.streams for each in manifests),
+        sum(each.messages for each in manifests),
+        sum(each.data_bytes for each in manifests),
+        max(each.created_us for each in manifests),
+        None,
+    )
+
+
+def _present(found: Sequence[Present]) -> Present:
+    """Returns the state of several databases before a restore as that of one. The numbers are None if one is not
+    known."""
+    from stream_node.care.restore import Present
+
+    there = [each for each in found if each.found]
+    if not there or any(each.streams is None or each.messages is None for each in there):
+        return Present(bool(there))
+    return Present(True, sum(each.streams or 0 for each in there), sum(each.messages or 0 for each in there))
+
+
+def _replaced(present: Present) -> str:
+    """Returns the words about the database that a restore has replaced."""
+    if not present.found:
+        return ""
+    if present.streams is None or present.messages is None:
+        return ", in place of a database that cannot be read"
+    return f", in place of {counted(present.streams, 'stream')}, {counted(present.messages, 'message')}"
+
+
+def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+    """Read and check everything in the database: schema, gaps, order, checksums and sizes. With several workers, this
+    checks the databases of all of them. Then check the seals of the small files, and of all lines of the audit log.
+
+    Example: stream-node verify --data-dir ./data
+    """
+    from stream_node.fleet.worker_directory import database_folders
+    from stream_node.node.config_sources import load_config
+    from stream_storage.errors import StorageError
+
+    config = load_config({"data_dir": data_dir})
+    folders = database_folders(Path(config.data_dir))
+    problems = _small_problems(config, folders.values())
+    problem_count, streams, messages, size_bytes = len(problems), 0, 0, 0
+    with progress_shown() as progress:
+        for name, folder in folders.items():
+            prefix = f"{name}: " if name else ""
+            try:
+                result = _verified(folder, partial(progress, f"{prefix}verifying"))
+            except StorageError as error:
+                # The databases of the other workers are verified nevertheless.
+                if not name:
+                    raise
+                problems.append(f"{prefix}{error}")
+                problem_count += 1
+                continue
+            problems += [f"{prefix}{each}" for each in result.problems]
+            problem_count += result.problem_count
+            streams += result.streams
+            messages += result.messages
+            size_bytes += result.size_bytes
+    report = {
+        "ok": not problem_count,
+        "streams": streams,
+        "messages": messages,
+        "bytes": size_bytes,
+        "problems": problems,
+        "problem_count": problem_count,
+    }
+    held = ", ".join(
+        counted(number, noun) for number, noun in ((streams, "stream"), (messages, "message"), (size_bytes, "byte"))
+    )
+    verdict = "all as it should be" if not problem_count else counted(problem_count, "problem")
+    say(as_json, report, [*problems, f"{held}: {verdict}"])
+    if problem_count:
+        raise typer.Exit(1)
+
+
+def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
+    """Returns what is wrong with the small files of a data directory. folders: those of its databases."""
+    from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
+    from stream_node.node.clock_note import find_problem
+
+    checks = (check_tokens, check_identities, check_audit)
+    found = [each.text for each in (check(config) for check in checks) if each.status == "wrong"]
+    return [*found, *filter(None, map(find_problem, folders))]
+
+
+def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyReport:
+    """Verifies the database in a folder. progress: called with the numbers of done and of all messages."""
+    from stream_storage.sqlite.database import Database
+    from stream_storage.sqlite.verify import verify as verify_session
+
+    session = Database.open(folder, read_only=True).read_session()
+    try:
+        total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
+        return verify_session(session, lambda _, messages: progress(messages, total))
+    finally:
+        session.close()
+
+
+def doctor(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether this machine and these settings are suitable for a node. The exit code is 1 if something is wrong.
+
+    The checks are: SQLite and its known bugs, a Litestream beside the database, the file system, the duration of a
+    sync, free disk space, the database file or the PostgreSQL server, the clock, the limit on open files, the
+    addresses, the files of TLS, rules, tokens and identities, and the lines of the audit log. With several workers,
+    the database of each is checked, and its name stands in front.
+
+    Example: stream-node doctor --data-dir ./data --json
+    """
+    import msgspec
+
+    from stream_node.care.doctor import examine
+    from stream_node.node.setting_origins import load_effective
+
+    in_force, settings = load_effective({"data_dir": data_dir, "listen": listen}, file=config)
+    findings = examine(in_force)
+    by_status = {status: sum(each.status == status for each in findings) for status in ("wrong", "warning")}
+    report: dict[str, Any] = {
+        "ok": not by_status["wrong"],
+        "findings": msgspec.to_builtins(findings),
+        "settings": msgspec.to_builtins(settings),
+    }
+    lines = list(columns([(each.status, each.check, each.text) for each in findings]))
+    changed = [f"{each.name}={each.value} ({each.where})" for each in settings if each.origin != "default"]
+    lines.append(f"settings that are not defaults: {', '.join(changed) or 'none'}")
+    lines.append(f"{by_status['wrong'] or 'nothing'} wrong, {counted(by_status['warning'], 'warning')}")
+    say(as_json, report, lines)
+    if by_status["wrong"]:
+        raise typer.Exit(1)

@@ -1,0 +1,228 @@
+"""The command `stream-node serve`: runs a node in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from stream_node.cli.options import ConfigOption, ForwardOption, HttpOption, ListenOption, LogLevelOption
+from stream_node.cli.output import say
+from stream_node.node.log_writer import write_waiting_lines
+
+if TYPE_CHECKING:
+    from stream_node.node.config import Config
+    from stream_node.node.reloading import Reloading
+    from stream_node.node.server import Server
+
+GC_OBJECTS = 20_000
+"""The number of new objects after which Python's garbage collector runs, in place of the default of 700."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(serve)
+
+
+def serve(
+    config: ConfigOption = None,
+    data_dir: Annotated[str | None, typer.Option(help="The folder of the database.")] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="postgresql://USER@HOST:PORT/NAME", help="A PostgreSQL database for the streams."),
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="The name of this node in its cluster.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="The number of processes, to use several cores.")
+    ] = None,
+    listen: ListenOption = None,
+    http: HttpOption = None,
+    allow_forward: ForwardOption = None,
+    log_level: LogLevelOption = None,
+    access_rules: Annotated[str | None, typer.Option(help="The TOML file with the rules: who may do what.")] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Listen beyond this machine without TLS or rules.")
+    ] = None,
+    migrate: Annotated[
+        bool | None,
+        typer.Option("--migrate/--no-migrate", help="Bring a database of an earlier version up to date, or refuse."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the line in JSON, also at a terminal.")] = False,
+) -> None:
+    """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
+
+    A node with a file of settings, with TLS or with rules does not stop on SIGHUP unless its terminal was closed. It
+    reads its settings, certificates and rules again, and opens its audit log again.
+
+    The command prints one line when it listens: text at a terminal, otherwise JSON. Log lines go to stderr in the
+    same format.
+
+    Example: stream-node serve --data-dir ./data --listen 127.0.0.1:4000
+    """
+    import trio
+
+    from stream_node.cli.node.serve_workers import supervise
+    from stream_node.fleet.worker_directory import check_workers
+    from stream_node.fleet.worker_place import own_settings, take_place
+    from stream_node.node.day_log import log_started
+    from stream_node.node.logs import configure_logs
+    from stream_node.node.notify import Notifier
+    from stream_node.node.reloading import Reloading
+    from stream_node.node.server import Server
+    from stream_node.node.setting_origins import load_effective
+
+    flags = {
+        "data_dir": data_dir,
+        "database": database,
+        "cluster": cluster,
+        "workers": workers,
+        "listen": listen,
+        "http": tuple(http) if http else None,
+        "allow_forward": tuple(allow_forward) if allow_forward else None,
+        "log_level": log_level,
+        "access_rules": access_rules,
+        "insecure": insecure,
+        "migrate": migrate,
+    }
+    place = take_place()
+    effective, origins = load_effective(flags, file=config)
+    settings = own_settings(effective, place)
+    # The process that watches over several workers serves nothing: it starts them again after growing pauses anyway.
+    configure_logs(settings.log_level, counts_repeated=place is not None or settings.workers == 1)
+    if place is None:
+        check_workers(settings)
+    if place is None and settings.workers > 1:
+        supervise(settings, sys.argv[1:], has_file=config is not None, as_json=as_json)
+        return
+    _tell_companion()
+    notifier = Notifier()
+    server = Server(settings, notifier, place)
+    reloading = Reloading(server, flags, config, notifier)
+    _relax_garbage_collector()
+
+    def tell_ready() -> None:
+        tell_listening(settings, server.addresses, server.http, as_json)
+        log_started(origins, server.addresses, server.http)
+        notifier.ready()
+
+    trio.run(_serve_until_stopped, server, reloading, tell_ready, None if place is None else place.supervisor)
+    end_at_once()
+
+
+def end_at_once() -> NoReturn:
+    """Ends this process, which has closed its files. Python would free the objects of each stream first, which takes
+    ten seconds for 100,000 of them; after so long, service managers kill."""
+    write_waiting_lines()
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(0)
+
+
+def _tell_companion() -> None:
+    """Writes a log line if compiled modules are installed and are not used, since the node is slower without them."""
+    import structlog
+
+    from companion import COMPANION
+
+    if COMPANION.is_wrong:
+        structlog.get_logger(__name__).warning("speedups_not_used", reason=COMPANION.reason)
+
+
+async def _serve_until_stopped(
+    server: Server, reloading: Reloading, tell_ready: Callable[[], None], supervisor: int | None
+) -> None:
+    """Runs the server, and obeys the signals of this process. tell_ready: called when the node listens.
+
+    supervisor: a pipe that ends with the process on which this one depends; None: it depends on none."""
+    import trio
+
+    async def end_with_supervisor(pipe: int) -> None:
+        await trio.lowlevel.wait_readable(pipe)
+        server.stop()
+
+    had_terminal = has_terminal()
+
+    async def obey_signals(signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
+        async for number in signals:
+            # A terminal that is closed sends SIGHUP too, and the node must not go on without it.
+            if number == signal.SIGHUP and has_terminal() == had_terminal and reloading.has_files:
+                nursery.start_soon(reloading.reload)
+            else:
+                server.stop()
+
+    async def serve_to_the_end(scope: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:
+        await server.serve(task_status=task_status)
+        scope.cancel()
+
+    with trio.open_signal_receiver(*obeyed_signals()) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(obey_signals, signals, nursery)
+            if supervisor is not None:
+                nursery.start_soon(end_with_supervisor, supervisor)
+            await nursery.start(serve_to_the_end, nursery.cancel_scope)
+            tell_ready()
+
+
+def obeyed_signals() -> list[signal.Signals]:
+    """Returns the signals that end a node, or make it read its files again."""
+    obeyed = [signal.SIGTERM, signal.SIGINT]
+    # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with `nohup`
+    # ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run by a service
+    # manager, which sends SIGHUP for that.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        obeyed.append(signal.SIGHUP)
+    else:
+        import structlog
+
+        structlog.get_logger(__name__).warning(
+            "hang_up_ignored",
+            reason="the node was started with SIGHUP ignored, as nohup does: it reads its files again at a start only",
+        )
+    return obeyed
+
+
+def has_terminal() -> bool:
+    """Returns whether this process has a terminal that can send it signals."""
+    try:
+        os.close(os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def tell_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
+    """Prints where the node listens, and the protection that it lacks."""
+    from stream_node.node.access import lacking
+    from stream_node.node.tls_state import tls_mode, tls_text
+
+    line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
+    if http:
+        line["http"] = http
+    line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
+    lines = [f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"]
+    if http:
+        scheme = "http" if settings.tls_certificate is None else "https"
+        lines.append(f"HTTP is at {' and '.join(f'{scheme}://{each}' for each in http)}")
+    if settings.tls_certificate is not None:
+        lines.append(f"TLS is {tls_text(settings)}")
+    missing = lacking(settings)
+    if missing is not None:
+        line["insecure"] = missing
+        lines.append(f"INSECURE: {missing}")
+    say(as_json or not sys.stdout.isatty(), line, lines)
+
+
+def _relax_garbage_collector() -> None:
+    """Lets the garbage collector of Python run seldom.
+
+    Messages form no reference cycles, so the garbage collector finds little. By default it runs after every 700 new
+    objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the modules that
+    are already imported, because they stay in memory anyway.
+    """
+    gc.set_threshold(GC_OBJECTS, 20, 20)
+    gc.freeze()

@@ -1,0 +1,294 @@
+"""The command `stream-node status`: prints how a node stands, and checks it for monitoring scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand
+
+from stream_node.cli.client import ask_newer, with_client
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, say, tell_error
+from stream_node.cli.request_options import STANDING_TIMEOUT_S, with_request_options
+from stream_node.cli.values import CommandFailed, UsageError, parse_duration, parse_size, time_text
+
+if TYPE_CHECKING:
+    from stream_client import StreamClient
+    from stream_node.top.rates import ConsumerRow, View
+    from stream_node.top.silence import Silent
+
+CONSUMERS_SHOWN = 20
+"""The number of consumers that the command prints without `--json`."""
+LEVELS = ("ok", "warning", "critical", "unknown")
+"""The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
+RANKS = (0, 1, 3, 2)
+"""How bad each level is. What is critical outranks what is unknown: the node may be unable to tell the rest."""
+
+TROUBLES = "troubles"
+"""The name of the check without a limit."""
+
+
+class Check(NamedTuple):
+    """A check that the user has asked for. warning, critical: the limits; equal if only one was given."""
+
+    name: str
+    warning: float
+    critical: float
+
+
+class Found(NamedTuple):
+    """The result of one check. level: an index of LEVELS. figure: what was measured, as plug-ins of monitoring programs
+    print it (performance data); empty for a check that measures nothing."""
+
+    name: str
+    level: int
+    text: str
+    figure: str = ""
+
+
+class MonitoringCommand(TyperCommand):
+    """The command `status`. With --check, a mistake in the command or a lost node ends it with the code 3 (unknown) and
+    one line, because monitoring programs read 1 and 2 as the state of the node."""
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
+        is_check = any(each.partition("=")[0] == "--check" for each in args)
+        with _unknown_on_errors(is_check, "--json" in args):
+            return super().make_context(info_name, args, *others, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _unknown_on_errors(bool(ctx.params["check"]), ctx.params["as_json"]):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _unknown_on_errors(is_check: bool, as_json: bool) -> Iterator[None]:
+    from stream_node.cli.app import exit_code, first_cause
+
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        # Errors of the command line itself have format_message; an error without a code is a bug, and keeps its trace.
+        cause = first_cause(error)
+        told = getattr(cause, "format_message", cause.__str__)
+        if not is_check or (told == cause.__str__ and exit_code(cause) is None):
+            raise
+        text = " ".join(told().split())
+        tell_error(text, 3) if as_json else say(False, {}, _without_bars(f"UNKNOWN: {text}"))
+        raise typer.Exit(3) from error
+
+
+def register(app: typer.Typer) -> None:
+    app.command(cls=MonitoringCommand)(with_request_options(status))
+
+
+def status(
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LIMIT",
+            help="Check lag (messages), silent (time) or free-disk (size). LIMIT is CRITICAL or WARNING,CRITICAL. "
+            "The check troubles has no limit: it tells what the dashboard calls wrong. May be repeated.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how a node stands: whether it takes work, its free disk, and the consumers that are farthest behind.
+
+    With --check, the exit code is that of a monitoring plug-in: 0 OK, 1 warning, 2 critical, 3 unknown. It is 3 if the
+    node does not answer, or may not tell this user, and if the command is wrong. The first line ends with the measured
+    figures (performance data). A node that takes no work, or whose database does not answer, is critical, which
+    outranks unknown. A consumer without lag is never silent.
+
+    Example: stream-node status --check troubles --check lag=10000 --check free-disk=10G,5G
+    """
+    checks = [parse_check(text) for text in check or ()]
+    levels: list[int] = []
+
+    async def run(client: StreamClient) -> None:
+        from stream_node.top.rates import make_view
+        from stream_node.top.reading import Reader
+        from stream_node.top.silence import find_silent
+
+        reading = await Reader(client, rows_max=None).read()
+        view = make_view(None, reading, "lag")
+        silent = await find_silent(client, reading) if any(each.name == "silent" for each in checks) else None
+        found = [_ready(view)] if checks else []
+        for each in checks:
+            found += await _find_troubles(client) if each.name == TROUBLES else [CHECKS[each.name](each, view, silent)]
+        levels.extend(each.level for each in found)
+        if reading.status is None and len(reading.notes) > 1:
+            # Neither the streams nor the status were told, so there may be no node at all.
+            levels.append(3)
+        say(as_json, _report(view, found), _lines(view, found))
+
+    with_client(run, node, context, via, contact_s=STANDING_TIMEOUT_S)
+    if any(levels):
+        raise typer.Exit(max(levels, key=RANKS.__getitem__))
+
+
+def parse_check(text: str) -> Check:
+    """Parses `NAME=CRITICAL`, `NAME=WARNING,CRITICAL` or `troubles`. Raises UsageError."""
+    name, equals, limits = text.partition("=")
+    if text == TROUBLES:
+        return Check(TROUBLES, 0, 0)
+    if not equals or name not in PARSERS:
+        names = ", ".join(f"{each}=LIMIT" for each in PARSERS)
+        raise UsageError(f"--check {text[:80]!r} is none of {TROUBLES}, {names}")
+    parts = limits.split(",")
+    if len(parts) > 2:
+        raise UsageError(f"--check {text[:80]!r} has more than two limits: write CRITICAL or WARNING,CRITICAL")
+    warning, critical = (PARSERS[name](part) for part in (parts[0], parts[-1]))
+    is_ordered = warning >= critical if name == "free-disk" else warning <= critical
+    if not is_ordered:
+        raise UsageError(f"--check {text[:80]!r}: the warning must come before the critical limit")
+    return Check(name, warning, critical)
+
+
+def _parse_count(text: str) -> float:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{text[:80]!r} is no number of messages, such as 10000")
+    return int(text)
+
+
+def _parse_disk(text: str) -> float:
+    """Parses a size. The B of a unit can be left out, as is usual in monitoring scripts: 5G."""
+    return parse_size(f"{text}B" if text[-1:] in ("k", "K", "M", "G", "T", "i") else text)
+
+
+PARSERS: dict[str, Callable[[str], float]] = {"lag": _parse_count, "silent": parse_duration, "free-disk": _parse_disk}
+
+
+def _ready(view: View) -> Found:
+    if view.refusing_pushes is None:
+        return Found("ready", 3, "; ".join(view.notes) or "the node does not tell how it stands")
+    if view.refusing_pushes:
+        return Found("ready", 2, "pushes are refused, because the disk is nearly full; make room")
+    if view.write_failure is not None:
+        return Found("ready", 2, f"pushes are not stored: {view.write_failure}")
+    return Found("ready", 0, "the node takes work")
+
+
+def _check_lag(check: Check, view: View, silent: Silent | None) -> Found:
+    worst = max(view.consumers, key=lambda each: each.lag, default=None)
+    if worst is None:
+        return _no_consumer(check, view, "no consumer has saved a position")
+    beyond = next((each for each in view.consumers if each.is_beyond_end), None)
+    if beyond is not None:
+        text = f"{beyond.client} cannot read {beyond.stream}: its position is beyond the end"
+        return Found("lag", 2, text, _figure(check, worst.lag))
+    text = f"{worst.client} is {worst.lag:,} messages behind on {worst.stream}"
+    return Found("lag", _level(worst.lag, check), text, _figure(check, worst.lag))
+
+
+def _check_silent(check: Check, view: View, silent: Silent | None) -> Found:
+    if silent is None:
+        return _no_consumer(check, view, "no consumer is behind")
+    worst_s = silent.silent_s
+    text = f"{silent.client} has made no progress on {silent.stream} for {worst_s:.0f} s, although messages wait"
+    return Found("silent", _level(worst_s, check), text, _figure(check, worst_s))
+
+
+def _no_consumer(check: Check, view: View, text: str) -> Found:
+    """The result if no consumer is seen. Consumers that this user may not see are unknown."""
+    notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
+    if notes:
+        return Found(check.name, 3, "; ".join(notes), _figure(check, None))
+    return Found(check.name, 0, text, _figure(check, 0))
+
+
+def _check_disk(check: Check, view: View, silent: Silent | None) -> Found:
+    free = view.free_disk_bytes
+    if free is None:
+        return Found("free-disk", 3, "the node does not tell its free disk space", _figure(check, None))
+    level = (free < check.warning) + (free < check.critical)
+    return Found("free-disk", level, f"{free:,} bytes are free", _figure(check, free))
+
+
+CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
+    "lag": _check_lag,
+    "silent": _check_silent,
+    "free-disk": _check_disk,
+}
+
+
+async def _find_troubles(client: StreamClient) -> list[Found]:
+    """Returns one result for each thing that the node calls wrong now."""
+    from stream_client import NodeFailed, RequestRefused, UnexpectedAnswer
+    from stream_node.care.trouble_service import ADDRESS, TroublesRequest
+    from stream_node.care.trouble_service import TROUBLES as PROTOCOL
+
+    try:
+        answer = await ask_newer(client, ADDRESS, PROTOCOL, TroublesRequest(0), "tell what is wrong")
+        unknown = answer.unknown
+    except (RequestRefused, UnexpectedAnswer, NodeFailed, CommandFailed) as error:
+        unknown = str(error)
+    if unknown:
+        return [Found(TROUBLES, 3, unknown, f"{TROUBLES}=U")]
+    found = [Found(each.kind, 1 + each.is_bad, each.title) for each in answer.troubles]
+    last = "that is all that is wrong" if found else "nothing is wrong"
+    if more := answer.total - len(found):
+        last = f"{more:,} more of these kinds; the metrics and the dashboard count all"
+    return [*found, Found(TROUBLES, 0, last, f"{TROUBLES}={answer.total};0;;0")]
+
+
+def _level(value: float, check: Check) -> int:
+    return (value > check.warning) + (value > check.critical)
+
+
+def _figure(check: Check, value: float | None) -> str:
+    """Returns the performance data of a check: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM. The value U is unknown, and
+    a limit with a colon is the lowest good value. Source: Monitoring Plugins, "Performance data"."""
+    if value is None:
+        return f"{check.name}=U"
+    unit, colon = {"silent": ("s", ""), "free-disk": ("B", ":")}.get(check.name, ("", ""))
+    return f"{check.name}={round(value, 3)}{unit};{check.warning}{colon};{check.critical}{colon};0"
+
+
+def _without_bars(line: str) -> str:
+    """Returns a line without the character that begins the performance data; a name may have it."""
+    return line.replace("|", "¦")
+
+
+def _report(view: View, found: list[Found]) -> dict[str, Any]:
+    return {
+        "version": view.version,
+        "ready": None if view.refusing_pushes is None else not _ready(view).level,
+        "free_disk_bytes": view.free_disk_bytes,
+        "connections": view.connections,
+        "streams": len(view.streams),
+        "consumers": [
+            {"client_id": each.client, "stream": each.stream, "lag": each.lag, "saved": time_text(each.saved_us)}
+            for each in _worst_first(view)
+        ],
+        "checks": [{"check": each.name, "level": LEVELS[each.level], "text": each.text} for each in found],
+        "notes": view.notes,
+    }
+
+
+def _lines(view: View, found: list[Found]) -> list[str]:
+    """The first line is what monitoring programs show."""
+    if found:
+        worst_first = sorted(found, key=lambda each: -RANKS[each.level])
+        texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first)
+        first, *others = map(_without_bars, texts)
+        return [f"{first} | {' '.join(each.figure for each in found if each.figure)}", *others]
+    free = "unknown" if view.free_disk_bytes is None else f"{view.free_disk_bytes:,} bytes"
+    lines = [f"stream-node {view.version or 'of an unknown version'}: {_ready(view).text}; free disk: {free}"]
+    shown = _worst_first(view)[:CONSUMERS_SHOWN]
+    rows = [("consumer", "stream", "lag", "last progress")]
+    rows += [(each.client, each.stream, f"{each.lag:,}", time_text(each.saved_us)) for each in shown]
+    lines += columns(rows, right=frozenset({2})) if shown else []
+    left_out = len(view.consumers) - len(shown)
+    return [*lines, f"and {left_out:,} more consumers; --json has all"] if left_out else lines
+
+
+def _worst_first(view: View) -> list[ConsumerRow]:
+    return sorted(view.consumers, key=lambda each: (-each.lag, each.client, each.stream))

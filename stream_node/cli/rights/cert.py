@@ -1,0 +1,109 @@
+"""The commands `stream-node cert create ca|server|client` and `cert show`: make and show certificates for TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream_node.cli.options import JsonOption
+from stream_node.cli.output import say, tell
+
+DirOption = Annotated[Path, typer.Option("--dir", help="The folder of the authority and of the new files.")]
+FileOption = Annotated[
+    str | None, typer.Option("--file", metavar="NAME", help="The name of the two files, without .pem and .key.")
+]
+DaysOption = Annotated[int, typer.Option(min=1, max=3_650, help="The lifetime of the certificate, in days.")]
+KEYS = Path("tls")
+
+
+def register(app: typer.Typer) -> None:
+    cert = typer.Typer(help="Make certificates for trying TLS.", no_args_is_help=True)
+    create = typer.Typer(help="Make an authority, or a certificate that it signs.", no_args_is_help=True)
+    for name, command in (("ca", create_ca), ("server", create_server), ("client", create_client)):
+        create.command(name)(command)
+    cert.add_typer(create, name="create")
+    cert.command("show")(show)
+    app.add_typer(cert, name="cert")
+
+
+def create_ca(directory: DirOption = KEYS, as_json: JsonOption = False) -> None:
+    """Make an authority: ca.pem, which nodes and clients trust, and ca.key, which signs their certificates.
+
+    Example: stream-node cert create ca --dir ./tls
+    """
+    from stream_node.care.certificates import create_authority
+
+    certificate = create_authority(directory)
+    text = f"{certificate} is the authority; keep {certificate.with_suffix('.key')} secret"
+    say(as_json, {"certificate": str(certificate), "key": str(certificate.with_suffix(".key"))}, text)
+
+
+def create_server(
+    host: Annotated[
+        list[str],
+        typer.Argument(metavar="HOST...", help="The DNS names and IP addresses by which clients call the node."),
+    ],
+    directory: DirOption = KEYS,
+    file: FileOption = None,
+    days: DaysOption = 365,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the certificate and the key of a node.
+
+    Example: stream-node cert create server localhost 127.0.0.1 --dir ./tls --file node
+    """
+    from stream_node.care.certificates import create_certificate
+
+    certificate = create_certificate(directory, host[0], hosts=host, days=days, file=file)
+    key = certificate.with_suffix(".key")
+    text = f"for the node: tls_certificate = {str(certificate)!r}, tls_certificate_key = {str(key)!r}"
+    say(as_json, {"certificate": str(certificate), "key": str(key), "hosts": host}, text)
+
+
+def create_client(
+    name: Annotated[str, typer.Argument(help="The name of the client. Its identity is certificate:NAME.")],
+    directory: DirOption = KEYS,
+    file: FileOption = None,
+    days: DaysOption = 365,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the certificate and the key of a client.
+
+    Earlier certificates of the client stay valid. The command names those in the same folder.
+
+    Example: stream-node cert create client alice --dir ./tls
+    """
+    from stream_node.care.certificates import create_certificate, fingerprint_of, others_of_client
+
+    certificate = create_certificate(directory, name, days=days, file=file)
+    key = certificate.with_suffix(".key")
+    others = others_of_client(certificate)
+    text = f"for the client: --tls-ca {directory / 'ca.pem'} --tls-cert {certificate} --tls-key {key}"
+    report = {"certificate": str(certificate), "key": str(key), "identity": f"certificate:{name}"}
+    say(as_json, {**report, "others": [str(each) for each in others]}, text)
+    for each in [] if as_json else others:
+        tell(
+            f"{each} is valid for certificate:{name}, too; to revoke it, write its fingerprint into the file of "
+            f"tls_revoked: {fingerprint_of(each)}"
+        )
+
+
+def show(
+    file: Annotated[Path, typer.Argument(help="A PEM file with a certificate.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Print the name, the end and the fingerprint of a certificate. A line with the fingerprint in the file of
+    `tls_revoked` revokes the certificate.
+
+    Example: stream-node cert show ./tls/alice.pem
+    """
+    from stream_node.care.certificates import fingerprint_of, read_certificate
+
+    certificate = read_certificate(file)
+    subject, issuer = certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()
+    ends = certificate.not_valid_after_utc.isoformat()
+    report = {"subject": subject, "issuer": issuer, "not_after": ends, "fingerprint": fingerprint_of(file)}
+    lines = [f"subject      {subject}", f"issuer       {issuer}", f"valid until  {ends}"]
+    say(as_json, report, [*lines, f"fingerprint  {report['fingerprint']}"])

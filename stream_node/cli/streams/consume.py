@@ -1,0 +1,205 @@
+"""The commands `stream-node consume` and `tail`, which read streams as they grow. Also registers the other commands
+for streams."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.client import open_source, with_client
+from stream_node.cli.completion import complete_consumer
+from stream_node.cli.options import (
+    AllOption,
+    ContextOption,
+    JsonOption,
+    NodeOption,
+    PartitionOption,
+    StreamArgument,
+    ViaOption,
+    check_one_or_all,
+    not_empty,
+)
+from stream_node.cli.outlet import output_taken, take_singly
+from stream_node.cli.output import tell
+from stream_node.cli.request_options import with_request_options
+from stream_node.cli.streams import index_admin, stream_admin
+from stream_node.cli.streams.holes import FailOnHoleOption, Holes
+from stream_node.cli.streams.messages import PrintFormat, flush, write_message
+from stream_node.cli.streams.pull import (
+    FromOption,
+    HeadersOption,
+    KeysOption,
+    LastOption,
+    NdjsonOption,
+    RawOption,
+    StopOption,
+    TimesOption,
+    begin_at,
+    pull,
+)
+from stream_node.cli.streams.push import push
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from stream_client import RichMessage, Stream, StreamClient
+    from stream_client.consume.consumer import Messages
+    from stream_client.share.shared_consumer import SharedMessages
+
+TAIL_MESSAGES = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Registers these commands, `push` and `pull`, and the groups of commands for streams and positions."""
+    for command in (push, pull, consume, tail):
+        app.command()(with_request_options(command))
+    stream_admin.register(app)
+    index_admin.register(app)
+
+
+def consume(
+    stream: StreamArgument,
+    client_id: Annotated[
+        str,
+        typer.Option(
+            "--client",
+            callback=not_empty,
+            help="The name of the consumer whose position is resumed and saved.",
+            autocompletion=complete_consumer,
+        ),
+    ],
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    partition: PartitionOption = None,
+    all_partitions: AllOption = False,
+    share: Annotated[
+        bool,
+        typer.Option(
+            "--share",
+            help="Share the partitions with every other process that runs this command with the same --client.",
+        ),
+    ] = False,
+    follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
+    limit: StopOption = None,
+    keys: KeysOption = False,
+    headers: HeadersOption = False,
+    times: TimesOption = False,
+    ndjson: NdjsonOption = False,
+    raw: RawOption = False,
+    fail_on_hole: FailOnHoleOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the messages after the saved position of a consumer, and save the new position.
+
+    Example: stream-node consume logs --client mailer --follow
+
+    One partition, for a program: stream-node consume orders --client billing --partition 2 --json
+
+    In several processes, each with some of the partitions: stream-node consume orders --client billing --share --follow
+    """
+    from stream_client import LeaseLost, LeaseMember, SavedIndexes
+
+    # The consumer goes on by itself, at the position that was set or at the beginning of the new stream.
+    def on_event(event: Exception) -> None:
+        tell(str(event))
+
+    check_one_or_all(partition, all_partitions)
+    if share and partition is not None:
+        raise UsageError("--partition chooses one, and --share shares all; leave one out")
+    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
+
+    async def run(client: StreamClient) -> None:
+        left = limit
+        holes = Holes(stream, fail_on_hole)
+        take_singly()
+
+        async def show_all(messages: SharedMessages | Messages[tuple[int, RichMessage]]) -> None:
+            nonlocal left
+            async with aclosing(messages):
+                async for at, message in messages:
+                    _show(message, at, print_format, holes)
+                    await output_taken()
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        break
+
+        if share:
+            async with (await client.get_stream(stream)).shared_consumer(
+                LeaseMember(client, client_id), on_hole=holes.found, on_event=on_event
+            ) as member:
+                going_on = True
+                while going_on:
+                    try:
+                        await show_all(member.messages(stop_at_end=not follow))
+                        going_on = False
+                    except LeaseLost as lost:
+                        tell(str(lost))
+            return
+        source = await open_source(client, stream, partition)
+        async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found, on_event=on_event) as consumer:
+            await show_all(consumer.messages(stop_at_end=not follow))
+
+    with_client(run, node, context, via, waits=follow)
+
+
+def tail(
+    stream: StreamArgument,
+    start: FromOption = None,
+    last: LastOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    partition: PartitionOption = None,
+    all_partitions: AllOption = False,
+    limit: StopOption = None,
+    keys: KeysOption = False,
+    headers: HeadersOption = False,
+    times: TimesOption = False,
+    ndjson: NdjsonOption = False,
+    raw: RawOption = False,
+    fail_on_hole: FailOnHoleOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the last messages, then new ones as they arrive, until Ctrl-C. No position is saved.
+
+    Example: stream-node tail logs --last 100 --times
+
+    Only new messages, of one partition: stream-node tail orders --from new --partition 2
+    """
+    import trio
+
+    check_one_or_all(partition, all_partitions)
+    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
+    begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
+
+    async def run(client: StreamClient) -> None:
+        sources = (await open_source(client, stream, partition)).partitions
+        left = limit
+        holes = Holes(stream, fail_on_hole)
+
+        async def show_all(source: Stream) -> None:
+            nonlocal left
+            follower = source.follow(begin, on_hole=holes.found)
+            while page := await follower.next_page():
+                for message in page:
+                    if left == 0:
+                        return
+                    _show(message, source.partition, print_format, holes)
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for source in sources:
+                nursery.start_soon(show_all, source)
+
+    with_client(run, node, context, via, waits=True)
+
+
+def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes: Holes) -> None:
+    """Prints and flushes a message. Its position may be saved afterwards, so an unflushed message would be lost if the
+    process ended."""
+    write_message(message, partition, print_format, holes.pass_over(message, partition))
+    flush()

@@ -1,0 +1,263 @@
+"""The commands `stream-node index get|set|list`: show and set the saved positions of consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.completion import complete_consumer
+from stream_node.cli.options import (
+    AllOption,
+    ContextOption,
+    DryRunOption,
+    JsonOption,
+    NodeOption,
+    PartitionOption,
+    StreamArgument,
+    ViaOption,
+    check_one_or_all,
+    not_empty,
+)
+from stream_node.cli.output import age_text, columns, say, say_json
+from stream_node.cli.request_options import with_request_options
+from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
+
+if TYPE_CHECKING:
+    from index_service.extensions import SavedPosition
+    from stream_client import StreamClient
+    from stream_client.arguments import StartLike
+
+ClientOption = Annotated[
+    str,
+    typer.Option("--client", callback=not_empty, help="The name of the consumer.", autocompletion=complete_consumer),
+]
+FORGET = "none"
+HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
+NUMBERS = frozenset({2, 3, 4})
+"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="See and set the positions of consumers.", no_args_is_help=True)
+    for name, command in (("get", get), ("set", set_to), ("list", list_all)):
+        group.command(name)(with_request_options(command))
+    app.add_typer(group, name="index")
+
+
+def get(
+    stream: StreamArgument,
+    client_id: ClientOption,
+    partition: PartitionOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the saved position of a consumer: the index of its next message, or "none" if no position is saved. Of a
+    stream with several partitions, print a line for each. The command does not create a position.
+
+    Example: stream-node index get orders --client billing
+    """
+
+    async def run(client: StreamClient) -> None:
+        saved = await _saved(client, client_id, stream)
+        chosen = await _chosen(client, stream, partition, saved)
+        for at in chosen:
+            index = saved[at].index if at in saved else None
+            report = {"client": client_id, "stream": stream, "partition": at, "index": index}
+            text = "none" if index is None else str(index)
+            say(as_json, report, text if len(chosen) == 1 else f"{text} in {stream}/{at}")
+
+    with_client(run, node, context, via)
+
+
+def set_to(
+    stream: StreamArgument,
+    position: Annotated[str, typer.Argument(help=f"{START_HELP[:-1]}; or none, to forget the position.")],
+    client_id: ClientOption,
+    partition: PartitionOption = None,
+    all_partitions: AllOption = False,
+    dry_run: DryRunOption = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the saved position of a consumer, forward or back. This is refused while a running consumer has the lease of
+    the partition.
+
+    Example: stream-node index set orders first --client billing --dry-run
+
+    Read the last two hours again: stream-node index set orders 2h --client billing
+
+    In one partition: stream-node index set orders 5000 --client billing --partition 2
+    """
+    from stream_client import set_position
+
+    start = None if position == FORGET else parse_start(position, utc_now())
+    check_one_or_all(partition, all_partitions)
+
+    async def run(client: StreamClient) -> None:
+        # Forgetting, and a dry run, need the saved positions. Setting reads the one that it replaces.
+        is_asked = dry_run or start is None
+        saved = await _saved(client, client_id, stream) if is_asked else {}
+        places = await _places(client, stream, partition, start, saved)
+        # Index 0 means the beginning of every partition, and any other index is of one.
+        if start and isinstance(start, int) and len(places) > 1 and not all_partitions:
+            raise UsageError(f"an index is of one partition, and {stream} has {len(places)}; say which by --partition")
+        for at, index in places:
+            if dry_run:
+                before = _replaceable(saved.get(at))
+            else:
+                before = await set_position(client, client_id, stream, at, index)
+            place = {"client": client_id, "stream": stream, "partition": at}
+            report = {**place, "before": before, "index": index, "dry_run": dry_run}
+            done = "would go" if dry_run else "goes"
+            text = f"{client_id} {done} from {_named(before)} to {_named(index)} in {stream}/{at}"
+            say(as_json, report, text)
+
+    with_client(run, node, context, via)
+
+
+def list_all(
+    stream: Annotated[str | None, typer.Option(help="Only positions in this stream.")] = None,
+    client_id: Annotated[
+        str | None, typer.Option("--client", help="Only positions of this consumer.", autocompletion=complete_consumer)
+    ] = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the saved positions, each with the number of unread messages and the owner of the lease. `saved`
+    says how long ago the position was saved. A partition that a consumer of all partitions has not begun to read is
+    listed without an index.
+
+    Example: stream-node index list --stream orders
+    """
+    from stream_client import list_positions
+    from stream_node.care.unread import count_unread
+
+    async def run(client: StreamClient) -> None:
+        ends = {
+            (each.stream_name, each.partition): each
+            async for each in client.list_streams(stream or "")
+            if stream is None or each.stream_name == stream
+        }
+        rows: list[tuple[str, ...]] = [HEAD]
+        now_us = int(utc_now().timestamp() * 1e6)
+        found = [each async for each in list_positions(client, stream_name=stream, client_id=client_id)]
+        unread = count_unread(found, ends.values())
+        for each in found:
+            lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
+            place = {"client": each.client_id, "stream": each.stream_name, "partition": each.partition}
+            if as_json:
+                say_json({**place, "index": each.index, "lag": lag, "saved_us": each.saved_us, "holder": each.holder})
+                continue
+            rows.append(_cells(each, lag, now_us))
+        # What is left are partitions that a consumer of all of them has to read, too, and has not begun to.
+        for (client_name, name), lags in unread.items():
+            for partition, lag in lags.items():
+                if as_json:
+                    place = {"client": client_name, "stream": name, "partition": partition}
+                    say_json({**place, "index": None, "lag": lag, "saved_us": None, "holder": None})
+                else:
+                    rows.append((client_name, name, f"{partition:,}", "-", f"{lag:,}", "-", "-"))
+        if not found and stream is not None:
+            await _check_exists(client, stream, None)
+        if not as_json:
+            say(False, {}, columns(rows, NUMBERS) if found else "no positions")
+
+    with_client(run, node, context, via)
+
+
+def _cells(found: SavedPosition, lag: int | None, now_us: int) -> tuple[str, ...]:
+    """Returns the cells of a position's row; now_us: the present time, in microseconds since 1970."""
+    numbers = (f"{found.partition:,}", f"{found.index:,}", "-" if lag is None else f"{lag:,}")
+    return (found.client_id, found.stream_name, *numbers, age_text(found.saved_us, now_us), found.holder or "-")
+
+
+async def _places(
+    client: StreamClient,
+    stream: str,
+    partition: int | None,
+    start: StartLike | None,
+    saved: Mapping[int, SavedPosition],
+) -> list[tuple[int, int | None]]:
+    """Returns each chosen partition with the new index for it.
+
+    partition: None means all partitions.
+    start: where the consumer continues. None means that the position is to be deleted; the returned index is then None,
+    too.
+    saved: the saved positions of the consumer, by partition.
+    """
+    if start is None:
+        # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.
+        chosen = [partition] if partition is not None else await _chosen(client, stream, None, saved)
+        return [(at, None) for at in chosen]
+    places: list[tuple[int, int | None]] = []
+    for each in await get_partitions(client, stream, partition):
+        index = start if start is None or isinstance(start, int) else await each.find_index(start)
+        if isinstance(start, int) and start > (end := (await each.info()).next_index):
+            raise UsageError(f"{stream}/{each.partition} ends at {end}; choose an index up to there, or last")
+        places.append((each.partition, index))
+    return places
+
+
+async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int, SavedPosition]:
+    """Returns the saved positions of a consumer in a stream, by partition. Lists the positions instead of asking for
+    each, because the GET request of the specification would create a missing position."""
+    from stream_client import list_positions
+
+    return {each.partition: each async for each in list_positions(client, stream_name=stream, client_id=client_id)}
+
+
+async def _chosen(
+    client: StreamClient, stream: str, partition: int | None, saved: Mapping[int, SavedPosition]
+) -> list[int]:
+    """Returns the chosen partition, or else all partitions of the stream. Raises StreamNotFound if the consumer has
+    saved no position and there is no such stream or partition."""
+    from stream_client import RequestRefused, StreamNotFound
+
+    if partition is not None:
+        if partition not in saved:
+            await _check_exists(client, stream, partition)
+        return [partition]
+    try:
+        return [each.partition for each in await get_partitions(client, stream, None)]
+    except RequestRefused:
+        return sorted(saved) or [0]
+    except StreamNotFound:
+        if not saved:
+            raise
+        return sorted(saved)
+
+
+def _replaceable(found: SavedPosition | None) -> int | None:
+    """Returns the saved index, or None without a saved position. Raises RequestRefused if a consumer has the lease,
+    because then no other client may set the position."""
+    from stream_client import RequestRefused
+
+    if found is not None and found.holder is not None:
+        raise RequestRefused(f"{found.holder} holds the lease of partition {found.partition}; stop that consumer first")
+    return None if found is None else found.index
+
+
+async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
+    """Checks that the stream exists. Raises StreamNotFound. A peer that cannot list its streams is not checked.
+
+    Positions may exist without a stream: a stream may be deleted before its positions, and other Ockam programs save
+    positions of streams that never existed. So commands call this function only if they found no position.
+    """
+    from stream_client import RequestRefused
+
+    with suppress(RequestRefused):  # A peer that cannot list its streams is not checked.
+        await get_partitions(client, stream, partition)
+
+
+def _named(index: int | None) -> str:
+    return "no position" if index is None else str(index)

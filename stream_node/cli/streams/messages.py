@@ -1,0 +1,290 @@
+"""Reads messages from files for the command `push`, and prints messages for the commands that read streams."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from stream_node.cli.printable import printable_bytes
+from stream_node.cli.values import UsageError, time_text
+
+if TYPE_CHECKING:
+    from stream_client import Header, RichMessage, StreamMessage
+
+LENGTH = struct.Struct(">I")
+"""The length before each message of a length-framed file: an unsigned 32-bit big-endian number of bytes."""
+CHUNK_BYTES = 256 * 1024
+"""The maximum number of bytes that one read of the input returns."""
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""The largest size of a message in bytes. No frame carries more, so a larger length means that the file is invalid."""
+
+
+def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = False) -> Iterator[list[bytes]]:
+    """Yields the messages of the files one after the other, or those of standard input if there are no files.
+
+    Each list has the messages of one read, so that no message waits for later ones from a slow writer.
+    whole: whether each file is one message.
+    framed: whether the length of each message precedes it. If both are False, each line is a message.
+    crlf: whether a carriage return before the line feed belongs to the line end.
+    """
+
+    def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+        lines = split_framed(chunks) if framed else split_lines(chunks)
+        return without_returns(lines) if crlf else lines
+
+    # The reader is unbuffered. A thread that waits in a buffered reader holds a lock that the process needs to exit.
+    if not files:
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
+            yield from ([source.readall()],) if whole else split(_chunks(source))
+    for file in files:
+        if whole:
+            yield [file.read_bytes()]
+            continue
+        with file.open("rb", buffering=0) as source:
+            yield from split(_chunks(source))
+
+
+def _chunks(source: io.FileIO) -> Iterator[bytes]:
+    while chunk := source.read(CHUNK_BYTES):
+        yield chunk
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yields the lines without their line ends (line feeds), in one list for each chunk with a line end. The last line
+    may lack its line end."""
+    begun: list[bytes] = []
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        if others:
+            lines = [b"".join(begun), *others]
+            begun = [lines.pop()]
+            yield lines
+    if last := b"".join(begun):
+        yield [last]
+
+
+def without_returns(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yields the same lines without the carriage return at the end of each."""
+    for lines in batches:
+        yield [line.removesuffix(b"\r") for line in lines]
+
+
+def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yields the messages of length-framed bytes. Raises UsageError if a message is incomplete or too large."""
+    left = bytearray()
+    for chunk in chunks:
+        left += chunk
+        messages, at = [], 0
+        while (size_bytes := _framed_bytes(left, at)) is not None and len(left) - at >= LENGTH.size + size_bytes:
+            at += LENGTH.size
+            messages.append(bytes(left[at : at + size_bytes]))
+            at += size_bytes
+        del left[:at]
+        if messages:
+            yield messages
+    if left:
+        size_bytes = _framed_bytes(left, 0)
+        if size_bytes is None:
+            raise UsageError(f"the input ends inside a length: {len(left)} of {LENGTH.size} bytes")
+        raise UsageError(f"the input ends inside a message: {len(left) - LENGTH.size:,} of {size_bytes:,} bytes")
+
+
+def _framed_bytes(left: bytearray, at: int) -> int | None:
+    """Returns the length of the message that begins at offset `at` of the bytes `left`. Returns None while the length
+    itself is incomplete. Raises UsageError if the message is too large."""
+    if len(left) - at < LENGTH.size:
+        return None
+    (size_bytes,) = LENGTH.unpack_from(left, at)
+    if size_bytes > MESSAGE_BYTES_MAX:
+        raise UsageError(f"a message of {size_bytes:,} bytes is not framed by u32 lengths, or too large to send")
+    return int(size_bytes)
+
+
+def split_key(line: bytes) -> tuple[bytes, bytes]:
+    """Splits a line of `pull --keys` into the key and the message. Raises UsageError if the line has no tab."""
+    key, tab, data = line.partition(b"\t")
+    if not tab:
+        raise UsageError(f"no tab ends the key in the line {line[:40].decode(errors='replace')!r}; leave --keys out")
+    return key, data
+
+
+class MessageInput(NamedTuple):
+    """A message to push.
+
+    key: the key of the message; None without a key.
+    partition: the partition that its input line names; None if the line names none.
+    """
+
+    data: bytes
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    partition: int | None = None
+
+
+def parse_ndjson(line: bytes) -> MessageInput:
+    """Parses a message from a line in the format that `--ndjson` and `--json` print. Raises UsageError.
+
+    The index, the time and the number of missing messages in the line are ignored, because a pushed message gets new
+    ones.
+    """
+    import msgspec
+
+    from stream_service.extensions import Header
+
+    try:
+        row = msgspec.json.decode(line, type=_ndjson_type())
+        headers = [Header(each.name, _required(each, "value")) for each in row.headers]
+        return MessageInput(_required(row, "data"), _bytes_of(row, "key"), headers, row.partition)
+    except (ValueError, msgspec.MsgspecError) as error:
+        # Broken base64 or UTF-8 raises a ValueError too.
+        raise UsageError(f"not a message in JSON: {line[:40].decode(errors='replace')!r}: {error}") from error
+
+
+@cache
+def _ndjson_type() -> Any:
+    """Returns the type that an NDJSON line is decoded to. It is built at first use, so that `--help` does not
+    import msgspec."""
+    import msgspec
+
+    text: Any = str | None | msgspec.UnsetType
+    both: list[Any] = [
+        (f"{name}{suffix}", text, msgspec.UNSET) for name in ("data", "key") for suffix in ("", "_base64")
+    ]
+    value: list[Any] = [("name", str), ("value", text, msgspec.UNSET), ("value_base64", text, msgspec.UNSET)]
+    header = msgspec.defstruct("HeaderLine", value, forbid_unknown_fields=True)
+    count = Annotated[int, msgspec.Meta(ge=0)]
+    place: list[Any] = [
+        ("partition", count | None, None),
+        ("index", count | None, None),
+        ("time_us", count | None, None),
+        ("missing", count | None, None),
+    ]
+    fields = [*both, ("headers", list[header], []), *place]  # type: ignore[valid-type]
+    return msgspec.defstruct("MessageLine", fields, forbid_unknown_fields=True)
+
+
+def _required(row: Any, name: str) -> bytes:
+    found = _bytes_of(row, name)
+    if found is None:
+        raise ValueError(f"it has no {name}; write {name}, or {name}_base64 for bytes that are not UTF-8")
+    return found
+
+
+def _bytes_of(row: Any, name: str) -> bytes | None:
+    """Returns the value of a field, which may be given as text or as base64. Returns None if it is not given. Raises
+    ValueError if both are given."""
+    import msgspec
+
+    text, encoded = getattr(row, name), getattr(row, f"{name}_base64")
+    if text is not msgspec.UNSET and encoded is not msgspec.UNSET:
+        raise ValueError(f"{name} and {name}_base64 both say what the {name} is; leave one out")
+    if isinstance(encoded, str):
+        return base64.b64decode(encoded, validate=True)
+    return text.encode() if isinstance(text, str) else None
+
+
+class PrintFormat(NamedTuple):
+    """The format in which messages are printed.
+
+    keys, headers, times: whether these columns are printed before the data.
+    as_json: whether each line is a JSON object.
+    framed: whether each message is printed after its length.
+    escaped: whether control characters are escaped, for a terminal.
+    """
+
+    keys: bool = False
+    headers: bool = False
+    times: bool = False
+    as_json: bool = False
+    framed: bool = False
+    escaped: bool = False
+
+    @classmethod
+    def of(
+        cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False, *, raw: bool
+    ) -> PrintFormat:
+        """Makes the format from the options of a command. Raises UsageError if the options cannot be combined."""
+        if framed and (keys or headers or times or as_json or ndjson):
+            raise UsageError(
+                "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
+                "headers, time and data"
+            )
+        escaped = sys.stdout.isatty() and not raw
+        return cls(keys or ndjson, headers or ndjson, times or ndjson, as_json or ndjson, framed, escaped)
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether the chosen columns need keys, headers or times, which a plain pull does not return."""
+        return self.keys or self.headers or self.times
+
+
+def write_message(
+    message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat, missing: int = 0
+) -> None:
+    """Writes one message to standard output in the given format. The caller flushes.
+
+    missing: how many messages are missing before this one.
+
+    A message is written as a line with the chosen columns and the data, as its length and its data, or as JSON. In
+    JSON, a value that is not UTF-8 is written in base64 under the name `…_base64`.
+    """
+    if print_format.as_json:
+        sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format, missing)).encode() + b"\n")
+    elif print_format.framed:
+        sys.stdout.buffer.write(LENGTH.pack(len(message.data)) + message.data)
+    else:
+        cells: Iterable[bytes] = (*_columns(message, print_format), message.data)
+        sys.stdout.buffer.write(b"\t".join(map(printable_bytes, cells) if print_format.escaped else cells) + b"\n")
+
+
+def ndjson_line(message: RichMessage, partition: int) -> bytes:
+    """Returns everything that is stored of a message as a line, as `--ndjson` prints it."""
+    return json.dumps(_row(message, partition, PrintFormat(True, True, True, True), 0)).encode() + b"\n"
+
+
+def flush() -> None:
+    sys.stdout.buffer.flush()
+
+
+def _row(message: Any, partition: int, print_format: PrintFormat, missing: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"partition": partition, "index": message.index}
+    if missing:
+        row["missing"] = missing
+    if print_format.times:
+        row["time_us"] = message.time_us
+    if print_format.keys:
+        row |= _value("key", message.key)
+    if print_format.headers:
+        row["headers"] = [{"name": header.name, **_value("value", header.value)} for header in message.headers]
+    return row | _value("data", message.data)
+
+
+def _value(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _columns(message: Any, print_format: PrintFormat) -> Iterator[bytes]:
+    if print_format.times:
+        yield time_text(message.time_us).encode()
+    if print_format.keys:
+        yield message.key or b""
+    if print_format.headers:
+        yield b",".join(_pairs(message.headers))
+
+
+def _pairs(headers: Iterable[Header]) -> Iterator[bytes]:
+    for header in headers:
+        yield header.name.encode() + b"=" + header.value

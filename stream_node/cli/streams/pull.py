@@ -1,0 +1,259 @@
+"""The command `stream-node pull`: prints stored messages. This module also has the options that commands that read
+streams share."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.client import open_source, with_client
+from stream_node.cli.match import LOOKED_MAX, Match
+from stream_node.cli.options import (
+    AllOption,
+    ContextOption,
+    JsonOption,
+    NodeOption,
+    PartitionOption,
+    StreamArgument,
+    ViaOption,
+    check_one_or_all,
+)
+from stream_node.cli.output import counted, tell
+from stream_node.cli.streams.holes import FailOnHoleOption, Holes
+from stream_node.cli.streams.messages import PrintFormat, flush, write_message
+from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
+
+if TYPE_CHECKING:
+    from stream_client import RichMessage, Stream, StreamClient, StreamMessage
+    from stream_client.arguments import StartLike
+
+FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
+LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
+KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]
+HeadersOption = Annotated[bool, typer.Option("--headers", help="Print each message's headers too.")]
+TimesOption = Annotated[bool, typer.Option("--times", help="Print each message's time of publication too.")]
+FramedOption = Annotated[
+    bool, typer.Option("--length-framed", help="Print the length in front of each message (u32, big-endian).")
+]
+NdjsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--ndjson", help="Print everything that is stored of each message, in JSON. `push --ndjson` can read it."
+    ),
+]
+RawOption = Annotated[
+    bool,
+    typer.Option("--raw", help="Do not escape control characters at a terminal. Elsewhere they are never escaped."),
+]
+StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
+GrepOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages that contain TEXT.")]
+GrepKeyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages whose key contains TEXT.")]
+GrepHeaderOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[=TEXT]", help="Print only messages with this header, whose value contains TEXT."),
+]
+ScanOption = Annotated[
+    int, typer.Option(min=1, help="With --grep…: the number of messages that are looked at, at most.")
+]
+PULL_LIMIT = 10
+
+
+def pull(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    index: Annotated[
+        int | None, typer.Option(min=0, help="The first index to read. 0 means the earliest stored message.")
+    ] = None,
+    start: FromOption = None,
+    last: LastOption = None,
+    limit: Annotated[int | None, typer.Option(min=0, help=f"The number of messages, at most ({PULL_LIMIT}).")] = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    partition: PartitionOption = None,
+    all_partitions: AllOption = False,
+    keys: KeysOption = False,
+    headers: HeadersOption = False,
+    times: TimesOption = False,
+    length_framed: FramedOption = False,
+    ndjson: NdjsonOption = False,
+    raw: RawOption = False,
+    fail_on_hole: FailOnHoleOption = False,
+    grep: GrepOption = None,
+    grep_key: GrepKeyOption = None,
+    grep_header: GrepHeaderOption = None,
+    scan: ScanOption = LOOKED_MAX,
+    as_json: JsonOption = False,
+) -> None:
+    """Print stored messages, one per line. --keys, --headers and --times add columns before the message.
+
+    Example: stream-node pull logs --index 100 --limit 5 --json
+
+    The messages of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
+
+    Those of one customer among the last 100,000: stream-node pull orders --last 100000 --scan 100000 --grep-key c-17
+
+    At a terminal, control characters in messages are escaped, unless --raw is given.
+
+    Everything, in a form that `push` reads: stream-node pull logs --limit 1000000 --ndjson
+
+    Of a stream with several partitions, one is printed after the other, or only that of --partition. --index, --from,
+    --last and --limit apply to each partition.
+    """
+    check_one_or_all(partition, all_partitions)
+    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, length_framed, raw=raw)
+    begin = begin_at(index, start, last)
+    wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
+    unsaid = limit is None and last is None
+    match = Match.of(grep_key, grep_header, grep)
+
+    async def run(client: StreamClient) -> None:
+        if match is not None:
+            for source in (await open_source(client, stream, partition)).partitions:
+                await _pull_matching(
+                    source,
+                    begin,
+                    scan if limit is None else limit,
+                    scan,
+                    match,
+                    print_format,
+                    Holes(stream, fail_on_hole),
+                )
+            return
+        read = _pull_rich if print_format.is_rich or not isinstance(begin, int) else _pull_plain
+        for source in (await open_source(client, stream, partition)).partitions:
+            resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
+            if unsaid and resume_index is not None:
+                await _tell_of_more(source, resume_index, ctx)
+
+    with_client(run, node, context, via)
+
+
+async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat, holes: Holes) -> int | None:
+    """Prints up to `left` messages from `begin` on, by the plain protocol of the specification, which every node has.
+
+    Returns the index after the last printed message, or None at the end of the stream.
+    """
+    while left > 0 and (page := await source.pull(begin, left)):
+        _write_page(page, begin, source.partition, print_format, holes)
+        begin, left = page[-1].index + 1, left - len(page)
+    return int(begin) if left <= 0 else None
+
+
+async def _pull_rich(
+    source: Stream, begin: StartLike, left: int, print_format: PrintFormat, holes: Holes
+) -> int | None:
+    """Prints up to `left` messages from `begin` on, by our own protocol, which also returns keys, headers and times.
+
+    Returns the index from which to continue, or None at the end of the stream.
+    """
+    while left > 0 and (page := await source.pull_page(begin, left)).messages:
+        _write_page(page.messages, begin, source.partition, print_format, holes)
+        begin, left = page.resume_index, left - len(page.messages)
+    return begin if left <= 0 and isinstance(begin, int) else None
+
+
+async def _pull_matching(
+    source: Stream, begin: StartLike, left: int, scan: int, match: Match, print_format: PrintFormat, holes: Holes
+) -> None:
+    """Prints up to `left` messages that match, of the next `scan` messages, and on stderr where the search ended."""
+    looked = found = 0
+    while looked < scan and found < left and (page := await source.pull_page(begin, scan - looked)).messages:
+        fitting = [each for each in page.messages if match.fits(each)][: left - found]
+        is_enough = found + len(fitting) == left
+        seen = [each for each in page.messages if not is_enough or each.index <= fitting[-1].index]
+        _write_page(seen, begin, source.partition, print_format, holes, match.fits)
+        begin, looked, found = seen[-1].index + 1, looked + len(seen), found + len(fitting)
+    place = f"{source.name}/{source.partition}"
+    # A search that looked at nothing has no place to go on from, and one that came to the end none to go to.
+    on = f"; go on with --index {begin}" if looked and not (looked < scan and found < left) else ""
+    tell(f"{found:,} of {counted(looked, 'message')} in {place} match{on}")
+
+
+def _write_page(
+    messages: Sequence[StreamMessage | RichMessage],
+    begin: StartLike,
+    partition: int,
+    print_format: PrintFormat,
+    holes: Holes,
+    is_wanted: Callable[[Any], bool] = lambda message: True,
+) -> None:
+    """Prints the messages of a page that are wanted.
+
+    begin: where the page was asked to begin; 0 means the earliest stored message.
+    """
+    from stream_client.consume.page import find_holes
+
+    for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
+        holes.found(partition, *hole)
+    try:
+        for message in messages:
+            missing = holes.pass_over(message, partition)
+            if is_wanted(message):
+                write_message(message, partition, print_format, missing)
+    finally:
+        flush()
+
+
+async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
+    """Prints on stderr how many messages follow the printed ones, and a command that prints them. Prints nothing if no
+    messages follow."""
+    from stream_client import RequestRefused
+
+    try:
+        more = (await source.info()).next_index - resume_index
+    except RequestRefused:
+        # This peer cannot tell where its stream ends, so the next page is counted.
+        more = len(await source.pull(resume_index, PULL_LIMIT))
+    if more > 0:
+        place = {"partition": source.partition, "all_partitions": None}
+        again = _command_again(ctx, **place, index=resume_index, start=None, limit=more)
+        what = counted(more, "more message")
+        tell(f"{what} in {source.name}/{source.partition}: to print them: {again}")
+
+
+def _command_again(ctx: typer.Context, **changed: Any) -> str:
+    """Returns the present command as a shell line, with some parameters changed.
+
+    The line has the parameters that were given on the command line. The environment and the contexts give theirs again.
+    changed: the new values by parameter name; None leaves a parameter out.
+    """
+    words = ctx.command_path.split()
+    values: dict[str, Any] = {}
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            values[name] = ctx.params[name]
+    values |= changed
+    for parameter in ctx.command.params:
+        words += _typed(parameter, values.get(parameter.name or ""))
+    return shlex.join(words)
+
+
+def _typed(parameter: Any, value: Any) -> Iterator[str]:
+    """Yields the words that set a parameter to this value. Yields nothing for None and False."""
+    if value is None or value is False:
+        return
+    for each in value if isinstance(value, list | tuple) else (value,):
+        if parameter.param_type_name == "argument":
+            yield str(each)
+        elif each is True:
+            yield parameter.opts[0]
+        else:
+            yield from (parameter.opts[0], str(each))
+
+
+def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
+    """Returns the start of a pull, from --index, --from or --last. Without them, it is the earliest stored message.
+    Raises UsageError if more than one is given."""
+    from stream_client import FromEnd
+
+    if sum(each is not None for each in (index, start, last)) > 1:
+        raise UsageError("--index, --from and --last each say where to begin; choose one")
+    if start is not None:
+        return parse_start(start, utc_now())
+    return FromEnd(last) if last is not None else index or 0

@@ -1,0 +1,275 @@
+"""The commands `stream-node stream …`: create, copy, list, truncate and delete streams, and set their retention."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.options import (
+    ContextOption,
+    DryRunOption,
+    JsonOption,
+    NodeOption,
+    PartitionOption,
+    StreamArgument,
+    ViaOption,
+    YesOption,
+)
+from stream_node.cli.output import age_text, columns, confirm, counted, say, say_json, size_text
+from stream_node.cli.request_options import with_request_options
+from stream_node.cli.streams.ensure_partitions import created_text, ensure_partitions
+from stream_node.cli.streams.stream_copy import copy
+from stream_node.cli.streams.stream_retention import (
+    AgeOption,
+    BytesOption,
+    CountOption,
+    confirm_retention,
+    kept_row,
+    kept_text,
+    make_retention,
+    retention,
+)
+from stream_node.cli.values import (
+    UsageError,
+    parse_index_or_time,
+    utc_now,
+)
+
+if TYPE_CHECKING:
+    from stream_client import Stream, StreamClient, StreamInfo
+
+HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
+NUMBERS = frozenset({1, 2, 3, 4, 5})
+"""The columns that contain numbers, by their positions in the table's first line HEAD, counted from 0."""
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        help="Create, copy, list, truncate and delete streams, and set their retention.", no_args_is_help=True
+    )
+    for name, command in (
+        ("create", create),
+        ("copy", copy),
+        ("list", list_all),
+        ("info", info),
+        ("delete", delete),
+        ("truncate", truncate),
+        ("retention", retention),
+    ):
+        group.command(name)(with_request_options(command))
+    app.add_typer(group, name="stream")
+
+
+def create(
+    stream: StreamArgument,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The minimum number of partitions. Missing partitions are created. Without it, a new stream gets 1.",
+        ),
+    ] = None,
+    max_age: AgeOption = None,
+    max_messages: CountOption = None,
+    max_bytes: BytesOption = None,
+    yes: YesOption = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a stream, or its missing partitions, and print the number of its partitions. Safe to repeat.
+
+    If a retention would delete messages of a stream that exists, the command first asks, as `stream retention` does.
+
+    Example: stream-node stream create orders --partitions 4 --max-age 7d
+
+    Only this command adds partitions to a stream. With more partitions, a key may belong to another partition
+    than before.
+    """
+    kept = make_retention(max_age, max_messages, max_bytes)
+
+    async def run(client: StreamClient) -> None:
+        ensured = await ensure_partitions(client, stream, partitions)
+        if kept is not None:
+            if not yes:
+                await confirm_retention(ensured.now, kept)
+            for each in ensured.now:
+                await each.set_retention(kept)
+        name = ensured.now[0].name
+        report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": kept_row(kept)}
+        say(as_json, report, created_text(name, ensured))
+
+    with_client(run, node, context, via)
+
+
+def list_all(
+    prefix: Annotated[str, typer.Argument(help="Only streams whose names begin with this text.")] = "",
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List streams, with one line for each partition. `newest` says how long ago the newest message was stored.
+
+    Example: stream-node stream list orders --json
+    """
+
+    async def run(client: StreamClient) -> None:
+        rows: list[tuple[str, ...]] = [HEAD]
+        async for each in client.list_streams(prefix):
+            if as_json:
+                say_json(_row(each))
+            else:
+                rows.append(_cells(each))
+        if not as_json:
+            say(False, {}, columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
+
+    with_client(run, node, context, via)
+
+
+def info(
+    stream: StreamArgument,
+    partition: PartitionOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the first and next index, the size, the newest time and the retention of each partition of a stream.
+
+    Example: stream-node stream info orders
+    """
+
+    async def run(client: StreamClient) -> None:
+        found = [await each.info() for each in await get_partitions(client, stream, partition)]
+        if as_json:
+            for each in found:
+                say_json(_row(each))
+            return
+        say(False, {}, columns([HEAD, *map(_cells, found)], NUMBERS))
+
+    with_client(run, node, context, via)
+
+
+def delete(
+    stream: StreamArgument,
+    partition: PartitionOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    keep_positions: Annotated[
+        bool,
+        typer.Option("--keep-positions", help="Keep the saved positions of the consumers, for a look at them later."),
+    ] = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a stream with all its messages, and with the saved positions of its consumers.
+
+    The command first asks at a terminal. In a script it needs --yes.
+
+    Example: stream-node stream delete orders --dry-run
+    """
+
+    async def run(client: StreamClient) -> None:
+        found = await get_partitions(client, stream, partition)
+        if not (dry_run or yes):
+            messages = sum([(await each.info()).count for each in found])
+            what = f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream}"
+            confirm(f"Delete {what} at {client.address}?")
+        messages = 0
+        for each in found:
+            messages += (await each.info()).count if dry_run else await each.delete(keep_positions=keep_positions)
+        report = {"stream": stream, "partitions": len(found), "deleted": messages, "dry_run": dry_run}
+        done = "would be deleted" if dry_run else "deleted"
+        say(
+            as_json, report, f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} {done}"
+        )
+
+    with_client(run, node, context, via)
+
+
+def truncate(
+    stream: StreamArgument,
+    before: Annotated[
+        str,
+        typer.Option(
+            metavar="INDEX|TIME|AGE",
+            help="Delete the messages before this index, time or age: 500, 2026-11-01T08:00Z, 7d.",
+        ),
+    ],
+    partition: PartitionOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the messages before an index or a time, or those older than an age. Their indexes are never used again.
+
+    The command first asks at a terminal, unless there is nothing to delete. In a script it needs --yes.
+
+    Example: stream-node stream truncate orders --before 7d --dry-run
+
+    In one partition: stream-node stream truncate orders --before 5000 --partition 2
+    """
+    end = parse_index_or_time(before, utc_now())
+
+    async def run(client: StreamClient) -> None:
+        found = await get_partitions(client, stream, partition)
+        if isinstance(end, int) and len(found) > 1:
+            raise UsageError(f"an index is of one partition, and {stream} has {len(found)}; say which by --partition")
+        if not (dry_run or yes) and (messages := sum([(await _foreseen(each, end))[0] for each in found])):
+            confirm(f"Delete {counted(messages, 'message')} of {stream} at {client.address}?")
+        for each in found:
+            if dry_run:
+                deleted, first_index = await _foreseen(each, end)
+            else:
+                answer = await each.truncate(end)
+                deleted, first_index = answer.deleted, answer.first_index
+            place = {"stream": stream, "partition": each.partition}
+            report = {**place, "deleted": deleted, "first_index": first_index, "dry_run": dry_run}
+            done = "would be deleted" if dry_run else "deleted"
+            text = f"{counted(deleted, 'message')} {done} from {stream}/{each.partition}, it begins at {first_index}"
+            say(as_json, report, text)
+
+    with_client(run, node, context, via)
+
+
+async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
+    """Returns the number of messages that a truncation would delete, and the first index of the remaining messages.
+
+    end: the index or the time before which messages are deleted.
+    """
+    now = await stream.info()
+    index = end if isinstance(end, int) else await stream.find_index(end)
+    first_index = min(max(index, now.first_index), now.next_index)
+    return first_index - now.first_index, first_index
+
+
+def _row(found: StreamInfo) -> dict[str, Any]:
+    return {
+        "stream": found.stream_name,
+        "partition": found.partition,
+        "first_index": found.first_index,
+        "next_index": found.next_index,
+        "messages": found.count,
+        "bytes": found.size_bytes,
+        "created_us": found.created_us,
+        "first_time_us": found.first_time_us,
+        "last_time_us": found.last_time_us,
+        "retention": kept_row(found.retention),
+    }
+
+
+def _cells(found: StreamInfo) -> tuple[str, ...]:
+    numbers = (found.partition, found.first_index, found.next_index, found.count)
+    newest = age_text(found.last_time_us, int(utc_now().timestamp() * 1e6))
+    kept = "default" if found.retention is None else kept_text(found.retention)
+    return (found.stream_name, *(f"{number:,}" for number in numbers), size_text(found.size_bytes), newest, kept)

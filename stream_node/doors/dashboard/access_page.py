@@ -1,0 +1,94 @@
+"""The page of access: the rules in force, who is connected, and what was refused last."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
+from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.http.problems import Problem
+from stream_node.node.access import AUDIT_FILE
+from stream_storage.parsing import ParseError, parse_json
+
+TAIL_BYTES = 256 * 1024
+"""How much of the end of the audit log is read, in bytes."""
+FIELDS = ("time", "identity", "peer", "right", "name", "reason")
+"""The fields of a line that are shown. A line has only the fields that apply to its event."""
+LINES_MAX = 50
+"""The largest number of refusals that are shown."""
+
+
+async def show_access(page: Page) -> Response:
+    parts = page.call.parts
+    if parts.authorizer is None:
+        raise Problem(404, "no-rules", "this node has no rules (the setting access_rules): everybody may do everything")
+    page.need(OPERATOR)
+    file = Path(parts.config.audit_log or Path(parts.config.data_dir) / AUDIT_FILE)
+    grants, sees_all = parts.authorizer.rules.grants(page.call.caller.identity), page.may(OPERATOR, EVERY_NAME)
+
+    def concerns(prefix: str) -> bool:
+        """Whether a name that begins so is one on which the user may see how things do."""
+        found = grants.find_next(OPERATOR, prefix)
+        return found is not None and found.startswith(prefix)
+
+    def is_shown(line: dict[str, Any]) -> bool:
+        # A line without a name is about a peer, and of no stream.
+        return sees_all or ("name" in line and page.may(OPERATOR, str(line["name"])))
+
+    return page.show(
+        "access.html",
+        active="access",
+        rules=[
+            {
+                "name": rule.name,
+                "who": ["everybody else"] if rule.keeper is not None else list(rule.who),
+                "may": _names(rule.may),
+                "may_not": _names(rule.may_not),
+                "on": ["any name" if not name else f"{name}…" for name in rule.on if concerns(name)],
+            }
+            for rule in parts.authorizer.rules.rules
+            if any(map(concerns, rule.on))
+        ],
+        sees_all=sees_all,
+        statistics=parts.authorizer.statistics(),
+        connections=Counter(parts.tcp.statistics().identities).most_common(),
+        limits=parts.node.usages.statistics(),
+        refusals=await trio.to_thread.run_sync(read_refusals, file, is_shown),
+    )
+
+
+def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambda line: True) -> list[dict[str, Any]]:
+    """Returns the last refusals in an audit log that may be shown, the newest first. Lines that are not JSON are left
+    out. The first line that is read is left out if its beginning lies before the part that is read."""
+    try:
+        with file.open("rb") as source:
+            source.seek(max(0, os.fstat(source.fileno()).st_size - TAIL_BYTES))
+            lines = source.read(TAIL_BYTES).splitlines()
+    except OSError:
+        return []
+    found: list[dict[str, Any]] = []
+    for line in reversed(lines):
+        try:
+            entry = parse_json(line)
+        except ParseError:
+            continue
+        if (
+            isinstance(entry, dict)
+            and str(entry.get("event", "")).startswith(("refused", "limited", "tls_refused"))
+            and is_shown(entry)
+        ):
+            found.append({field: "-" for field in FIELDS} | {"count": 1} | entry)
+            if len(found) == LINES_MAX:
+                break
+    return found
+
+
+def _names(rights: Right) -> list[str]:
+    return [name for name, right in RIGHT_NAMES.items() if right & rights]

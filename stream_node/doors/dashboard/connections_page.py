@@ -1,0 +1,45 @@
+"""The page of connections: which identities and connections send and receive most. By its form a connection is closed.
+
+It asks the node by `node/connections/1`, as the command `stream-node connections` does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import EVERY_NAME, Right
+from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.dashboard.rendering import number
+from stream_node.doors.http.problems import Problem
+from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
+
+SHOWN_MAX = 50
+"""The number of identities, and of connections, on the page."""
+
+
+async def show_connections(page: Page) -> Response:
+    return page.show("connections.html", active="connections", **await _values(page))
+
+
+async def close(page: Page) -> Response:
+    """Closes one connection, or all of an identity."""
+    who = (await page.form()).get("who", "")
+    async with page.client() as client:
+        closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))).closed
+    if not closed:
+        raise Problem(404, "no-such-connection", f"this node has no other connection of {who[:200]!r}")
+    return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")
+
+
+async def _values(page: Page) -> dict[str, Any]:
+    page.need(OPERATOR, EVERY_NAME)
+    async with page.client() as client:
+        found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
+    return {
+        "total": found.total,
+        "connections": found.connections,
+        "parties": found.parties,
+        "may_close": page.may(Right.ADMIN, EVERY_NAME),
+    }

@@ -1,0 +1,193 @@
+"""The pages of consumers: how far each one is, who holds its leases, and the editing of its positions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import STREAM_RIGHTS, Right
+from stream_client import ClientError, StreamClient, StreamInfo, set_position
+from stream_node.cli.values import UsageError, parse_start
+from stream_node.doors.dashboard.finding import Asked, FindConsumers, find
+from stream_node.doors.dashboard.listing import (
+    ROWS,
+    ConsumerRow,
+    PositionRow,
+    consumer_rows,
+    list_infos,
+    list_saved,
+    permitted,
+    position_rows,
+    show_rows,
+    shown_rows,
+)
+from stream_node.doors.dashboard.page import Page, check_typed, number_of
+from stream_node.doors.http.problems import Problem
+from stream_node.fleet.worker_place import has_own_databases
+
+
+async def show_consumers(page: Page) -> Response:
+    """Returns the list of the consumers that the user may see. Those that are farthest behind come first."""
+    search, first = page.query.get("search", ""), page.count("first", 0)
+    page.need(Right.INDEX)
+    async with page.client() as client:
+        if has_own_databases(page.call.parts.config):
+            saved, infos = await list_saved(client), await permitted(list_infos(client))
+            rows = [
+                each
+                for each in consumer_rows(infos, saved)
+                if search.lower() in f"{each.client_id}\n{each.stream}".lower()
+            ]
+            shown = show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
+        else:
+            asked = Asked(search, "lag", first, ROWS, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
+            found = await find(page.call.parts.runner, asked, FindConsumers)
+            for row in found.rows:
+                saved = await list_saved(client, stream_name=row.stream, client_id=row.client_id)
+                row.holders = sorted({each.holder for each in saved if each.holder is not None})
+            shown = shown_rows(found.rows, found.first, found.total)
+    return page.show("consumers.html", active="consumers", shown=shown, search=search)
+
+
+async def show_consumer(page: Page) -> Response:
+    """Returns the page of one consumer of one stream: its position in each partition, with a form that sets it."""
+    client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
+    async with page.client() as client:
+        row, positions, ends = await _find(client, client_id, stream)
+    return page.show(
+        "consumer.html",
+        active="consumers",
+        row=row,
+        positions=positions,
+        ends=ends,
+        may_index=page.may(Right.INDEX, client_id),
+    )
+
+
+class ChangeRow(NamedTuple):
+    """What a change of a position does in one partition. before: the position; None without one. then: the new one.
+
+    again, skipped: the number of stored messages that are read again, or not at all. unread: the lag after the change.
+    holder: the member that has the lease, so that the node refuses the change.
+    """
+
+    partition: int
+    before: int | None
+    then: int
+    again: int
+    skipped: int
+    unread: int
+    holder: str | None
+
+
+async def preview_position(page: Page) -> Response:
+    """Shows what a change of a position would do, and changes nothing. Its form sets exactly these positions."""
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    async with page.client() as client:
+        saved = {each.partition: each for each in await list_saved(client, stream_name=stream, client_id=client_id)}
+        places = await _places(client, stream, fields)
+    rows = []
+    for info, index in places:
+        position = saved.get(info.partition)
+        # Without a position, or with one of a former stream, a consumer begins with the first message.
+        is_of_this = position is not None and getattr(position, "created_us", 0) in (0, info.created_us)
+        before = position.index if position is not None and is_of_this else None
+        now, then = (max(each or 0, info.first_index) for each in (before, index))
+        holder = None if position is None else position.holder
+        change = (max(0, now - then), max(0, min(then, info.next_index) - now), max(0, info.next_index - then))
+        rows.append(ChangeRow(info.partition, before, index, *change, holder))
+    return page.show(
+        "position.html",
+        active="consumers",
+        client_id=client_id,
+        stream=stream,
+        rows=rows,
+        indexes=",".join(f"{row.partition}={row.then}" for row in rows),
+    )
+
+
+async def change_position(page: Page) -> Response:
+    """Sets the position of a consumer in one partition or in all. The node refuses it while a member has the lease."""
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    async with page.client() as client:
+        # Every partition is checked before the first position is set.
+        places = await _places(client, stream, fields)
+        told: list[str] = []
+        try:
+            for info, index in places:
+                before = await set_position(client, client_id, stream, info.partition, index)
+                told.append(f"partition {info.partition} from {'none' if before is None else before} to {index}")
+        except ClientError as error:
+            if told:
+                raise Problem(
+                    409,
+                    "partly-set",
+                    f"{error}. Set before this error: {', '.join(told)}; the others are as they were.",
+                ) from error
+            raise
+    more = f" and {len(told) - 10:,} more" if len(told) > 10 else ""
+    done = f"The position of {client_id} is set: {', '.join(told[:10])}{more}."
+    return page.go("/consumer", client=client_id, stream=stream, done=done)
+
+
+async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
+    """Returns the partitions whose position a form sets, each with its new index. Raises Problem if one is beyond the
+    end.
+
+    The field `indexes` has the indexes that a preview has shown. Without it, `to` says where to go on.
+    """
+    fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
+    only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
+    try:
+        start = 0 if fixed else parse_start(fields.get("to", "").strip().replace(",", ""), datetime.now(UTC))
+    except UsageError as error:
+        raise Problem(400, "invalid-request", str(error)) from error
+    places: list[tuple[StreamInfo, int]] = []
+    for each in (await client.get_stream(stream)).partitions:
+        if each.partition not in fixed if fixed else only not in (None, each.partition):
+            continue
+        begin = fixed.get(each.partition, start)
+        index = begin if isinstance(begin, int) else await each.find_index(begin)
+        info = await each.info()
+        if index > info.next_index:
+            detail = f"partition {each.partition} ends at {info.next_index}; choose an index up to there, or last"
+            raise Problem(400, "invalid-request", f"{detail}; nothing is set")
+        places.append((info, index))
+    if not places:
+        raise Problem(404, "no-such-partition", f"{stream} has no partition {only}")
+    return places
+
+
+def _fixed(text: str) -> dict[int, int]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    return {number_of({"indexes": a}, "indexes"): number_of({"indexes": b}, "indexes") for a, _, b in pairs}
+
+
+async def forget_consumer(page: Page) -> Response:
+    """Deletes the positions of a consumer in one stream, if its name was typed again."""
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    check_typed(fields, client_id)
+    async with page.client() as client:
+        saved = await list_saved(client, stream_name=stream, client_id=client_id)
+        for each in saved:
+            await set_position(client, client_id, stream, each.partition, None)
+    done = f"The positions of {client_id} in {stream} are forgotten. If it runs again, it begins anew."
+    return page.go("/consumers", done=done)
+
+
+async def _find(
+    client: StreamClient, client_id: str, stream: str
+) -> tuple[ConsumerRow, list[PositionRow], dict[int, int]]:
+    """Returns a consumer, its positions, and the next index of each partition of its stream. Raises Problem."""
+    saved = await list_saved(client, stream_name=stream, client_id=client_id)
+    if not saved:
+        detail = f"no position of {client_id!r} in {stream!r} is saved, or you may not see it"
+        raise Problem(404, "no-such-consumer", detail)
+    infos = await permitted(list_infos(client, stream))
+    (row,) = consumer_rows(infos, saved)
+    return row, position_rows(infos, saved), {each.partition: each.next_index for each in infos}

@@ -1,0 +1,229 @@
+"""Dashboard: the pages of one node, and the task that watches its rates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import structlog
+import trio
+from starlette.responses import RedirectResponse, Response
+
+from block_node.persist.chain_log import STREAM_PREFIX
+from stream_client import ClientError
+from stream_node.care.trouble import Trouble, Troubles
+from stream_node.doors.dashboard import (
+    access_page,
+    blocks,
+    cluster_page,
+    connections_page,
+    consumers,
+    exports,
+    forks,
+    messages,
+    mirrors,
+)
+from stream_node.doors.dashboard.history import INTERVAL_S, History, take_sample
+from stream_node.doors.dashboard.mirror_watch import MirrorWatch
+from stream_node.doors.dashboard.overview import Overview, listed
+from stream_node.doors.dashboard.page import Page, show_problem
+from stream_node.doors.dashboard.rendering import read_asset
+from stream_node.doors.dashboard.sessions import PATH, Sessions, set_cookie
+from stream_node.doors.dashboard.silence import Silence
+from stream_node.doors.dashboard.stream_rates import StreamRates
+from stream_node.doors.dashboard.streams import Streams
+from stream_node.doors.dashboard.trends import Trends
+from stream_node.doors.http.app import Call, Endpoint
+from stream_node.doors.http.problems import Problem, problem_of
+from stream_node.node.parts import NodeParts
+from stream_storage.errors import StorageError
+
+READING_PAUSES = 20.0
+"""The task that looks for troubles waits this many times as long as a look takes."""
+KEEP_S = 31_536_000
+"""How long browsers keep static files, in seconds. The address of a file changes with its content."""
+
+PageFunction: TypeAlias = Callable[[Page], Awaitable[Response]]
+logger = structlog.get_logger(__name__)
+
+
+class Dashboard:
+    """The dashboard of one node. endpoints: its pages, for the listener."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
+        self._sessions = Sessions(parts.authenticator)
+        self._history = History()
+        self._silence = Silence()
+        self._block_silence = Silence()
+        self._mirrors = MirrorWatch()
+        self._rates = StreamRates()
+        self._trends = Trends()
+        streams = Streams(self._rates.known)
+        self._overview = Overview(parts, self._history, self._silence, self._block_silence, self._mirrors, time.time())
+        pages: tuple[tuple[str, str, PageFunction], ...] = (
+            ("GET", "", self._overview.page),
+            ("GET", "/rates", self._overview.rates),
+            ("GET", "/stream/rates", self._trends.send_stream),
+            ("GET", "/consumer/rates", self._trends.send_consumer),
+            ("GET", "/streams", streams.show_all),
+            ("POST", "/streams", streams.create),
+            ("GET", "/stream", streams.show),
+            ("POST", "/stream/retention", streams.set_retention),
+            ("POST", "/stream/truncate", streams.truncate),
+            ("POST", "/stream/delete", streams.delete),
+            ("POST", "/push", streams.push),
+            ("GET", "/messages", messages.show_messages),
+            ("GET", "/messages/next", messages.show_next),
+            ("GET", "/messages/file", messages.save_messages),
+            ("GET", "/message", messages.show_message),
+            ("GET", "/message/raw", messages.send_raw),
+            ("GET", "/forks", forks.show_forks),
+            ("GET", "/consumers", consumers.show_consumers),
+            ("GET", "/consumer", consumers.show_consumer),
+            ("POST", "/consumer/preview", consumers.preview_position),
+            ("POST", "/consumer/position", consumers.change_position),
+            ("POST", "/consumer/forget", consumers.forget_consumer),
+            ("GET", "/connections", connections_page.show_connections),
+            ("POST", "/connections/close", connections_page.close),
+            ("GET", "/blocks", blocks.show_blocks),
+            ("GET", "/cluster", cluster_page.show_cluster),
+            ("POST", "/cluster/drain", cluster_page.drain),
+            ("GET", "/mirrors", mirrors.show_mirrors),
+            ("POST", "/mirrors/promote", mirrors.promote),
+            ("POST", "/mirrors/remove", mirrors.remove),
+            ("GET", "/exports", exports.show_exports),
+            ("GET", "/export", exports.show_export),
+            ("GET", "/export/run", exports.show_run),
+            ("GET", "/access", access_page.show_access),
+            ("GET", "/sign-in", self._show_sign_in),
+            ("POST", "/sign-in", self._sign_in),
+            ("POST", "/sign-out", self._sign_out),
+            ("GET", "/{path:path}", show_nothing),
+        )
+        # A page gives its request the identity of the browser's session, and tells errors as pages.
+        self.endpoints: tuple[Endpoint, ...] = (
+            *(Endpoint("GET", path, lead_here, is_open=True) for path in ("/", PATH + "/")),
+            Endpoint("GET", PATH + "/static/{name:path}", serve_asset, is_open=True),
+            *(
+                Endpoint(method, PATH + path, self._answering(function), is_open=True)
+                for method, path, function in pages
+            ),
+        )
+
+    async def find_troubles(self) -> Troubles:
+        """Returns what is wrong with the node now."""
+        return await self._overview.troubles()
+
+    async def watch_troubles(self) -> None:
+        """Runs without end: learns the habits of consumers, and logs when something begins to be wrong and ends."""
+        known: dict[tuple[str, ...], Trouble] = {}
+        reading_s = 0.0
+        while True:
+            # A node that has just started has not measured its disk. Reading takes long with many consumers, and must
+            # not keep the node busy.
+            await trio.sleep(max(INTERVAL_S, READING_PAUSES * reading_s))
+            began_s = trio.current_time()
+            troubles = await self.find_troubles()
+            # The log says `draining` and `stopped` of a node that stops.
+            told = (each for same in troubles.by_kind.values() for each in same if each.kind != "stopping")
+            before, known = known, {(each.kind, *each.subject): each for each in told}
+            # As on the page, the others of a kind are counted when many begin or end at once.
+            for each in listed(Troubles(each for key, each in known.items() if key not in before)):
+                subject = "@".join(each.subject)
+                logger.warning("trouble_began", kind=each.kind, subject=subject, reason=each.title, do=each.remedy)
+            for each in listed(Troubles(each for key, each in before.items() if key not in known)):
+                logger.info("trouble_ended", kind=each.kind, subject="@".join(each.subject), was=each.title)
+            reading_s = trio.current_time() - began_s
+
+    async def watch(self) -> None:
+        """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent, and for
+        mirrors in trouble."""
+        services, acknowledged = self._parts.services, self._parts.services.acknowledged_blocks
+        while True:
+            self._history.add(take_sample(self._parts, time.time()))
+            before, acknowledged = acknowledged, services.acknowledged_blocks
+            self._block_silence.look([""] if acknowledged != before else [], (), trio.current_time())
+            self._mirrors.look(services.mirrors, trio.current_time())
+            growth, closed = services.counters.take_growth()
+            # The silence of a chain is told once, as that of its blocks.
+            streams = [name for name in growth if not name.startswith(STREAM_PREFIX)]
+            self._silence.look(streams, closed, trio.current_time())
+            self._rates.look(growth, trio.current_time())
+            await trio.sleep(INTERVAL_S)
+
+    async def watch_trends(self) -> None:
+        """Runs without end: looks at the lags of consumers and the rates of streams, see `Trends`."""
+        await self._trends.watch(self._parts.runner)
+
+    def _answering(self, function: PageFunction) -> Callable[[Call], Awaitable[Response]]:
+        """Returns the function that answers requests to one page."""
+
+        async def answer(call: Call) -> Response:
+            visit = await self._sessions.visit(call.request, trio.current_time())
+            page = Page(call, visit, self._sessions)
+            try:
+                response = await function(page)
+            except Problem as problem:
+                response = show_problem(page, problem)
+            except ClientError as error:
+                response = show_problem(page, problem_of(error))
+            except StorageError as error:
+                logger.error("dashboard_not_read", reason=str(error))
+                detail = f"the database could not be read: {error}; look at the log"
+                response = show_problem(page, Problem(503, "node-failed", detail))
+            if visit.is_new and "set-cookie" not in response.headers:
+                set_cookie(response, call.request, visit.session)
+            return response
+
+        return answer
+
+    async def _show_sign_in(self, page: Page) -> Response:
+        return page.show("sign_in.html", refusal="", target=_local(page.query.get("to", "")))
+
+    async def _sign_in(self, page: Page) -> Response:
+        fields = await page.form()
+        target = _local(fields.get("to", ""))
+        try:
+            session = await self._sessions.sign_in(
+                page.call.request, page.visit, fields.get("token", "").strip(), trio.current_time()
+            )
+        except Problem as problem:
+            return page.show("sign_in.html", problem.status, refusal=problem.detail, target=target)
+        response = RedirectResponse(PATH + target, 303)
+        set_cookie(response, page.call.request, session)
+        return response
+
+    async def _sign_out(self, page: Page) -> Response:
+        await page.form()
+        self._sessions.sign_out(page.visit)
+        return page.go("/sign-in", done="You have signed out.")
+
+
+def _local(target: str) -> str:
+    """Returns the page of the dashboard to show after the sign-in. An address of another site is replaced by the
+    overview."""
+    parts = urlsplit(target)
+    is_local = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.netloc and not parts.scheme
+    return target if is_local and not any(character < " " for character in target) else ""
+
+
+async def lead_here(call: Call) -> Response:
+    """Leads a browser to the first page, from the root and from the address of the dashboard with a slash too many."""
+    return RedirectResponse(PATH, 303)
+
+
+async def show_nothing(page: Page) -> Response:
+    """Tells a browser that an address of the dashboard is wrong."""
+    raise Problem(404, "no-such-page", f"the dashboard has no page {page.call.request.url.path[:200]}")
+
+
+async def serve_asset(call: Call) -> Response:
+    """Answers with a static file. Static files contain no secrets, so everybody may read them."""
+    found = read_asset(call.request.path_params["name"])
+    if found is None:
+        raise Problem(404, "no-such-path", "there is no such file")
+    content, media_type = found
+    return Response(content, media_type=media_type, headers={"cache-control": f"public, max-age={KEEP_S}, immutable"})

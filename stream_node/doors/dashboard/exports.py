@@ -1,0 +1,149 @@
+"""The pages of exports: the runs of each export and the ranges that they exported, as the ledgers of the exporter have
+them.
+
+An exporter is a process of its own, and the node knows nothing of it. The pages read the files of the ledgers that the
+setting `export_folders` names, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import trio
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import EVERY_NAME
+from stream_client import StreamInfo
+from stream_node.doors.dashboard.listing import ROWS, Shown, list_infos, permitted, show_rows
+from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.http.problems import Problem
+
+RANGES_MAX = 1_000
+"""The largest number of ranges of one run that are shown."""
+
+T = TypeVar("T")
+
+
+class ExportRow(NamedTuple):
+    """An export in the list. view: an ExportView with the last run; None if the ledger cannot be read, for the reason
+    `problem`."""
+
+    folder: str
+    view: Any
+    problem: str
+
+
+class PartitionRow(NamedTuple):
+    """A partition of an export. exported: a PartitionView. waiting: the number of messages that the node has and the
+    export does not; None if the node has no such partition, or a newer one, or the user may not see it."""
+
+    exported: Any
+    waiting: int | None
+
+
+async def show_exports(page: Page) -> Response:
+    """Returns the list of the exports that the setting names."""
+    folders = _folders(page)
+    rows = []
+    for folder in folders:
+        try:
+            rows.append(ExportRow(folder, await _read(lambda path: _views().read_export(path, 0, 1), folder), ""))
+        except Problem as problem:
+            rows.append(ExportRow(folder, None, problem.detail))
+    return page.show("exports.html", active="exports", rows=rows)
+
+
+async def show_export(page: Page) -> Response:
+    """Returns the page of one export: what it has of each partition, and its runs, the latest first."""
+    folder = _folder(page)
+    first = page.count("runs", 0)
+    view = await _read(lambda path: _views().read_export(path, first, ROWS), folder)
+    try:
+        partitions, problem = await _read(_views().read_partitions, folder), ""
+    except Problem as found:
+        # The runs are worth showing without what they add up to.
+        partitions, problem = [], found.detail
+    shown, infos = show_rows(page, partitions), {}
+    async with page.client() as client:
+        for name in {each.stream for each in shown.rows}:
+            infos.update({(name, each.partition): each for each in await permitted(list_infos(client, name))})
+    rows = [PartitionRow(each, _waiting(each, infos)) for each in shown.rows]
+    return page.show(
+        "export.html",
+        active="exports",
+        folder=folder,
+        view=view,
+        partitions=msgspec.structs.replace(shown, rows=rows),
+        problem=problem,
+        runs=Shown(
+            list(view.runs),
+            first,
+            view.run_count,
+            max(0, first - ROWS) if first else None,
+            first + ROWS if first + ROWS < view.run_count else None,
+        ),
+    )
+
+
+async def show_run(page: Page) -> Response:
+    """Returns the page of one run, with the ranges that it exported."""
+    folder, number = _folder(page), page.count("run", 0)
+    found = await _read(lambda path: _views().read_run(path, number, RANGES_MAX + 1), folder)
+    if found is None:
+        raise Problem(404, "no-such-run", f"the ledger of {folder} has no run {number}")
+    run, ranges = found
+    return page.show(
+        "export_run.html",
+        active="exports",
+        folder=folder,
+        run=run,
+        ranges=ranges[:RANGES_MAX],
+        is_cut=len(ranges) > RANGES_MAX,
+    )
+
+
+def _folders(page: Page) -> tuple[str, ...]:
+    """Returns the folders of the setting. Raises Problem if there are none, or the user may not see them."""
+    folders = page.call.parts.config.export_folders
+    if not folders:
+        raise Problem(404, "no-exports", "this node shows no exports (the setting export_folders)")
+    # Exports have the names of all streams, and paths of this machine.
+    page.need(OPERATOR, EVERY_NAME)
+    return folders
+
+
+def _folder(page: Page) -> str:
+    """Returns the folder that the user asks for. Only the folders of the setting are ever opened."""
+    wanted = page.query.get("folder", "")
+    if wanted not in _folders(page):
+        raise Problem(404, "no-such-export", f"the setting export_folders does not name {wanted[:200]!r}")
+    return wanted
+
+
+def _views() -> Any:
+    # The one module of the exporter that a node loads, and only for these pages. It needs neither Spark nor pyarrow.
+    from spark_export.exporter.ledger import view as ledger_view
+
+    return ledger_view
+
+
+async def _read(read: Callable[[Path], T], folder: str) -> T:
+    """Reads a ledger in a thread. Raises Problem if it cannot be read."""
+    from spark_export.exporter.errors import ExportError
+
+    try:
+        return await trio.to_thread.run_sync(read, Path(folder), abandon_on_cancel=True)
+    except (ExportError, OSError) as error:
+        raise Problem(503, "ledger-not-read", str(error)) from error
+
+
+def _waiting(exported: Any, infos: dict[tuple[str, int], StreamInfo]) -> int | None:
+    info = infos.get((exported.stream, exported.partition))
+    # A stream that was deleted and made again has another time of creation, and its indexes begin again.
+    if info is None or info.created_us != exported.made_us:
+        return None
+    end: int = exported.end_index
+    return max(0, info.next_index - max(end, info.first_index))

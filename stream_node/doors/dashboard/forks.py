@@ -1,0 +1,178 @@
+"""The page of forks: the tree of blocks in a topic of Cardinal Streams as a picture, and its reorgs.
+
+It reads the newest messages of a stream. It ignores messages that are not blocks of Cardinal Streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import trio
+from starlette.responses import Response
+
+from cardinal_streams.errors import MessageError
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import Batch
+from ockam.identity.rules.rights import Right
+from stream_client import FromEnd, RichMessage
+from stream_node.doors.dashboard.page import Page
+from stream_node.doors.http.paging import pull_counted
+
+MESSAGES_MAX = 2_000
+"""The largest number of messages that are read, of all partitions together."""
+HEIGHTS_MAX = 60
+"""The largest number of block numbers in the picture; the newest are drawn."""
+STEP_X, STEP_Y, BOX_X, BOX_Y = 92, 44, 74, 28
+"""The distance between blocks, and their size, in pixels."""
+REORGS_MAX = 50
+
+
+class Block(NamedTuple):
+    """A block and where its message is. place: its partition and index."""
+
+    batch: Batch
+    time_us: int
+    place: tuple[int, int]
+
+
+class Box(NamedTuple):
+    """A block in the picture. is_best: whether it is on the heaviest chain. parent_x, parent_y: the left side of its
+    parent; None if the parent is not in the picture."""
+
+    block: Block
+    x: int
+    y: int
+    is_best: bool
+    parent_x: int | None
+    parent_y: int | None
+
+
+class Turn(NamedTuple):
+    """A reorg: the block that became the heaviest one, and the number of blocks that left the heaviest chain."""
+
+    block: Block
+    left: int
+    before: Block
+
+
+async def show_forks(page: Page) -> Response:
+    """The forks of one topic."""
+    name = page.query.get("stream", "")
+    page.need(Right.READ, name)
+    found: list[Block] = []
+    async with page.client() as client:
+        partitions = (await client.get_stream(name)).partitions[:MESSAGES_MAX]
+        share = MESSAGES_MAX // len(partitions)
+        for stream in partitions:
+            at, read = await stream.find_index(FromEnd(share)), 0
+            while read < share:
+                some = await pull_counted(page.call.memory, stream, at, share - read)
+                found += await trio.to_thread.run_sync(find_blocks, some.messages, stream.partition)
+                at, read = some.resume_index, read + len(some.messages)
+                if some.at_end:
+                    break
+    blocks = first_of_each(sorted(found, key=lambda block: block.time_us))
+    # A chain with many forks takes long, and the event loop has other work.
+    boxes = await trio.to_thread.run_sync(draw_tree, blocks)
+    reorgs = await trio.to_thread.run_sync(find_reorgs, blocks)
+    return page.show(
+        "forks.html",
+        active="streams",
+        stream=name,
+        count=len(blocks),
+        boxes=boxes,
+        width=max((box.x for box in boxes), default=0) + BOX_X + 10,
+        height=max((box.y for box in boxes), default=0) + BOX_Y + 10,
+        box=(BOX_X, BOX_Y),
+        reorgs=reorgs[-REORGS_MAX:][::-1],
+        most=MESSAGES_MAX,
+    )
+
+
+def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[Block]:
+    """Returns the blocks among messages."""
+    found = []
+    for each in messages:
+        try:
+            message = decode(each.key or b"", each.data)
+        except MessageError:
+            continue
+        if isinstance(message, Batch):
+            found.append(Block(message, each.time_us, (partition, each.index)))
+    return found
+
+
+def first_of_each(blocks: Iterable[Block]) -> list[Block]:
+    """Returns each block once. Several producers send the same blocks."""
+    found: dict[bytes, Block] = {}
+    for block in blocks:
+        found.setdefault(block.batch.hash, block)
+    return list(found.values())
+
+
+def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
+    """Returns the reorgs: the blocks that are heavier than all earlier ones, and do not continue the heaviest of them.
+
+    blocks: in the order of their arrival.
+    """
+    known: dict[bytes, Block] = {}
+    head: Block | None = None
+    turns = []
+    for block in blocks:
+        known[block.batch.hash] = block
+        if head is None or block.batch.weight > head.batch.weight:
+            if head is not None and block.batch.parent != head.batch.hash:
+                chain = {each.batch.hash for each in _chain(block, known)}
+                left = [each for each in _chain(head, known) if each.batch.hash not in chain]
+                # A chain whose beginning has not arrived does not show where it leaves the other one.
+                meets = any(each.batch.hash in chain for each in _chain(head, known))
+                if left and meets:
+                    turns.append(Turn(block, len(left), head))
+            head = block
+    return turns
+
+
+def draw_tree(blocks: list[Block]) -> list[Box]:
+    """Returns the boxes of the newest blocks, the newest on the left.
+
+    The heaviest chain is in the first row. Each fork is in a row of its own below it, as high up as there is room."""
+    if not blocks:
+        return []
+    newest = max(block.batch.number for block in blocks)
+    known = {block.batch.hash: block for block in blocks if block.batch.number > newest - HEIGHTS_MAX}
+    best = {block.batch.hash for block in _chain(max(known.values(), key=lambda each: each.batch.weight), known)}
+    rows: dict[bytes, int] = dict.fromkeys(best, 0)
+    taken = {(known[hash_].batch.number, 0) for hash_ in best}
+    for block in sorted(known.values(), key=lambda each: each.batch.number):
+        if block.batch.hash in rows:
+            continue
+        number = block.batch.number
+        # A fork stays in its row as long as nothing else is there.
+        row = max(1, rows.get(block.batch.parent, 0))
+        while (number, row) in taken:
+            row += 1
+        rows[block.batch.hash] = row
+        taken.add((number, row))
+
+    def place(hash_: bytes) -> tuple[int, int]:
+        return 5 + STEP_X * (newest - known[hash_].batch.number), 5 + STEP_Y * rows[hash_]
+
+    boxes = []
+    for hash_, block in known.items():
+        x, y = place(hash_)
+        parent = place(block.batch.parent) if block.batch.parent in known else None
+        parent_x, parent_y = (None, None) if parent is None else (parent[0], parent[1] + BOX_Y // 2)
+        boxes.append(Box(block, x, y, hash_ in best, parent_x, parent_y))
+    return boxes
+
+
+def _chain(block: Block, known: dict[bytes, Block]) -> list[Block]:
+    """Returns a block and its known ancestors, the block first."""
+    found = [block]
+    # A chain that names one of its own blocks as a parent ends there.
+    seen = {block.batch.hash}
+    while (parent := known.get(found[-1].batch.parent)) is not None and parent.batch.hash not in seen:
+        found.append(parent)
+        seen.add(parent.batch.hash)
+    return found

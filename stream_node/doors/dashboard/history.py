@@ -1,0 +1,124 @@
+"""History: samples of the counters of a node in the last quarter of an hour. It computes rates and latencies.
+
+It reads only counters in memory, so a sample of an ordinary node takes some microseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stream_node.node.parts import NodeParts
+from stream_storage.histogram import SECONDS
+
+INTERVAL_S = 2.0
+"""The time between two samples, in seconds."""
+SAMPLES_MAX = 450
+"""The number of samples that are kept: a quarter of an hour."""
+
+
+class Sample(NamedTuple):
+    """The counters of the node at one time.
+
+    time_s: the time, in seconds since 1970.
+    pushes, pulled, push_bytes, pulled_bytes: stored pushes, and messages in answers to pulls, with their bytes.
+    confirms, commits: the buckets of the times of confirms and of commits, see `stream_storage.histogram.Histogram`.
+    """
+
+    time_s: float
+    pushes: int
+    pulled: int
+    push_bytes: int
+    pulled_bytes: int
+    confirms: tuple[int, ...]
+    commits: tuple[int, ...]
+
+
+class Point(NamedTuple):
+    """The rates and latencies between two samples.
+
+    time_s: the end of the interval, in seconds since 1970.
+    pushes_s, pulled_s, push_bytes_s, pulled_bytes_s: messages and bytes per second.
+    confirm_p50_ms, confirm_p99_ms, commit_p99_ms: quantiles of latencies, in milliseconds; None without any event.
+    """
+
+    time_s: float
+    pushes_s: float
+    pulled_s: float
+    push_bytes_s: float
+    pulled_bytes_s: float
+    confirm_p50_ms: float | None
+    confirm_p99_ms: float | None
+    commit_p99_ms: float | None
+
+
+def take_sample(parts: NodeParts, time_s: float) -> Sample:
+    """Reads the counters. time_s: the present time, in seconds since 1970."""
+    counters = parts.services.counters
+    return Sample(
+        time_s,
+        counters.pushes,
+        counters.pulled,
+        counters.push_bytes,
+        counters.pulled_bytes,
+        tuple(counters.confirm_seconds.counts),
+        tuple(parts.runner.histograms.commit_seconds.counts),
+    )
+
+
+class History:
+    """The latest samples of one node, at most SAMPLES_MAX."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+
+    def add(self, sample: Sample) -> None:
+        self._samples.append(sample)
+
+    def points(self, after_s: float = 0.0) -> list[Point]:
+        """Returns the points whose time is later than `after_s`, in seconds since 1970."""
+        pairs = itertools.pairwise(self._samples)
+        return [_point(before, now) for before, now in pairs if now.time_s > after_s]
+
+    def latest(self) -> Point | None:
+        """Returns the newest point; None until there are two samples."""
+        return _point(self._samples[-2], self._samples[-1]) if len(self._samples) > 1 else None
+
+
+def _point(before: Sample, now: Sample) -> Point:
+    # The wall clock can be set back between two samples.
+    seconds = max(now.time_s - before.time_s, 0.001)
+    confirms = [after - earlier for earlier, after in zip(before.confirms, now.confirms, strict=True)]
+    commits = [after - earlier for earlier, after in zip(before.commits, now.commits, strict=True)]
+    return Point(
+        now.time_s,
+        (now.pushes - before.pushes) / seconds,
+        (now.pulled - before.pulled) / seconds,
+        (now.push_bytes - before.push_bytes) / seconds,
+        (now.pulled_bytes - before.pulled_bytes) / seconds,
+        quantile_ms(confirms, 0.5),
+        quantile_ms(confirms, 0.99),
+        quantile_ms(commits, 0.99),
+    )
+
+
+def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
+    """Returns the time below which this share of events lies, in milliseconds, as Prometheus estimates it: events are
+    spread evenly in their bucket. Returns None without events.
+
+    counts: the number of events in each bucket; the last one has no upper bound, and counts as its lower bound.
+    """
+    total = sum(counts)
+    if not total:
+        return None
+    wanted, below = share * total, 0
+    for number, count in enumerate(counts):
+        if count and below + count >= wanted:
+            if number == len(bounds):
+                break
+            lower = bounds[number - 1] if number else 0.0
+            return 1000 * (lower + (bounds[number] - lower) * (wanted - below) / count)
+        below += count
+    return 1000 * bounds[-1]

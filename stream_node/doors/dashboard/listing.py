@@ -1,0 +1,147 @@
+"""Lists everything that the user may see: streams with their partitions, and consumers with their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+import msgspec
+
+from index_service.extensions import SavedPosition
+from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
+from stream_node.care.unread import count_unread
+from stream_node.doors.dashboard.page import Page
+
+ROWS = 50
+"""The number of rows of a page."""
+
+T = TypeVar("T")
+
+
+class StreamRow(msgspec.Struct, frozen=True):
+    """One stream. partitions: their number. first: the first one. messages, size_bytes: what is stored in all of them.
+
+    newest_us: the time of the newest message. rate: messages per second lately; None if unknown. lag: the largest lag
+    of a consumer; None without consumers.
+    """
+
+    name: str
+    partitions: int
+    first: StreamInfo
+    messages: int
+    size_bytes: int
+    newest_us: int | None
+    rate: float | None
+    lag: int | None
+
+
+class PositionRow(msgspec.Struct, frozen=True):
+    """A saved position with its partition. lag: None if there is no such partition, or the user may not see it."""
+
+    position: SavedPosition
+    lag: int | None
+
+
+class ConsumerRow(msgspec.Struct):
+    """One consumer of one stream. positions: their number. lag: the sum over its partitions; None if it is not known.
+
+    saved_us: its last progress. holders: the members that have leases of its partitions.
+    """
+
+    client_id: str
+    stream: str
+    positions: int
+    lag: int | None
+    saved_us: int
+    holders: list[str] = []
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """The rows of one page. before, after: the first row of the page before and of the page after; None without such
+    a page."""
+
+    rows: list[Any]
+    first: int
+    total: int
+    before: int | None
+    after: int | None
+
+
+async def list_infos(client: StreamClient, name: str | None = None) -> list[StreamInfo]:
+    """Returns the partitions of one stream, or of all streams."""
+    found: list[StreamInfo] = []
+    async for each in client.list_streams(name or ""):
+        # The name itself sorts before longer names that begin with it.
+        if name is not None and each.stream_name != name:
+            break
+        found.append(each)
+    return found
+
+
+async def list_saved(
+    client: StreamClient, *, stream_name: str | None = None, client_id: str | None = None
+) -> list[SavedPosition]:
+    return [each async for each in list_positions(client, stream_name=stream_name, client_id=client_id)]
+
+
+async def permitted(asked: Awaitable[list[T]]) -> list[T]:
+    """Returns a list, or an empty one if the user has no right to see it."""
+    try:
+        return await asked
+    except AccessDenied:
+        return []
+
+
+def stream_rows(infos: list[StreamInfo], saved: list[SavedPosition], rates: dict[str, float] | None) -> list[StreamRow]:
+    """Returns a row for each stream, in the order of the names."""
+    lags: dict[str, int] = {}
+    for each in consumer_rows(infos, saved):
+        if each.lag is not None:
+            lags[each.stream] = max(lags.get(each.stream, 0), each.lag)
+    return [
+        StreamRow(
+            name,
+            len(own),
+            own[0],
+            sum(each.count for each in own),
+            sum(each.size_bytes for each in own),
+            max((each.last_time_us for each in own if each.last_time_us is not None), default=None),
+            None if rates is None else rates.get(name, 0.0),
+            lags.get(name),
+        )
+        for name, own in ((name, list(group)) for name, group in groupby(infos, key=lambda info: info.stream_name))
+    ]
+
+
+def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[ConsumerRow]:
+    """Returns a row for each consumer of each stream, in the order of the names."""
+    rows = []
+    for key, unread in count_unread(saved, infos).items():
+        rows.append(ConsumerRow(*key, 0, sum(unread.values()) if unread else None, 0, []))
+    by_key = {(each.client_id, each.stream): each for each in rows}
+    for each in saved:
+        row = by_key[each.client_id, each.stream_name]
+        row.positions += 1
+        row.saved_us = max(row.saved_us, each.saved_us)
+        if each.holder is not None and each.holder not in row.holders:
+            row.holders.append(each.holder)
+    return rows
+
+
+def position_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[PositionRow]:
+    """Returns a row for each position of one consumer of one stream."""
+    ((_, unread),) = count_unread(saved, infos).items()
+    return [PositionRow(each, unread.get(each.partition)) for each in saved]
+
+
+def show_rows(page: Page, rows: list[T]) -> Shown:
+    """Returns one page of the rows. The parameter `first` of the query is the number of its first row."""
+    first = min(page.count("first", 0), max(0, len(rows) - 1) // ROWS * ROWS)
+    return shown_rows(rows[first : first + ROWS], first, len(rows))
+
+
+def shown_rows(rows: Sequence[Any], first: int, total: int) -> Shown:
+    """Returns a page that has been cut already. first: the number of its first row. total: the number of all rows."""
+    after = first + ROWS
+    return Shown(list(rows), first, total, max(0, first - ROWS) if first else None, after if after < total else None)

@@ -1,0 +1,323 @@
+"""The pages of messages: a list that goes forwards and backwards and follows new messages, and one message in every
+form
+and as raw bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import Right
+from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamClient, StreamInfo, StreamNotFound
+from stream_client.arguments import StartLike
+from stream_node.cli.match import LOOKED_MAX, Match
+from stream_node.cli.streams.messages import ndjson_line
+from stream_node.cli.values import UsageError, parse_start
+from stream_node.doors.dashboard.decoding import VIEWS, Decoded, decode
+from stream_node.doors.dashboard.page import Page, number_of
+from stream_node.doors.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
+from stream_node.doors.http.problems import Problem
+from stream_service.cutting import CutMessage
+
+ROWS = 25
+"""The number of messages of a page."""
+ROW_BYTES_MAX = 2_000
+"""The number of bytes of each message that the list shows."""
+MESSAGE_BYTES_MAX = 256 * 1024
+"""The number of bytes of a message that its own page shows. The whole message can always be downloaded."""
+FOLLOWED_MAX = 500
+"""The number of new messages after which a page stops following, so that it does not grow without end."""
+LOOKED_MOST = 1_000_000
+"""The largest number of messages that one search looks at."""
+LOOKED_AT_ONCE = 500
+"""The number of messages that a search reads with one request."""
+LOOK_S = 3.0
+"""How long one search takes at most, in seconds. The page says how far it came, and goes on from there."""
+FILE_BYTES_MAX = 16 * 1024 * 1024
+"""The size of the data in the largest file that a page saves."""
+WAIT_S = 4.0
+"""How long a following page waits for a message before it asks again, in seconds."""
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    """A row of the list. message: the beginning of the message, or None if it cannot be read; then the row has the
+    reason."""
+
+    index: int
+    message: CutMessage | None
+    decoded: Decoded
+    key: str = ""
+
+
+class Read(NamedTuple):
+    """The rows of a page of messages. search: what was looked for; None without a search.
+
+    first: where the page begins. after: the index behind the messages that were looked at.
+    """
+
+    info: StreamInfo
+    partitions: list[int]
+    search: Match | None
+    rows: list[MessageRow]
+    first: int
+    after: int
+
+
+async def show_messages(page: Page) -> Response:
+    """A page of messages from an index or a time on, with links to the pages before and after it; or of messages that
+    match, of a number of messages that is looked at."""
+    name, number, view = _place(page)
+    async with page.client() as client:
+        found = await _read(page, client, name, number, view)
+    info, first = found.info, found.first
+    search = {each: page.query.get(each, "") for each in ("key", "header", "content")}
+    return page.show(
+        "messages.html",
+        active="streams",
+        stream=name,
+        partition=number,
+        partitions=found.partitions,
+        info=info,
+        rows=found.rows,
+        first=first,
+        before=max(info.first_index, first - ROWS) if first > info.first_index else None,
+        after=found.after if found.after < info.next_index else None,
+        looked=None if found.search is None else found.after - first,
+        search={each: text for each, text in search.items() if text},
+        most=page.count("most", LOOKED_MAX),
+        last=max(info.first_index, info.next_index - ROWS),
+        view=view,
+        views=VIEWS,
+        start=page.query.get("start", ""),
+        follows=bool(page.query.get("follow")),
+        may_write=page.may(Right.WRITE, name),
+    )
+
+
+async def save_messages(page: Page) -> Response:
+    """The messages with these indexes as a file, which `stream-node push --ndjson` reads."""
+    name, number, _ = _place(page)
+    indexes = [number_of({"indexes": each}, "indexes") for each in page.query.get("indexes", "").split(",")]
+    if len(indexes) > ROWS:
+        raise Problem(400, "invalid-request", f"a file of this page has at most {ROWS} messages")
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        async with page.call.memory.making(cut_bytes(len(indexes), 0)):
+            heads = [await pull_cut(stream, FromIndex(each), 1, 0) for each in indexes]
+        _check_stored(indexes, [message.index for head in heads for message in head.messages])
+        size_bytes = sum(message.size_bytes for head in heads for message in head.messages)
+        if size_bytes > FILE_BYTES_MAX:
+            detail = (
+                f"these messages have {size_bytes:,} bytes, and a file of this page has at most {FILE_BYTES_MAX:,}; "
+                f"use stream-node pull {name} --partition {number} --index {indexes[0]} --ndjson"
+            )
+            raise Problem(413, "file-too-large", detail)
+        async with page.call.memory.making(COPIES * size_bytes + cut_bytes(len(indexes), 0)):
+            pages = [await stream.pull_page(FromIndex(each), 1) for each in indexes]
+    messages = [message for each in pages for message in each.messages]
+    _check_stored(indexes, [message.index for message in messages])
+    headers = {"content-disposition": f'attachment; filename="{_file_name(name)}-{number}-{indexes[0]}.ndjson"'}
+    lines = [ndjson_line(message, number) for message in messages]
+    return answer_raw(b"".join(lines), headers, "application/x-ndjson")
+
+
+def _check_stored(indexes: Sequence[int], found: Sequence[int]) -> None:
+    """Raises Problem if not all messages of a page are stored any more."""
+    gone = [str(each) for each in indexes if each not in found]
+    if gone:
+        detail = f"the node has deleted these messages since the page was shown: {', '.join(gone)}; show the page again"
+        raise Problem(404, "no-such-message", detail)
+
+
+async def _read(page: Page, client: StreamClient, name: str, number: int, view: str) -> Read:
+    """Reads the messages that the query asks for. Raises Problem, ClientError."""
+    start = _start(page.query.get("start", "").strip() or "first")
+    match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
+    whole = await client.get_stream(name)
+    stream = whole.get_partition(number)
+    info = await stream.info()
+    first = await _resolve(stream, start, info.first_index, info.next_index)
+    if match is None:
+        rows = await read_rows(page, stream, first, min(ROWS, max(0, info.next_index - first)), view)
+        after = rows[-1].index + 1 if rows else first
+    else:
+        end = min(info.next_index, first + page.count("most", LOOKED_MAX, LOOKED_MOST))
+        rows, after = await _search(page, stream, first, end, view, match)
+    return Read(info, [each.partition for each in whole.partitions], match, rows, first, after)
+
+
+async def _search(
+    page: Page, stream: Stream, first: int, end: int, view: str, match: Match
+) -> tuple[list[MessageRow], int]:
+    """Returns the messages from `first` up to `end` that match or are damaged, a page at most, and the index behind
+    the last message that was looked at. Ends earlier after LOOK_S seconds."""
+    rows: list[MessageRow] = []
+    at, gives_up_s, count = first, trio.current_time() + LOOK_S, LOOKED_AT_ONCE
+    while at < end and len(rows) < ROWS and trio.current_time() < gives_up_s:
+        try:
+            found = await pull_counted(page.call.memory, stream, FromIndex(at), min(count, end - at))
+        except (AccessDenied, StreamNotFound):
+            raise
+        except ClientError as error:
+            # A damaged message fails each page that it is on, so it is found by halves. The search goes on behind it.
+            if min(count, end - at) > 1:
+                count = min(count, end - at) // 2
+                continue
+            rows.append(MessageRow(at, None, Decoded("error", f"this message cannot be searched: {error}")))
+            at, count = at + 1, LOOKED_AT_ONCE
+            continue
+        for each in found.messages:
+            if match.fits(each) and each.index < end:
+                beginning = each.data[:ROW_BYTES_MAX]
+                cut = CutMessage(each.index, each.time_us, each.key, list(each.headers), len(each.data), beginning)
+                rows.append(_row(cut, view))
+                if len(rows) == ROWS:
+                    return rows, each.index + 1
+        at = found.resume_index if found.messages else end
+    return rows, min(at, end)
+
+
+async def show_next(page: Page) -> Response:
+    """Returns the rows of new messages, for a list that follows them. Waits for one for WAIT_S seconds at most."""
+    name, number, view = _place(page)
+    start, shown = page.count("start", 0), page.count("shown", 0)
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        # An empty answer after the wait is no error: the page asks again.
+        found = await pull_cut_counted(page.call.memory, stream, FromIndex(start), ROWS, ROW_BYTES_MAX, WAIT_S)
+    rows = [_row(each, view) for each in found.messages]
+    return page.show(
+        "message_rows.html",
+        stream=name,
+        partition=number,
+        rows=list(reversed(rows)),
+        view=view,
+        start=found.resume_index if rows else start,
+        shown=shown + len(rows),
+        missed=rows[0].index - start if rows else 0,
+        ends=shown + len(rows) >= FOLLOWED_MAX,
+        follows=True,
+        is_new=True,
+    )
+
+
+async def show_message(page: Page) -> Response:
+    """One message with its key and headers, in the form that was asked for."""
+    name, number, view = _place(page)
+    index = page.count("index", 0)
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        info = await stream.info()
+        rows = await read_rows(page, stream, index, 1, view, MESSAGE_BYTES_MAX)
+    row = rows[0] if rows else None
+    if row is None or row.index != index:
+        has = f"those from {info.first_index} to {info.next_index - 1}" if info.count else "none"
+        detail = f"{name}/{number} has no message {index}; it has {has}"
+        raise Problem(404, "no-such-message", detail)
+    headers = [] if row.message is None else [(each.name, shown_bytes(each.value)) for each in row.message.headers]
+    return page.show(
+        "message.html",
+        active="streams",
+        stream=name,
+        partition=number,
+        row=row,
+        headers=headers,
+        info=info,
+        view=view,
+        views=VIEWS,
+    )
+
+
+async def send_raw(page: Page) -> Response:
+    """The bytes of one message, as a file."""
+    name, number, _ = _place(page)
+    index = page.count("index", 0)
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        found = await pull_counted(page.call.memory, stream, FromIndex(index), 1)
+    if not found.messages or found.messages[0].index != index:
+        raise Problem(404, "no-such-message", f"{name}/{number} has no message {index}")
+    file = f"{_file_name(name)}-{number}-{index}.bin"
+    headers = {"content-disposition": f'attachment; filename="{file}"'}
+    return answer_raw(found.messages[0].data, headers, "application/octet-stream")
+
+
+def _file_name(stream: str) -> str:
+    return re.sub("[^A-Za-z0-9._-]", "_", stream)[:80]
+
+
+async def read_rows(
+    page: Page, stream: Stream, first: int, count: int, view: str, bytes_max: int = ROW_BYTES_MAX
+) -> list[MessageRow]:
+    """Returns the messages from an index on. The row of a message that the node cannot read has the reason."""
+    rows: list[MessageRow] = []
+    at, end = first, first + count
+    async with page.call.memory.making(cut_bytes(count, bytes_max)):
+        while at < end:
+            try:
+                found = await pull_cut(stream, FromIndex(at), end - at, bytes_max)
+            except (AccessDenied, StreamNotFound):
+                raise
+            except ClientError:
+                # A damaged message fails the page that it is on. Read alone, only the damaged one fails.
+                rows += [await _read_one(stream, each, view, bytes_max) for each in range(at, end)]
+                break
+            if not found.messages:
+                break
+            rows += [_row(each, view, bytes_max) for each in found.messages if each.index < end]
+            at = found.resume_index
+    return rows
+
+
+async def _read_one(stream: Stream, index: int, view: str, bytes_max: int) -> MessageRow:
+    try:
+        found = await pull_cut(stream, FromIndex(index), 1, bytes_max)
+    except ClientError as error:
+        return MessageRow(index, None, Decoded("error", str(error)))
+    if not found.messages or found.messages[0].index != index:
+        return MessageRow(index, None, Decoded("error", "this message is missing"))
+    return _row(found.messages[0], view, bytes_max)
+
+
+def _row(message: CutMessage, view: str, bytes_max: int = ROW_BYTES_MAX) -> MessageRow:
+    key = "" if message.key is None else shown_bytes(message.key)
+    is_short = bytes_max == ROW_BYTES_MAX
+    return MessageRow(
+        message.index, message, decode(message.data, view, bytes_max, message.size_bytes, is_short=is_short), key
+    )
+
+
+def shown_bytes(value: bytes) -> str:
+    """Returns a key or the value of a header: text as it is, other bytes as hexadecimal digits."""
+    found = decode(value, "text", 1_000)
+    return found.text if found.view == "text" else f"0x{value[:500].hex()}"
+
+
+def _place(page: Page) -> tuple[str, int, str]:
+    view = page.query.get("view", "auto")
+    if view not in VIEWS:
+        raise Problem(400, "invalid-request", f"messages are shown as {', '.join(VIEWS)}, not as {view[:40]!r}")
+    name = page.query.get("stream", "")
+    page.need(Right.READ, name)
+    return name, page.count("partition", 0), view
+
+
+def _start(text: str) -> StartLike:
+    try:
+        return parse_start(text.replace(",", ""), datetime.now(UTC))
+    except UsageError as error:
+        raise Problem(400, "invalid-request", str(error)) from error
+
+
+async def _resolve(stream: Stream, start: Any, first: int, after: int) -> int:
+    """Returns the index at which a page begins. It is an index that the stream has."""
+    if start == NEW:
+        return after
+    index = start if isinstance(start, int) else await stream.find_index(start)
+    return max(first, min(index, after))

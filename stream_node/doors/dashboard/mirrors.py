@@ -1,0 +1,150 @@
+"""The page of mirrors: how far each partition that follows a source is behind, and which former sources are fenced. By
+its forms a mirror takes the place of its source, or stops following.
+
+It asks the node by `node/mirror/1`, as the command `stream-node mirror` does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import Right
+from stream_client import ClientError, StreamClient
+from stream_node.doors.dashboard.listing import show_rows
+from stream_node.doors.dashboard.page import OPERATOR, Page, check_typed
+from stream_node.doors.dashboard.rendering import clock, number
+from stream_node.doors.http.problems import Problem, problem_of
+from stream_node.fleet.mirror.promotion import ASK_S_MAX, WAY_WITHOUT_FENCE
+from stream_node.fleet.mirror.protocol import (
+    ADDRESS,
+    MIRRORS,
+    MirrorAction,
+    MirrorCondition,
+    MirrorRequest,
+    MirrorResponse,
+    MirrorState,
+)
+
+PROMOTION_WAIT_S = 10.0
+"""How long a browser waits for the end of a promotion, in seconds. A promotion goes on without it."""
+FENCES = (MirrorCondition.FENCING, MirrorCondition.UNFENCED)
+"""What a primary does about its former source."""
+WAY_ON_THIS_PAGE = (
+    "Stop its publishers, wait until nothing is missing here, and tick The source goes on in the form Take the place "
+    "of a lost source"
+)
+"""What stands here for the flags of `stream-node mirror promote` that the node names."""
+POLL_S = 0.1
+"""The interval between two questions whether a promotion has ended, in seconds."""
+
+
+async def show_mirrors(page: Page) -> Response:
+    return page.show("mirrors.html", active="mirrors", **await _values(page))
+
+
+async def promote(page: Page) -> Response:
+    """Makes a mirror a primary, as planned or without its source. Without it, the name must have been typed again. Only
+    then, it can be promoted beside a source that goes on."""
+    fields = await page.form()
+    name, force = fields.get("name", ""), fields.get("force") == "1"
+    goes_on = force and fields.get("source_goes_on") == "1"
+    if force:
+        check_typed(fields, name)
+    gives_up_s = trio.current_time() + PROMOTION_WAIT_S
+    # By this number the node tells us the end of our own promotion, and of no earlier one.
+    promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
+    async with page.client() as client:
+        while True:
+            try:
+                answer = await _ask(
+                    client, MirrorAction.PROMOTE, name, promotion_id=promotion_id, source_goes_on=goes_on
+                )
+            except ClientError as error:
+                raise _refusal(error) from error
+            if answer.done:
+                break
+            if trio.current_time() > gives_up_s:
+                return page.go(
+                    "/mirrors", done=f"{name} is being promoted. It is in the list below until that has ended."
+                )
+            await trio.sleep(POLL_S)
+    text = _lost(answer.mirrors) if force else "Nothing is lost."
+    return page.go("/mirrors", done=f"{name} takes pushes here now. {text}")
+
+
+def _refusal(error: ClientError) -> Problem:
+    """Returns the problem that says why a mirror is not promoted, and what to do on this page."""
+    problem = problem_of(error)
+    problem.detail = problem.detail.replace(WAY_WITHOUT_FENCE, WAY_ON_THIS_PAGE)
+    return problem
+
+
+async def remove(page: Page) -> Response:
+    """Makes a mirror stop following, or a primary stop fencing, if the name of the stream was typed again."""
+    fields = await page.form()
+    name = fields.get("name", "")
+    check_typed(fields, name)
+    async with page.client() as client:
+        await _ask(client, MirrorAction.REMOVE, name)
+    return page.go("/mirrors", done=f"{name} follows nobody now, and takes pushes.")
+
+
+async def _values(page: Page) -> dict[str, Any]:
+    # The page has the addresses of other nodes.
+    page.need(OPERATOR)
+    async with page.client() as client:
+        states = (await _ask(client, MirrorAction.STATUS)).mirrors
+    follows = [each for each in states if each.condition not in FENCES]
+    return {
+        "shown": show_rows(page, states),
+        "following": sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
+        "follow_count": len(follows),
+        "fence_count": len(states) - len(follows),
+        "ask_s": ASK_S_MAX,
+        "lag": sum(each.lag for each in follows),
+        "lag_s": max((each.lag_us / 1e6 for each in follows), default=0.0),
+        "aside": sum(each.aside_messages for each in states),
+        "promotable": _names(follows, lambda name: page.may(Right.ADMIN, name)),
+        "removable": _names(states, lambda name: page.may(Right.ADMIN, name)),
+        "readable": set(_names(states, lambda name: page.may(Right.READ, name), lambda each: each.aside_name)),
+    }
+
+
+def _names(
+    states: Sequence[MirrorState],
+    is_meant: Callable[[str], bool],
+    name_of: Callable[[MirrorState], str] = lambda each: each.stream_name,
+) -> list[str]:
+    return sorted(filter(is_meant, {name_of(each) for each in states} - {""}))
+
+
+def _lost(before: Sequence[MirrorState]) -> str:
+    """Says what may be lost by a promotion without the source. before: the mirrors as they were."""
+    behind = sum(each.lag for each in before)
+    heard_us = min((each.heard_us for each in before), default=0)
+    if not heard_us:
+        return "It had never heard of its source, so everything that the source has may be missing."
+    return (
+        f"It was {number(behind)} {'message' if behind == 1 else 'messages'} behind when it last heard of its source, "
+        f"and lacks what the source has confirmed since {clock(heard_us)}."
+    )
+
+
+async def _ask(
+    client: StreamClient,
+    action: MirrorAction,
+    name: str = "",
+    *,
+    promotion_id: int = 0,
+    source_goes_on: bool = False,
+) -> MirrorResponse:
+    """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force. source_goes_on: whether a
+    source that answers and cannot become a mirror does not stop that."""
+    force = action is MirrorAction.PROMOTE and not promotion_id
+    request = MirrorRequest(0, action, name, "", "", force, promotion_id, source_goes_on)
+    return await client.session.ask(ADDRESS, MIRRORS, request)

@@ -1,0 +1,163 @@
+"""The overview: what is wrong now, the figures of the node, and its rates as charts."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import msgspec
+import trio
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import EVERY_NAME
+from stream_node import __version__
+from stream_node.care.patience import Patience
+from stream_node.care.trouble import Trouble, TroubleKind, Troubles
+from stream_node.doors.dashboard.history import History
+from stream_node.doors.dashboard.mirror_watch import MirrorWatch
+from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.dashboard.reading import Positions, read_positions
+from stream_node.doors.dashboard.rendering import link, number
+from stream_node.doors.dashboard.silence import Silence
+from stream_node.doors.dashboard.troubles import find_stuck, find_troubles
+from stream_node.doors.http.app import json_response
+from stream_node.fleet.worker_place import has_own_databases
+from stream_node.node.endings import Ending, read_endings
+from stream_node.node.parts import NodeParts
+from stream_storage.errors import StorageError
+
+ENDINGS_EVERY_S = 5.0
+"""The shortest time between two readings of the files of certificates and tokens, in seconds."""
+READ_EVERY_S = 1.0
+"""The shortest time between two looks for troubles, in seconds, for all browsers, commands and scrapes together."""
+_MORE: dict[TroubleKind, tuple[str, str]] = {
+    "consumer_stuck": ("consumers are stuck", "/consumers"),
+    "consumer_beyond_end": ("consumers have positions beyond the end of their stream", "/consumers"),
+    "publisher_silent": ("publishers are silent", "/streams"),
+    "member_silent": ("members are silent", "/cluster"),
+    "token_ends": ("tokens end soon, or have ended", "/access"),
+    "block_source_failing": ("block sources fail", "/blocks"),
+}
+"""What is said of the troubles of a kind that are not listed, and the page that has them. Streams of mirrors are the
+rest."""
+
+
+class Overview:
+    """The overview of one node.
+
+    history, silence, block_silence, mirrors: the rates, the silent streams, the silent publishers of blocks and the
+    mirrors in trouble. The dashboard's task updates them.
+    """
+
+    def __init__(
+        self,
+        parts: NodeParts,
+        history: History,
+        silence: Silence,
+        block_silence: Silence,
+        mirrors: MirrorWatch,
+        started_s: float,
+    ) -> None:
+        self._parts = parts
+        self._history = history
+        self._silence = silence
+        self._block_silence = block_silence
+        self._mirrors = mirrors
+        self._started_s = started_s
+        self._patience = Patience()
+        self._consumers_behind = 0
+        self._stuck: list[Trouble] = []
+        self._troubles = Troubles(())
+        self._read_at_s = float("-inf")
+        self._endings: list[Ending] = []
+        self._endings_at_s = float("-inf")
+        self._reading = trio.Lock()
+
+    async def page(self, page: Page) -> Response:
+        """Returns the whole overview. A user without the right to see it gets links to the other pages."""
+        if not page.may(OPERATOR, EVERY_NAME):
+            return page.show("overview_closed.html", active="overview")
+        return page.show("overview.html", active="overview", **await self._values())
+
+    async def rates(self, page: Page) -> Response:
+        """Returns the points of the charts as JSON, a list for each figure. With `after`, only the later points."""
+        page.need(OPERATOR, EVERY_NAME)
+        points = self._history.points(page.number("after"))
+        rounded = ([None if each is None else round(each, 3) for each in point] for point in points)
+        columns = list(zip(*rounded, strict=True)) or [()] * 8
+        return json_response({"columns": columns})
+
+    async def troubles(self) -> Troubles:
+        """Returns what is wrong now, or was wrong less than READ_EVERY_S ago. While the database cannot be read, it is
+        told of the consumers what was known of them last."""
+        self._parts.services.trials.again()
+        async with self._reading:
+            if trio.current_time() >= self._read_at_s + READ_EVERY_S:
+                self._troubles = await self._look()
+                self._read_at_s = trio.current_time()
+        return self._troubles
+
+    async def _look(self) -> Troubles:
+        unread: str | None = None
+        now_us = round(time.time() * 1e6)
+        try:
+            found = await read_positions(self._parts.runner)
+        except StorageError as error:
+            unread = str(error)
+        else:
+            self._consumers_behind = len(found.waiting)
+            # With many consumers this takes long, and clients must be served meanwhile.
+            self._stuck = await trio.to_thread.run_sync(self._find_stuck, found, now_us)
+        if trio.current_time() >= self._endings_at_s + ENDINGS_EVERY_S:
+            self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
+            self._endings_at_s = trio.current_time()
+        now_s = trio.current_time()
+        return find_troubles(
+            self._parts,
+            self._history.latest(),
+            unread,
+            self._stuck,
+            self._silence.find(now_s),
+            self._block_silence.find(now_s),
+            self._mirrors.find(now_s),
+            self._endings,
+            now_us,
+        )
+
+    def _find_stuck(self, found: Positions, now_us: int) -> list[Trouble]:
+        """Runs in another thread: nobody else uses `_patience`."""
+        self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
+        limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
+        return find_stuck(found, limit_s, now_us)
+
+    async def _values(self) -> dict[str, Any]:
+        troubles = await self.troubles()
+        parts = self._parts
+        statistics = parts.statistics()
+        return {
+            "troubles": listed(troubles),
+            "worker": parts.elsewhere.name if parts.elsewhere and has_own_databases(parts.config) else "",
+            "point": self._history.latest(),
+            "statistics": statistics,
+            "http": statistics.http or msgspec.UNSET,
+            "condition": parts.condition,
+            "least_bytes": parts.config.free_disk_bytes_min,
+            "consumers_behind": self._consumers_behind,
+            "up_s": max(0.0, time.time() - self._started_s),
+            "version": __version__,
+            "data_dir": parts.config.data_dir,
+        }
+
+
+def listed(troubles: Troubles) -> list[Trouble]:
+    """Returns the troubles that a page lists: of each kind the first ones, and one that counts the others."""
+    found: list[Trouble] = []
+    for same, left_out in troubles.listed():
+        found += same
+        if left_out:
+            last = same[-1]
+            what, path = _MORE.get(last.kind, ("streams are in the same trouble", "/mirrors"))
+            title, remedy = f"{number(left_out)} more {what}", "Mend them like those above."
+            found.append(Trouble(last.kind, last.level, title, remedy, link(path), "All of them"))
+    return found

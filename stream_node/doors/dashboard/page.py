@@ -1,0 +1,219 @@
+"""Page: one request of a browser to the dashboard: its user, rights, form, and answer."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.responses import RedirectResponse, Response
+
+from ockam.identity.gate import DENIED
+from ockam.identity.identity import ANONYMOUS
+from ockam.identity.rules.rights import EVERY_NAME, Demand, Right, rights_text
+from stream_client import StreamClient
+from stream_node.doors.dashboard.rendering import link, render
+from stream_node.doors.dashboard.sessions import Sessions, Visit
+from stream_node.doors.http.app import Call
+from stream_node.doors.http.body import read_small
+from stream_node.doors.http.problems import Problem
+from stream_node.fleet.worker_place import shares_shards
+
+FIELDS_MAX = 100
+"""The largest number of fields in a form."""
+FORM_BYTES_MAX = 1024 * 1024
+"""The size of the largest form: that of a message that is typed or pasted."""
+COUNT_MAX = 2**63 - 1
+"""The largest index or number in a query: the largest integer of the database."""
+OPERATOR = Right.OPERATE | Right.ADMIN
+"""One of these rights lets somebody see how something does: what has a name, by its name; the whole node, on
+`EVERY_NAME`."""
+CLUSTER_RESOURCE = "cluster"
+"""The name on which the rights of operators of a cluster are."""
+NAVIGATION = (
+    ("overview", "Overview", ""),
+    ("streams", "Streams", "/streams"),
+    ("consumers", "Consumers", "/consumers"),
+    ("blocks", "Blocks", "/blocks"),
+    ("cluster", "Cluster", "/cluster"),
+    ("mirrors", "Mirrors", "/mirrors"),
+    ("connections", "Connections", "/connections"),
+    ("exports", "Exports", "/exports"),
+    ("access", "Access", "/access"),
+)
+
+
+class Page:
+    """One request. call: the request with the identity of the session. visit: its session."""
+
+    def __init__(self, call: Call, visit: Visit, sessions: Sessions) -> None:
+        self.call = call._replace(caller=visit.caller)
+        self.call.count_for(visit.caller)
+        self.visit = visit
+        self.query = _Query(call.request.query_params)
+        self._sessions = sessions
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the browser asks only for the part of a page that changes."""
+        return "hx-request" in self.call.request.headers
+
+    def client(self) -> AbstractAsyncContextManager[StreamClient]:
+        """Opens a client of this node with the identity of the user."""
+        return self.call.client()
+
+    def count(self, name: str, default: int, most: int = COUNT_MAX) -> int:
+        """Returns a whole number from the query, at most `most`. Raises Problem if the parameter is not a whole number
+        of 63 bits."""
+        if not self.query.get(name, "").strip():
+            return default
+        number = number_of(self.query, name)
+        if number > COUNT_MAX:
+            raise Problem(400, "invalid-request", f"{name} is {number}, and at most {COUNT_MAX} is possible")
+        return min(number, most)
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """Returns a number from the query. Raises Problem if the parameter is no number."""
+        try:
+            return float(self.query.get(name, default))
+        except ValueError:
+            raise Problem(400, "invalid-request", f"{name} must be a number") from None
+
+    # Rights.
+
+    def may(self, rights: Right, name: str | None = None) -> bool:
+        """Whether the user has one of the rights, on a name or on any name. This question is not counted and not
+        audited."""
+        authorizer = self.call.parts.authorizer
+        return authorizer is None or authorizer.rules.allows(self.visit.caller.identity, Demand(rights, name))
+
+    def need(self, rights: Right, name: str | None = None) -> None:
+        """Raises Problem if the user has none of the rights. The refusal is counted and audited."""
+        authorizer = self.call.parts.authorizer
+        if authorizer is None:
+            return
+        demand = Demand(rights, name)
+        request = f"{self.call.request.method} {self.call.request.url.path}"
+        decision = authorizer.decide(self.visit.caller.origin, demand, request, is_act=False)
+        if not decision.allowed:
+            raise Problem(403, "access-denied", DENIED + decision.reason, members={"right": rights_text(rights)})
+
+    def edges(self, rights: Right) -> list[str]:
+        """Returns the names on which the user has one of the rights, see `ockam.identity.rules.rules.Grants.edges`."""
+        authorizer = self.call.parts.authorizer
+        return [""] if authorizer is None else authorizer.rules.grants(self.visit.caller.identity).edges(rights)
+
+    # The form of a request that changes something.
+
+    async def form(self) -> dict[str, str]:
+        """Returns the fields of a form. Raises Problem if the form is not valid or does not belong to this session."""
+        try:
+            body = (await read_small(self.call.request, FORM_BYTES_MAX)).decode()
+            fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
+        except ValueError as error:
+            raise Problem(400, "invalid-request", f"this is no form: {error}") from error
+        self._sessions.check(self.visit, fields.get("csrf", ""))
+        return fields
+
+    # Answers.
+
+    def show(self, template: str, status: int = 200, *, active: str = "", **values: Any) -> Response:
+        """Returns a page. active: the name of its entry in the navigation. values: what the template shows.
+
+        Raises Problem if the query has a parameter that the page does not have: the page would not be what was asked
+        for.
+        """
+        visit, done = self.visit, self._done()
+        unknown = next((name for name in self.query if name not in self.query.used), None)
+        if unknown is not None and status == 200:
+            known = ", ".join(sorted(self.query.used - {"done", "seal"})) or "none"
+            detail = f"this page has no parameter {unknown[:40]!r}; those it has: {known}"
+            raise Problem(400, "invalid-request", detail)
+        frame = {
+            "active": active,
+            "navigation": [entry for entry in NAVIGATION if self._has_page(entry[0])],
+            "csrf": visit.csrf,
+            "identity": str(visit.caller.identity),
+            "is_anonymous": visit.caller.identity == ANONYMOUS,
+            "is_signed_in": visit.is_signed_in,
+            "has_rules": self.call.parts.authorizer is not None,
+            "node": self.call.request.url.netloc,
+            "here": self.call.request.url.path.removeprefix("/dashboard")
+            + (f"?{self.call.request.url.query}" if self.call.request.url.query else ""),
+            "done": done,
+        }
+        return render(template, frame | values, status, is_part=self.is_part)
+
+    def go(self, path: str, **query: Any) -> Response:
+        """Sends the browser to a page, after something was changed. query: with `done`, what was done, in words."""
+        if "done" in query:
+            query["seal"] = self._sessions.seal(self.visit.session, str(query["done"]))
+        return RedirectResponse(link(path, **query), 303)
+
+    def _done(self) -> str:
+        """Returns what was done, if this node has written it for this session."""
+        done = self.query.get("done", "")
+        seal = self._sessions.seal(self.visit.session, done)
+        return done if hmac.compare_digest(seal.encode(), self.query.get("seal", "").encode()) else ""
+
+    def _has_page(self, name: str) -> bool:
+        parts = self.call.parts
+        if name == "blocks":
+            return parts.config.block_node
+        if name == "cluster":
+            return shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
+        if name == "mirrors":
+            return parts.services.has_mirrors and self.may(OPERATOR)
+        if name == "connections":
+            return self.may(OPERATOR, EVERY_NAME)
+        if name == "exports":
+            return bool(parts.config.export_folders) and self.may(OPERATOR, EVERY_NAME)
+        if name == "access":
+            return parts.authorizer is not None and self.may(OPERATOR)
+        return True
+
+
+class _Query(Mapping[str, str]):
+    """The parameters of a query. used: the names that the page has asked for."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.used.add(name)
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+
+def number_of(fields: Mapping[str, str], name: str) -> int:
+    """Returns the whole number in a field. Raises Problem if the field has none."""
+    text = fields.get(name, "").replace(",", "").strip()
+    if not (text.isascii() and text.isdecimal()) or len(text) > 20:
+        raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def check_typed(fields: Mapping[str, str], name: str) -> None:
+    """Raises Problem if the name of what a form destroys or moves was not typed again."""
+    if fields.get("typed", "") != name or not name:
+        raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
+
+
+def show_problem(page: Page, problem: Problem) -> Response:
+    """Returns an error as a page, or as a part of one."""
+    template = "problem_part.html" if page.is_part else "problem.html"
+    title = problem.name.replace("-", " ").capitalize()
+    # A part with an error is shown in its place, also by a browser that asks for it again and again.
+    answer = page.show(template, problem.status, title=title, detail=problem.detail, code=problem.status)
+    for name, value in problem.headers.items():
+        if name.lower() != "www-authenticate":
+            answer.headers[name] = value
+    return answer

@@ -1,0 +1,135 @@
+"""ReadPositions: finds the consumers for which messages wait, and those whose position is beyond the end. It is an
+operation of a reading thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import Integer, func, literal_column, select
+
+from index_service.storage import saved_indexes
+from stream_node.care.unread_rows import to_read
+from stream_storage.contract import Operation, Session
+from stream_storage.schema import messages, streams
+from stream_storage.statement import compiled, greatest
+from stream_storage.thread_runner import ThreadRunner
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A consumer of one stream with messages that it has not processed.
+
+    partition: the partition in which a message waits longest. index: the next message of the consumer there.
+    since_us: since when it makes no progress there, although a message is there, in microseconds since 1970.
+    partitions: in how many partitions messages wait. lag: how many messages wait in all of them.
+    """
+
+    client_id: str
+    stream: str
+    partition: int
+    index: int
+    since_us: int
+    partitions: int
+    lag: int
+
+
+class Beyond(msgspec.Struct, frozen=True, gc=False):
+    """A consumer whose position is beyond the end of a partition. One of a former stream of the same name is none.
+
+    partition: the first such partition. index: the position there. end: the index that the next message there will get.
+    partitions: the number of such partitions of the stream.
+    """
+
+    client_id: str
+    stream: str
+    partition: int
+    index: int
+    end: int
+    partitions: int
+
+
+class Positions(NamedTuple):
+    """All consumers for which messages wait, the longest wait first, and all whose position is beyond the end.
+
+    saved: the name, the stream and the last progress of each consumer, in microseconds since 1970.
+    """
+
+    waiting: list[Waiting]
+    beyond: list[Beyond]
+    saved: list[tuple[str, str, int]]
+
+
+_ZERO, _ONE = literal_column("0", Integer), literal_column("1", Integer)
+_next = greatest(to_read.c.idx, streams.c.first_index)
+_since = greatest(to_read.c.saved_us, messages.c.time_us)
+_join = to_read.join(
+    streams,
+    (streams.c.name == to_read.c.stream_name) & (streams.c.partition == to_read.c.partition),
+)
+_consumer = to_read.c.client_id, to_read.c.stream_name
+_partitions = (
+    select(
+        to_read.c.client_id,
+        to_read.c.stream_name,
+        to_read.c.partition,
+        _next.label("idx"),
+        _since.label("since_us"),
+        func.count().over(partition_by=_consumer).label("partitions"),
+        func.sum(streams.c.next_index - _next).over(partition_by=_consumer).label("lag"),
+        func.row_number().over(partition_by=_consumer, order_by=(_since, to_read.c.partition)).label("place"),
+    )
+    .select_from(_join.join(messages, (messages.c.stream_id == streams.c.id) & (messages.c.idx == _next)))
+    .subquery("waiting")
+)
+_WAITING = compiled(
+    select(*list(_partitions.c)[:-1]).where(_partitions.c.place == _ONE).order_by(_partitions.c.since_us)
+)
+_saved_join = saved_indexes.join(
+    streams,
+    (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
+)
+_own = saved_indexes.c
+_beyond = (
+    select(
+        _own.client_id,
+        _own.stream_name,
+        _own.partition,
+        _own.idx,
+        streams.c.next_index,
+        func.count().over(partition_by=(_own.client_id, _own.stream_name)).label("partitions"),
+        func.row_number().over(partition_by=(_own.client_id, _own.stream_name), order_by=_own.partition).label("place"),
+    )
+    .select_from(_saved_join)
+    .where(_own.idx > streams.c.next_index, _own.created_us.in_([_ZERO, streams.c.created_us]))
+    .subquery("beyond")
+)
+_BEYOND = compiled(
+    select(*list(_beyond.c)[:-1]).where(_beyond.c.place == _ONE).order_by(_beyond.c.client_id, _beyond.c.stream_name)
+)
+_SAVED = compiled(
+    select(saved_indexes.c.client_id, saved_indexes.c.stream_name, func.max(saved_indexes.c.saved_us)).group_by(
+        saved_indexes.c.client_id, saved_indexes.c.stream_name
+    )
+)
+
+
+class ReadPositions(Operation):
+    """Reads `Positions`."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, on_done: Callable[[ReadPositions], None]) -> None:
+        super().__init__(on_done)
+        self.found = Positions([], [], [])
+
+    def apply(self, session: Session) -> None:
+        execute = session.execute
+        waiting, beyond = [Waiting(*row) for row in execute(_WAITING)], [Beyond(*row) for row in execute(_BEYOND)]
+        self.found = Positions(waiting, beyond, [(row[0], row[1], row[2]) for row in execute(_SAVED)])
+
+
+async def read_positions(runner: ThreadRunner) -> Positions:
+    """Returns all consumers that may be in trouble: what the dashboard and the alerts count is never cut. Raises
+    StorageError, see `ThreadRunner.read`."""
+    return (await runner.read(ReadPositions)).found

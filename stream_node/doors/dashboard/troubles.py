@@ -1,0 +1,334 @@
+"""Finds what is wrong with the node now. The overview shows this first, and the metrics count it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from stream_node.care.trouble import Texts, Trouble, Troubles
+from stream_node.doors.dashboard.history import Point
+from stream_node.doors.dashboard.reading import Beyond, Positions, Waiting
+from stream_node.doors.dashboard.rendering import duration, link, number, size
+from stream_node.doors.dashboard.silence import Silent
+from stream_node.fleet.worker_place import shares_shards
+from stream_node.node.endings import Ending
+from stream_node.node.parts import NodeParts
+
+ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
+"""The time before the end of a certificate or a token from which on it is named, and is bad, in seconds. A fifth, and a
+twentieth, of its whole time count if they are shorter."""
+SLOW_COMMIT_MS = 1_000.0
+"""A disk is slow if the commits take this long, in milliseconds. An ordinary commit takes less than ten."""
+RETENTION_LAG_S = 60.0
+"""Retention is behind if messages wait this long to be deleted, in seconds."""
+OWNER_WAIT_S = 5.0
+"""A shard without an owner, and a message that waits for one, are in trouble after this time, in seconds. That is the
+time after which the others take the shards of a dead member."""
+
+
+def find_troubles(
+    parts: NodeParts,
+    point: Point | None,
+    unread: str | None,
+    consumers: list[Trouble],
+    silent: list[Silent],
+    silent_blocks: list[Silent],
+    mirrors: list[Trouble],
+    endings: list[Ending],
+    now_us: int,
+) -> Troubles:
+    """Returns everything that is wrong.
+
+    point: the latest rates. unread: why the database could not be read just now; None if it could.
+    consumers, mirrors: what is wrong with consumers, and with mirrors. silent: the streams whose publisher is silent.
+    silent_blocks: has one entry if no blocks come any more. endings: when certificates and tokens end.
+    now_us: the present time, in microseconds since 1970.
+    """
+    return Troubles(
+        (
+            *_database(parts, unread),
+            *_disk(parts, point),
+            *_cluster(parts),
+            *mirrors,
+            *_endings(endings, now_us / 1e6),
+            *_blocks(parts, silent_blocks),
+            *consumers,
+            *_publishers(silent),
+        )
+    )
+
+
+def _database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
+    condition, runner = parts.condition, parts.runner
+    failure = parts.services.trials.failure
+    if not runner.is_writing:
+        reason = runner.statistics().failure or "no reason is known"
+        yield Trouble(
+            "not_writing",
+            "bad",
+            f"Syncing to the disk failed, and nothing is stored any more: {reason}",
+            "Look at the disk and at the log line writing_stopped, then restart the node. Confirmed messages are safe.",
+        )
+    elif unread is not None and not condition.is_draining:
+        yield Trouble(
+            "not_reading",
+            "bad",
+            f"The database does not answer: {unread}",
+            "Look at the database server, or at the disk with stream-node doctor. The node goes on by itself; until "
+            "then, the consumers are shown as they were.",
+        )
+    elif failure is not None and not condition.refusing_pushes:
+        yield Trouble(
+            "push_failed",
+            "bad",
+            f"Pushes are not stored: {failure}",
+            "Look at the disk with stream-node doctor. The node tries a write each second; a success ends this line.",
+        )
+
+
+def _disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
+    condition, counters = parts.condition, parts.services.counters
+    free, least = condition.free_disk_bytes, parts.config.free_disk_bytes_min
+    if condition.refusing_pushes and free is not None:
+        ballast = " and the ballast, given up for deletes and saves" if condition.needed_disk_bytes > least else ""
+        yield Trouble(
+            "disk_full",
+            "bad",
+            f"The disk is full: {size(free)} are free, and pushes need {size(condition.needed_disk_bytes)} "
+            f"(free_disk_bytes_min{ballast}), so the node refuses them",
+            "Make room on the disk, delete old messages, or set a retention. Pushes go on by themselves then.",
+            link("/streams", order="size"),
+            "The largest streams",
+        )
+    elif free is not None and least and free < 2 * least:
+        yield Trouble(
+            "disk_nearly_full",
+            "warning",
+            f"The disk is nearly full: {size(free)} are free, and below {size(least)} pushes are refused",
+            "Make room on the disk, or set a retention.",
+            link("/streams", order="size"),
+            "The largest streams",
+        )
+    if condition.disk_failure is not None:
+        yield Trouble(
+            "disk_unknown",
+            "warning",
+            f"The free space of the disk is unknown: {condition.disk_failure}",
+            "Look at the disk. Until then, pushes are neither refused nor allowed by its free space.",
+        )
+    if point is not None and point.commit_p99_ms is not None and point.commit_p99_ms > SLOW_COMMIT_MS:
+        yield Trouble(
+            "disk_slow",
+            "warning",
+            f"The disk is slow: a commit takes {number(point.commit_p99_ms)} ms",
+            "Look which other program uses the disk; stream-node doctor measures its syncs.",
+        )
+    if counters.retention_lag_s() > RETENTION_LAG_S:
+        yield Trouble(
+            "retention_behind",
+            "warning",
+            f"Retention is behind: messages have waited {duration(counters.retention_lag_s())} to be deleted",
+            "This ends by itself if fewer messages come than can be deleted. Watch the free space of the disk.",
+        )
+    if condition.is_draining:
+        yield Trouble("stopping", "warning", "The node is stopping", "Send requests to it after its next start.")
+    if parts.authorizer is not None and parts.authorizer.audit.failed:
+        yield Trouble(
+            "audit_log_failed",
+            "warning",
+            f"{number(parts.authorizer.audit.failed)} lines of the audit log could not be written",
+            "Look at the disk with the audit log, and restart the node to begin to count anew.",
+        )
+
+
+def _endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
+    for each in endings:
+        # What lasts an hour ends soon only near its end. Somebody who needed an old token has missed it long ago.
+        left_s, lasts_s = each.ends_s - now_s, each.ends_s - each.began_s
+        if left_s > min(ENDS_S, lasts_s / 5) or (each.kind == "token" and left_s < -ENDS_BAD_S):
+            continue
+        when = f"ends in {duration(left_s)}" if left_s > 0 else f"ended {duration(-left_s)} ago"
+        level: Literal["bad", "warning"] = "bad" if left_s <= min(ENDS_BAD_S, lasts_s / 20) else "warning"
+        if each.kind == "certificate":
+            title, remedy = f"A certificate in the file of {each.name} {when}", "Put a new certificate into the file."
+            yield Trouble(
+                "certificate_ends", level, title, f"{remedy} The node takes it at once.", subject=(each.name,)
+            )
+        else:
+            remedy = "Make a new one (stream-node token create --replace), and give it to its client."
+            yield Trouble("token_ends", level, f"The token {each.name} {when}", remedy, subject=(each.name,))
+
+
+def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
+    found = parts.services.statistics().blocks
+    if found is None:
+        return
+    for each in silent_blocks:
+        count = 0 if found.node.publish is None else found.node.publish.publishers
+        yield Trouble(
+            "block_publishers_silent",
+            "warning",
+            f"No block has come for {duration(each.silent_s)}, and before, never for longer than "
+            f"{duration(each.pause_s)}; {number(count)} {'publisher is' if count == 1 else 'publishers are'} connected",
+            "Look whether the publishers of blocks run and reach this node.",
+            link("/blocks"),
+            "Blocks",
+            lasts_s=each.silent_s,
+        )
+    if found.node.publish is not None and found.node.publish.catch_up_stalled:
+        yield Trouble(
+            "blocks_stalled",
+            "bad",
+            f"The chain does not get closer to block {found.node.publish.target_block}",
+            "Look whether a publisher or a source of backfill has the missing blocks.",
+            link("/blocks"),
+            "Blocks",
+        )
+    if found.node.store.damaged:
+        yield Trouble(
+            "blocks_damaged",
+            "bad",
+            f"{_some(found.node.store.damaged, 'stored block is', 'stored blocks are')} damaged or gone on the disk",
+            "Look at the disk. Publish them again, or name a source of backfill that has them; until then no reader "
+            "gets them.",
+            link("/blocks"),
+            "Blocks",
+        )
+    backfill = found.backfill
+    if backfill.problem:
+        what = "Nobody knows which blocks are missing"
+        if backfill.missing:
+            lacking = _some(backfill.missing, "block is", "blocks are")
+            what = f"{lacking} missing, and backfill cannot fetch them"
+        yield Trouble(
+            "backfill_failing",
+            "bad",
+            f"{what}: {backfill.problem}",
+            "Look whether the sources of backfill run, have the blocks, and can be reached from this node.",
+            link("/blocks"),
+            "Blocks",
+        )
+    for source in backfill.sources:
+        if source.other_chain:
+            yield Trouble(
+                "block_sources_disagree",
+                "bad",
+                f"The block source {source.name} has another chain: {source.other_chain}",
+                "Find out which chain is right, and remove the wrong source from the settings.",
+                link("/blocks"),
+                "Blocks",
+            )
+        if source.failures:
+            yield Trouble(
+                "block_source_failing",
+                "warning",
+                f"The block source {source.name} fails ({source.last_error}); it is asked again in "
+                f"{duration(source.backoff_s)}",
+                "Look whether the source runs and can be reached from this node.",
+                link("/blocks"),
+                "Blocks",
+                (source.name,),
+            )
+
+
+def _cluster(parts: NodeParts) -> Iterator[Trouble]:
+    found = parts.statistics().cluster if shares_shards(parts.config) else None
+    if found is None:
+        return
+    page = link("/cluster"), "The cluster"
+    unowned = [each for each in found.unowned_s.values() if each > OWNER_WAIT_S]
+    if unowned:
+        yield Trouble(
+            "shards_unowned",
+            "bad",
+            f"{_some(len(unowned), 'shard has', 'shards have')} had no owner for {duration(max(unowned))}, so no node "
+            "serves their streams",
+            "A member that lives takes them by itself. Start one, or look into the logs of those that run.",
+            *page,
+            lasts_s=max(unowned),
+        )
+    waiting = [each for each in found.router.waiting_by_shard.values() if each.waits_s > OWNER_WAIT_S]
+    if waiting:
+        waits_s = max(each.waits_s for each in waiting)
+        yield Trouble(
+            "shard_messages_waiting",
+            "bad",
+            f"{_some(sum(each.messages for each in waiting), 'message waits', 'messages wait')} here for the owners of "
+            f"{_some(len(waiting), 'shard', 'shards')}, some for {duration(waits_s)}",
+            "Look whether the owners run, and whether this node is connected to them. The messages go on by themselves "
+            "then.",
+            *page,
+            lasts_s=waits_s,
+        )
+    for peer in (each for each in found.peers if not each.lives):
+        since = "was silent, and another member has taken its shards" if peer.is_fenced else "is silent"
+        lasts = "" if peer.is_fenced else f": it has not written for {duration(peer.silent_s)}"
+        yield Trouble(
+            "member_silent",
+            "warning",
+            f"The member {peer.name} {since}{lasts}",
+            f"Look whether it runs at {peer.address} and reaches the database, and start it again. If it shall not "
+            "come back, start a node of this name once more and stop it: after that it is no member any more.",
+            *page,
+            (peer.name,),
+            peer.silent_s,
+        )
+
+
+def _some(count: int, one: str, many: str) -> str:
+    return f"{number(count)} {one if count == 1 else many}"
+
+
+def find_stuck(positions: Positions, limit_s: Callable[[str, str], float], now_us: int) -> list[Trouble]:
+    """Returns what is wrong with consumers. limit_s: how long each may make no progress, by its name and its stream."""
+    found = []
+    for beyond in positions.beyond:
+        subject = beyond.client_id, beyond.stream
+        found.append(Trouble("consumer_beyond_end", "bad", subject=subject, about=beyond, write=_beyond))
+    for each in positions.waiting:
+        lasts_s, subject = (now_us - each.since_us) / 1e6, (each.client_id, each.stream)
+        if lasts_s > limit_s(*subject):
+            found.append(Trouble("consumer_stuck", "bad", subject=subject, lasts_s=lasts_s, about=each, write=_stuck))
+    return found
+
+
+def _stuck(each: Waiting, lasts_s: float) -> Texts:
+    where = f"{each.stream}, partition {each.partition}" if each.partition else each.stream
+    if each.partitions > 1:
+        where = f"{number(each.partitions)} partitions of {each.stream}, longest in partition {each.partition}"
+    return (
+        f"The consumer {each.client_id} is stuck: no progress for {duration(lasts_s)}, "
+        f"{number(each.lag)} {'message waits' if each.lag == 1 else 'messages wait'} in {where}",
+        f"Look whether it runs. If message {each.index:,} stops it, set its position behind that message; if "
+        "nobody needs this consumer, forget its position.",
+        link("/consumer", client=each.client_id, stream=each.stream),
+        "This consumer",
+    )
+
+
+def _beyond(each: Beyond, lasts_s: float) -> Texts:
+    more = f" and {number(each.partitions - 1)} more" if each.partitions > 1 else ""
+    return (
+        f"The consumer {each.client_id} cannot read {each.stream}, partition {each.partition}{more}: its position is "
+        f"{each.index:,}, and the stream ends at {each.end:,}",
+        "The stream was made again, or put back to a backup. Set the position of the consumer to the message with "
+        "which it should go on.",
+        link("/consumer", client=each.client_id, stream=each.stream),
+        "This consumer",
+    )
+
+
+def _publishers(silent: list[Silent]) -> Iterator[Trouble]:
+    for each in silent:
+        subject, lasts_s = (each.stream,), each.silent_s
+        yield Trouble("publisher_silent", "warning", subject=subject, lasts_s=lasts_s, about=each, write=_silent)
+
+
+def _silent(each: Silent, lasts_s: float) -> Texts:
+    return (
+        f"The publisher of {each.stream} is silent: no message for {duration(lasts_s)}, and before, never longer "
+        f"than {duration(each.pause_s)}",
+        "Look whether the publisher runs and reaches this node.",
+        link("/stream", name=each.stream),
+        "This stream",
+    )

@@ -1,0 +1,297 @@
+"""HttpApp: the application that answers HTTP requests. It finds the endpoint, checks the right, and reports every
+error.
+
+What it checks, in this order: the name of the host, the origin, the size of the body, the identity, the right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+import trio
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from ockam.identity.gate import DENIED
+from ockam.identity.rules.rights import Demand, rights_text
+from ockam.log_rate import LogRate
+from ockam.quotas.usage import party_key
+from ockam.quotas.usage_waits import waits_of
+from stream_client import ClientError, StreamClient
+from stream_node.doors.http.body import BodyMemory, RequestBody
+from stream_node.doors.http.clients import HttpClients
+from stream_node.doors.http.cross_origin import DATA_PREFIX, options_answer, readable_send
+from stream_node.doors.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
+from stream_node.doors.http.identity import Caller, identify, peer_of, place_of
+from stream_node.doors.http.memory import Readings, RequestMemory
+from stream_node.doors.http.problems import Problem, problem_of, problem_of_status, too_many_connections
+from stream_node.node.parts import NodeParts
+
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""The security headers that are added to every answer which does not set them itself."""
+MEMORY = "stream_node_memory"
+"""The key in the scope of a request that has its `RequestMemory`."""
+AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
+"""The problems that are in the audit log although no rule has decided: they look like an attack."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Call(NamedTuple):
+    """One request to an endpoint.
+
+    caller: who sends the request. If the endpoint demands no right, this is the identity of the connection.
+    memory: counts what the node holds for the request.
+    endpoint: the endpoint that answers the request.
+    """
+
+    request: Request
+    caller: Caller
+    parts: NodeParts
+    clients: HttpClients
+    endpoint: Endpoint
+    memory: RequestMemory
+
+    def count_for(self, caller: Caller) -> None:
+        """Counts the request for another identity, too, which it has proved."""
+        place_of(self.request).note_caller(caller.identity)
+        self.memory.count_for(party_key(caller.identity, caller.peer.address))
+
+    def check(self, demand: Demand) -> None:
+        """Raises Problem if the rules do not give the caller the right. The refusal is counted and in the audit log."""
+        if self.parts.authorizer is None:
+            return
+        request = f"{self.endpoint.method} {self.endpoint.path}"
+        is_act = self.endpoint.method not in SAFE_METHODS
+        decision = self.parts.authorizer.decide(self.caller.origin, demand, request, is_act=is_act)
+        if not decision.allowed:
+            rule = None if decision.rule is None else decision.rule.name
+            members = {"right": rights_text(demand.rights), "rule": rule}
+            raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
+
+    def check_early(self, demand: Demand) -> None:
+        """Raises Problem as `check` does. A permission is not in the audit log, because the node decides again when the
+        request is carried out. Called before a body is read, so that only who may send it can fill memory with it."""
+        authorizer = self.parts.authorizer
+        if authorizer is not None and not authorizer.rules.allows(self.caller.identity, demand):
+            self.check(demand)
+
+    def client(self) -> AbstractAsyncContextManager[StreamClient]:
+        """Opens a client of this node with the identity of the caller, see `HttpClients.client`."""
+        return self.clients.client(self.caller)
+
+
+class Endpoint(NamedTuple):
+    """An endpoint: it answers one method of one path.
+
+    path: as starlette writes it, for example `/v1/streams/{name}`.
+    handle: returns the answer. It can raise Problem, and every error of our client.
+    demand: the right that the caller needs. None: none, because `handle` uses streams only by `Call.client`, which the
+    node checks like everybody else.
+    is_open: whether a request is answered even if its token is not valid, as for the health of the node.
+    is_health: whether it tells the health of the node, also over the connections that are kept for this.
+    """
+
+    method: str
+    path: str
+    handle: Callable[[Call], Awaitable[Response]]
+    demand: Demand | None = None
+    is_open: bool = False
+    is_health: bool = False
+
+
+class HttpApp:
+    """An application of ASGI.
+
+    answered: the number of answered requests, by status. bodies: counts the bytes of bodies that requests hold.
+    """
+
+    def __init__(self, parts: NodeParts, clients: HttpClients, endpoints: Sequence[Endpoint]) -> None:
+        self._parts = parts
+        self._clients = clients
+        self._endpoints: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        routes = [
+            Route(path, self._function_of(methods), methods=[*methods, "OPTIONS"])
+            for path, methods in self._endpoints.items()
+        ]
+        self._router = Router(routes, redirect_slashes=False)
+        self._lines = LogRate()
+        self.bodies = BodyMemory()
+        self._readings = Readings(parts.tcp.memory)
+        self.answered: Counter[int] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        config, request = self._parts.config, Request(scope)
+        peer = peer_of(request)
+        party = party_key(peer.identity, peer.address)
+        holdings = place_of(request).holdings
+        with RequestMemory(self._parts.node.usages, holdings, party, self._readings, config.pull_bytes_max) as memory:
+            scope[MEMORY] = memory
+            body = RequestBody(
+                receive,
+                bytes_max=config.http_body_bytes_max,
+                part_s=config.http_body_timeout_s,
+                bodies=self.bodies,
+                party=party,
+                memory=memory,
+                coding=", ".join(request.headers.getlist("content-encoding")),
+            )
+            with body:
+                await self._serve(scope, body, send)
+
+    async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
+        async with trio.open_nursery() as nursery:
+            readable = readable_send(Request(scope), send, self._parts.config)
+            place = place_of(Request(scope))
+            answer = _Answer(readable, body, nursery, self.answered, scope[MEMORY], is_last=place.is_for_health)
+            # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
+            nursery.start_soon(body.watch, nursery.cancel_scope, place.note_received)
+            problem = await self._answer(scope, body, answer)
+            if problem is not None and not answer.has_begun:
+                await problem.response()(scope, body.receive, answer.send)
+            nursery.cancel_scope.cancel()
+
+    async def _answer(self, scope: Scope, body: RequestBody, answer: _Answer) -> Problem | None:
+        """Answers a request. Returns the problem that the caller must still send, if there is one."""
+        request = Request(scope)
+        # The router tells by errors that it has found nothing, if there is an application.
+        scope["app"] = self
+        # The name of a stream can have slashes, written as %2F, so these paths are matched before they are decoded.
+        if scope["raw_path"].startswith(DATA_PREFIX):
+            scope["path"] = scope["raw_path"].decode("ascii")
+        try:
+            await self._wait_turn(request)
+            check_headers(request, self._parts.config)
+            check_host(request, self._parts.config)
+            check_origin(request, scope["method"], self._parts.config)
+            body.check_announced(request.headers.get("content-length"))
+            if scope["method"] in SAFE_METHODS:
+                await body.read_ahead()
+            await self._router(scope, body.receive, answer.send)
+        except Exception as error:
+            return self._problem(error, scope)
+        return None
+
+    async def _wait_turn(self, request: Request) -> None:
+        """Counts a request for the identity of its connection, and waits while this identity exceeds its limits."""
+        peer, now_s = peer_of(request), trio.current_time()
+        usage = self._parts.node.usages.get(party_key(peer.identity, peer.address), now_s)
+        if usage.is_rated:
+            usage.machine.spend(1, 0, now_s)
+            await waits_of(usage).wait_turn()
+
+    def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
+        """Returns the problem to send, or None if the peer has gone."""
+        # A streaming answer wraps its errors.
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if isinstance(error, Problem):
+            if error.name in AUDITED and self._parts.authorizer is not None:
+                peer = peer_of(Request(scope))
+                request = f"{scope['method']} {scope['path']}"
+                self._parts.authorizer.note_http_refused(peer.address, peer.identity, request, error.name)
+            return error
+        if isinstance(error, ClientError):
+            return problem_of(error)
+        if isinstance(error, HTTPException):
+            return problem_of_status(error.status_code, scope["path"], error.headers)
+        if isinstance(error, ClientDisconnect):
+            return None
+        address = peer_of(Request(scope)).address
+        path = scope["path"][:200]
+        self._lines.log(
+            logger.error, "http_request_failed", peer=address, method=scope["method"], path=path, exc_info=error
+        )
+        return Problem(500, "internal-error", "the node could not answer; its log has the reason")
+
+    def _function_of(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+        """Returns the function that answers all methods of one path."""
+
+        heads = {"HEAD"} if "GET" in methods else set[str]()
+        allowed = sorted({*methods, *heads, "OPTIONS"})
+
+        async def answer(request: Request) -> Response:
+            # A browser proves no identity when it asks before a request, so OPTIONS needs none.
+            if request.method == "OPTIONS":
+                return options_answer(request, allowed, self._parts.config)
+            endpoint = methods.get(request.method) or methods["GET"]
+            if place_of(request).is_for_health and not endpoint.is_health:
+                raise too_many_connections(self._parts.config.http_connections_max)
+            if endpoint.is_open:
+                peer = peer_of(request)
+                caller = Caller(peer.identity, peer)
+            else:
+                caller = await identify(request, self._parts.authenticator)
+            call = Call(request, caller, self._parts, self._clients, endpoint, request.scope[MEMORY])
+            if not endpoint.is_open:
+                call.count_for(caller)
+            if endpoint.demand is not None:
+                call.check(endpoint.demand)
+            return await endpoint.handle(call)
+
+        return answer
+
+
+class _Answer:
+    """Sends one answer: adds the security headers, and reads what is left of the body.
+
+    has_begun: whether the first bytes of the answer were sent.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        body: RequestBody,
+        nursery: trio.Nursery,
+        answered: Counter[int],
+        memory: RequestMemory,
+        *,
+        is_last: bool,
+    ) -> None:
+        """is_last: whether the connection ends after the answer."""
+        self._send = send
+        self._body = body
+        self._nursery = nursery
+        self._answered = answered
+        self._memory = memory
+        self._added = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
+        if is_last:
+            self._added.append((b"connection", b"close"))
+        self.has_begun = False
+
+    async def send(self, event: Message) -> None:
+        if event["type"] == "http.response.start":
+            self.has_begun = True
+            self._answered[event["status"]] += 1
+            present = {name.lower() for name, _ in event["headers"]}
+            event["headers"] = [*event["headers"], *(each for each in self._added if each[0] not in present)]
+            await self._body.discard_some()
+        elif not event.get("more_body", False) and not self._body.is_complete:
+            # Hypercorn would wait for ever to hand on a body that nobody reads.
+            self._nursery.start_soon(self._body.discard)
+        self._memory.note(sent_bytes=len(event.get("body", b"")))
+        await self._send(event)
+        self._memory.note(sent_bytes=0)
+
+
+def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:
+    """Returns an answer with a value as JSON. end: what follows the value, such as a line end for a terminal."""
+    return Response(msgspec.json.encode(value) + end, status, media_type="application/json")

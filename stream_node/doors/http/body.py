@@ -1,0 +1,254 @@
+"""RequestBody: the body of one HTTP request, bounded in size and in time. BodyMemory bounds the bodies of each party.
+
+A body in gzip is decoded here, so that nothing else sees coded bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import trio
+from starlette.requests import Request
+from starlette.types import Receive
+
+from stream_node.doors.http.memory import RequestMemory
+from stream_node.doors.http.problems import RETRY, Problem
+
+DISCARD_BYTES_MAX = 1024 * 1024
+"""If an endpoint does not read the body, at most this many of its bytes are read before the answer is sent. A peer that
+is still sending when the connection is closed may lose the answer."""
+DISCARD_S_MAX = 1.0
+"""The longest time for reading such bytes, in seconds."""
+WHOLE_PARTS = 10
+"""A whole body must come within this many times the longest time until its next part."""
+LARGEST_BODIES_PARTY_MAX = 4
+"""The node holds at most as many bytes of bodies for one party as this many bodies of the largest size have. A party is
+one identity, or one host without an identity."""
+GZIP = ("gzip", "x-gzip")
+"""The names of the one coding of bodies that is decoded (RFC 9110, section 8.4.1.3)."""
+GZIP_BITS = 31
+"""The window of `zlib` for gzip: the largest one, with the head and the checksum of gzip."""
+DECODED_BYTES = 64 * 1024
+"""At most this many bytes are decoded before they are counted."""
+MEMBERS_MAX = 1_000
+"""A body in gzip has at most this many members. Each one takes time, however few bytes it has."""
+
+
+class BodyMemory:
+    """Counts the bytes of the bodies that the node holds: in all, and for each party. All of them together are part of
+    `PeerMemory`.
+
+    Invariant: `size_bytes` is the sum of what each party holds, and no party is listed that holds nothing.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._held: Counter[str] = Counter()
+
+    def hold(self, party: str, size_bytes: int, body_bytes_max: int) -> None:
+        """Counts more bytes for a party. Raises Problem, and counts nothing, if it holds too many.
+
+        body_bytes_max: the size of the largest body.
+        """
+        if self._held[party] + size_bytes > LARGEST_BODIES_PARTY_MAX * body_bytes_max:
+            self._check_empty(party)
+            detail = "the requests under way of this identity or host have too many bytes; send fewer at a time"
+            raise Problem(503, "too-many-bodies", detail, headers=RETRY)
+        self._held[party] += size_bytes
+        self.size_bytes += size_bytes
+        self._check_empty(party)
+
+    def give_back(self, party: str, size_bytes: int) -> None:
+        self._held[party] -= size_bytes
+        self.size_bytes -= size_bytes
+        self._check_empty(party)
+
+    def _check_empty(self, party: str) -> None:
+        if not self._held[party]:
+            del self._held[party]
+
+
+class RequestBody:
+    """Receives the parts of a body. `receive` is that of ASGI. A context manager: the body's bytes are held until the
+    end of the block.
+
+    size_bytes: the bytes received so far. is_complete: whether all of the body was received, or the peer has gone.
+    """
+
+    def __init__(
+        self,
+        receive: Receive,
+        *,
+        bytes_max: int,
+        part_s: float,
+        bodies: BodyMemory,
+        party: str,
+        memory: RequestMemory,
+        coding: str,
+    ) -> None:
+        """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part, in seconds.
+        party: who sends it, as `ockam.quotas.usage.party_key` names it. coding: the header Content-Encoding."""
+        self._receive = receive
+        self._coding = coding.strip().lower()
+        self._decoder = _Gunzip() if self._coding in GZIP else None
+        self._bytes_max = bytes_max
+        self._part_s = part_s
+        self._bodies = bodies
+        self._memory = memory
+        self._party = party
+        self._until_s = trio.current_time() + WHOLE_PARTS * part_s
+        self.size_bytes = 0
+        self.is_complete = False
+        self._first: Any = None
+        self._completed = trio.Event()
+        self._gone = trio.Event()
+
+    def __enter__(self) -> RequestBody:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bodies.give_back(self._party, self._memory.body_bytes)
+        self._memory.note(body_bytes=0)
+
+    async def receive(self) -> Any:
+        """Returns the next event. Raises Problem if the body is too large or too slow, or if the node holds too many
+        bytes of bodies already."""
+        if self._first is not None:
+            event, self._first = self._first, None
+            return event
+        # After the body, the only event is the end of the connection, which may come much later.
+        if self.is_complete:
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        with trio.move_on_at(min(self._until_s, trio.current_time() + self._part_s)) as scope:
+            event = await self._next()
+        if scope.cancelled_caught:
+            detail = (
+                f"the next part of the body did not come within {self._part_s:g} s (http_body_timeout_s), or the whole "
+                f"body within {WHOLE_PARTS * self._part_s:g} s; send faster"
+            )
+            raise Problem(408, "body-timeout", detail)
+        if self.size_bytes > self._bytes_max:
+            raise self.too_large()
+        part = event.get("body", b"")
+        # A request that holds nothing yet makes nobody wait while it waits.
+        if part and not self._memory.body_bytes:
+            await self._memory.wait_room()
+        if self._decoder is None:
+            self._hold(len(part))
+        elif event["type"] == "http.request":
+            event["body"] = self._decoded(part, is_last=not event.get("more_body", False))
+        return event
+
+    def _hold(self, size_bytes: int) -> None:
+        self._bodies.hold(self._party, size_bytes, self._bytes_max)
+        self._memory.note(body_bytes=self._memory.body_bytes + size_bytes)
+
+    def _decoded(self, part: bytes, *, is_last: bool) -> bytes:
+        """Returns the decoded bytes of a part. They are counted in small pieces, because a part can hide a thousand
+        times as many."""
+        assert self._decoder is not None, "called with gzip only"
+        pieces = []
+        for piece in self._decoder.feed(part):
+            self._hold(len(piece))
+            if self._memory.body_bytes > self._bytes_max:
+                raise self.too_large()
+            pieces.append(piece)
+        if is_last and self.size_bytes and not self._decoder.is_complete:
+            raise Problem(400, "invalid-request", "the body is no gzip, or its end is missing; nothing is stored")
+        return b"".join(pieces)
+
+    async def read_ahead(self) -> None:
+        """Receives the first event of a request that needs no body, so that `watch` sees the end of the connection."""
+        self._first = await self.receive()
+
+    async def watch(self, scope: trio.CancelScope, on_complete: Callable[[], None]) -> None:
+        """Cancels the scope when the peer has gone. Until all of the body was received, this cannot be seen.
+
+        on_complete: called when all of the body was received."""
+        await self._completed.wait()
+        on_complete()
+        while not self._gone.is_set():
+            self._note(await self._receive())
+        scope.cancel()
+
+    def check_announced(self, length: str | None) -> None:
+        """Raises Problem if the headers announce a body that is too large, or in a coding that is not decoded."""
+        if self._coding not in ("", "identity", *GZIP):
+            detail = f"bodies are sent as they are or in gzip, not in {self._coding[:80]}; leave out Content-Encoding"
+            raise Problem(415, "unsupported-coding", detail, headers={"Accept-Encoding": "gzip"})
+        if length is not None and length.isdecimal() and int(length) > self._bytes_max:
+            raise self.too_large()
+
+    def too_large(self) -> Problem:
+        detail = f"the body is larger than {self._bytes_max} bytes (http_body_bytes_max); send it in several requests"
+        return Problem(413, "body-too-large", detail)
+
+    async def discard_some(self) -> None:
+        """Reads some of the rest of the body and drops it, before an answer is sent."""
+        until_bytes = self.size_bytes + DISCARD_BYTES_MAX
+        with trio.move_on_after(DISCARD_S_MAX):
+            while not self.is_complete and self.size_bytes < until_bytes:
+                await self._next()
+
+    async def discard(self) -> None:
+        """Reads the rest of the body and drops it, while the answer is sent."""
+        while not self.is_complete:
+            await self._next()
+
+    async def _next(self) -> Any:
+        event = await self._receive()
+        self._note(event)
+        return event
+
+    def _note(self, event: Any) -> None:
+        self.size_bytes += len(event.get("body", b""))
+        is_gone = event["type"] != "http.request"
+        if is_gone:
+            self._gone.set()
+        if is_gone or not event.get("more_body", False):
+            self.is_complete = True
+            self._completed.set()
+
+
+class _Gunzip:
+    """Decodes gzip. is_complete: whether the bytes so far are whole members of gzip, at least one."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=GZIP_BITS)
+        self._members = 1
+        self.is_complete = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Decodes more bytes, in pieces of up to DECODED_BYTES. Raises Problem if they are no gzip."""
+        while data:
+            if self._member.eof:
+                # gzip files that follow each other are one file.
+                self._members += 1
+                if self._members > MEMBERS_MAX:
+                    detail = f"the body has more than {MEMBERS_MAX:,} members of gzip; compress it as one"
+                    raise Problem(400, "invalid-request", detail)
+                self._member = zlib.decompressobj(wbits=GZIP_BITS)
+            try:
+                piece = self._member.decompress(data, DECODED_BYTES)
+            except zlib.error as error:
+                raise Problem(400, "invalid-request", f"the body is no gzip: {error}; nothing is stored") from error
+            data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+            self.is_complete = self._member.eof
+            yield piece
+
+
+async def read_small(request: Request, bytes_max: int) -> bytes:
+    """Returns the body of a request that has only a few members or fields. Raises Problem if it is larger."""
+    body = bytearray()
+    async with aclosing(request.stream()) as parts:
+        async for part in parts:
+            body += part
+            if len(body) > bytes_max:
+                detail = f"the body has at most {bytes_max:,} bytes here; send a smaller one"
+                raise Problem(413, "body-too-large", detail)
+    return bytes(body)

@@ -1,0 +1,148 @@
+"""HttpClients: the clients inside the node by which HTTP requests use streams, one for each identity and host.
+
+Each client is an ordinary `stream_client.StreamClient` over a pair of connected sockets. The node serves the other end
+like any other connection, with the identity of the HTTP caller. So every right and limit is checked,
+and every promise kept, in the same place as for all other connections.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio.abc
+import trio
+
+from ockam.identity.identity import Identity
+from ockam.transport.tcp import TcpTransport
+from stream_client import StreamClient
+from stream_client.connecting_over import connect_over
+from stream_node.doors.http.identity import Caller
+from stream_node.doors.http.problems import RETRY, Problem
+
+IDLE_S = 60.0
+"""A client that no request has used for this many seconds is closed."""
+CHECK_INTERVAL_S = 5.0
+"""The time between two searches for clients that nobody uses, in seconds."""
+IN_ERRORS = "this node"
+"""The name of the node in the errors of these clients."""
+
+
+class _Held:
+    """One client and the requests that use it. client: None while it opens."""
+
+    def __init__(self) -> None:
+        self.client: StreamClient | None = None
+        self.opened = trio.Event()
+        self.users = 0
+        self.unused_s = -math.inf
+        self.scope = trio.CancelScope()
+
+
+class HttpClients:
+    """All clients inside one node.
+
+    tcp: serves the other ends. nursery: runs the clients. clients_max: the largest number of clients.
+
+    Invariant: at most `clients_max` clients are open; a client that a request uses is never closed for another one.
+    """
+
+    def __init__(
+        self, tcp: TcpTransport, nursery: trio.Nursery, *, service: str, index_service: str, clients_max: int
+    ) -> None:
+        self._tcp = tcp
+        self._nursery = nursery
+        self._service = service
+        self._index_service = index_service
+        self._clients_max = clients_max
+        self._held: dict[tuple[Identity, str], _Held] = {}
+        nursery.start_soon(self._close_unused)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @asynccontextmanager
+    async def client(self, caller: Caller) -> AsyncIterator[StreamClient]:
+        """Opens a client with the identity of the caller, or shares the one that is open, while the block runs.
+
+        Raises Problem if there are too many clients."""
+        held = self._find(caller)
+        held.users += 1
+        try:
+            await held.opened.wait()
+            if held.client is None:
+                raise Problem(503, "connection-lost", "the node closes; send the request again", headers=RETRY)
+            yield held.client
+        finally:
+            held.users -= 1
+            held.unused_s = trio.current_time()
+
+    def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Forgets the clients of all identities that the function chooses; their requests fail. Returns their number.
+
+        reason: not used here. `TcpTransport.close_identities` ends and counts the connections at the other ends.
+        """
+        meant = [key for key in self._held if is_meant(key[0])]
+        for key in meant:
+            self._held.pop(key).scope.cancel()
+        return len(meant)
+
+    def _find(self, caller: Caller) -> _Held:
+        key = (caller.identity, caller.peer.address.rpartition(":")[0])
+        held = self._held.get(key)
+        if held is not None and held.client is not None and held.client.session.core.connection.closed:
+            # The node has ended its connection, for example because the rules have changed.
+            self._held.pop(key).scope.cancel()
+            held = None
+        if held is None:
+            self._make_room()
+            try:
+                ours, theirs = socket.socketpair()
+            except OSError as error:
+                raise Problem(
+                    503, "too-many-clients", f"no room for a client: {error.strerror}", headers=RETRY
+                ) from error
+            ours.setblocking(False)
+            peer = caller.peer.address
+            self._tcp.attach(trio.SocketStream(trio.socket.from_stdlib_socket(theirs)), peer, caller.identity)
+            held = self._held[key] = _Held()
+            self._nursery.start_soon(self._run, key, held, ours)
+        return held
+
+    def _make_room(self) -> None:
+        """Closes the client that has been unused for longest, if `clients_max` clients are open. Raises Problem if
+        all of them are
+        used."""
+        if len(self._held) < self._clients_max:
+            return
+        unused = [key for key, held in self._held.items() if not held.users]
+        if not unused:
+            detail = "too many identities use streams over HTTP (http_clients_max); try again later"
+            raise Problem(503, "too-many-clients", detail, headers=RETRY)
+        self._held.pop(min(unused, key=lambda key: self._held[key].unused_s)).scope.cancel()
+
+    async def _run(self, key: tuple[Identity, str], held: _Held, ours: socket.socket) -> None:
+        try:
+            with held.scope:
+                stream = await anyio.abc.UNIXSocketStream.from_socket(ours)
+                async with connect_over(
+                    stream, IN_ERRORS, service=self._service, index_service=self._index_service
+                ) as made:
+                    held.client = made
+                    held.opened.set()
+                    await trio.sleep_forever()
+        finally:
+            if self._held.get(key) is held:
+                del self._held[key]
+            held.opened.set()
+
+    async def _close_unused(self) -> None:
+        while True:
+            await trio.sleep(CHECK_INTERVAL_S)
+            now_s = trio.current_time()
+            for key, held in list(self._held.items()):
+                is_closed = held.client is not None and held.client.session.core.connection.closed
+                if not held.users and held.opened.is_set() and (is_closed or now_s >= held.unused_s + IDLE_S):
+                    self._held.pop(key).scope.cancel()

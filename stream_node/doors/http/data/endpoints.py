@@ -1,0 +1,68 @@
+"""The list of everything that the node answers about data over HTTP, with what each one takes and answers."""
+
+from __future__ import annotations
+
+from stream_node.doors.http.app import Endpoint
+from stream_node.doors.http.data.openapi import BODIES, PAGES, Operation, make_endpoint
+from stream_node.doors.http.data.positions import (
+    ConsumerPositions,
+    ForgetQuery,
+    PositionQuery,
+    Saved,
+    forget_position,
+    save_position,
+    show_positions,
+)
+from stream_node.doors.http.data.pull import MessagePage, MessageQuery, PullQuery, pull, pull_message
+from stream_node.doors.http.data.push import Pushed, PushQuery, push
+from stream_node.doors.http.data.query import NoQuery
+from stream_node.doors.http.data.records import RAW
+from stream_node.doors.http.data.streams import (
+    ChangedStream,
+    Deleted,
+    ListQuery,
+    NewStream,
+    StreamDescription,
+    StreamList,
+    change,
+    create,
+    delete,
+    describe,
+    list_streams,
+)
+
+STREAMS = "/v1/streams"
+STREAM = STREAMS + "/{name}"
+CONSUMER = STREAM + "/consumers/{client_id}"
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        Endpoint("POST", STREAM, push),
+        "Push messages",
+        PushQuery,
+        Pushed,
+        other_bodies=BODIES,
+        description="A header Stream-Header-NAME: VALUE of the request is stored as the header NAME of each message.",
+    ),
+    Operation(Endpoint("GET", STREAM, pull), "Read or follow messages", PullQuery, MessagePage, other_answers=PAGES),
+    Operation(
+        Endpoint("GET", STREAM + "/messages/{index}", pull_message),
+        "Read the bytes of one message",
+        MessageQuery,
+        None,
+        other_answers=(RAW,),
+    ),
+    Operation(Endpoint("GET", STREAMS, list_streams), "List streams", ListQuery, StreamList),
+    Operation(Endpoint("GET", STREAM + "/info", describe), "Describe a stream", NoQuery, StreamDescription),
+    Operation(
+        Endpoint("PUT", STREAM, create), "Create a stream", NoQuery, StreamDescription, NewStream, statuses=(200, 201)
+    ),
+    Operation(Endpoint("PATCH", STREAM, change), "Change a stream", NoQuery, StreamDescription, ChangedStream),
+    Operation(Endpoint("DELETE", STREAM, delete), "Delete a stream", NoQuery, Deleted),
+    Operation(Endpoint("GET", CONSUMER, show_positions), "Read positions", NoQuery, ConsumerPositions),
+    Operation(Endpoint("PUT", CONSUMER, save_position), "Save a position", PositionQuery, Saved),
+    Operation(Endpoint("DELETE", CONSUMER, forget_position), "Forget a position", ForgetQuery, Saved),
+)
+"""Every operation on data."""
+
+ENDPOINTS: tuple[Endpoint, ...] = (*(each.endpoint for each in OPERATIONS), make_endpoint(OPERATIONS))

@@ -1,0 +1,139 @@
+"""`/v1/openapi.json`: describes the paths of data in OpenAPI 3.1, from the types that the handlers use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+
+from stream_node import __version__
+from stream_node.doors.http.app import Call, Endpoint, json_response
+from stream_node.doors.http.data.follow import EVENTS
+from stream_node.doors.http.data.query import NoQuery, read_query
+from stream_node.doors.http.data.records import JSON, LINES, RAW, TEXT
+from stream_node.doors.http.data.streams import DataRetention
+from stream_node.doors.http.problems import MEDIA_TYPE
+
+PATH_SCHEMAS: dict[str, dict[str, Any]] = {
+    "name": {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"},
+    "client_id": {"type": "string", "minLength": 1, "maxLength": 1024},
+    "index": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+}
+"""The schema of each parameter in a path."""
+RAW_SCHEMA = {"type": "string", "contentMediaType": RAW}
+
+
+class ProblemDetails(msgspec.Struct, frozen=True):
+    """An error (RFC 9457). detail: what went wrong and what to do. Some errors have further members."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class Operation(NamedTuple):
+    """What one endpoint takes and answers.
+
+    summary: what it does. query: its parameters. answer: the type of its answer in JSON; None: it is not JSON.
+    body: the type of its body in JSON; None: it takes none. other_answers, other_bodies: further media types.
+    statuses: the statuses of success. description: what else a request can have.
+    """
+
+    endpoint: Endpoint
+    summary: str
+    query: type[msgspec.Struct]
+    answer: type[msgspec.Struct] | None
+    body: type[msgspec.Struct] | None = None
+    other_answers: tuple[str, ...] = ()
+    other_bodies: tuple[str, ...] = ()
+    statuses: tuple[int, ...] = (200,)
+    description: str = ""
+
+
+def make_document(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Returns the document of OpenAPI."""
+    types: set[type[msgspec.Struct]] = {
+        kind for each in operations for kind in (each.query, each.answer, each.body) if kind is not None
+    }
+    types.add(ProblemDetails)
+    ordered = sorted(types, key=lambda kind: kind.__name__)
+    _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    # A retention without any limit is refused: `null` in its place says that the node's own applies.
+    limits = components[DataRetention.__name__]
+    limits["not"] = {"properties": {name: {"type": "null"} for name in limits["properties"]}}
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.endpoint.path, {})[each.endpoint.method.lower()] = _operation(each, components)
+    queries = {each.query.__name__ for each in operations}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "stream-node", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {name: schema for name, schema in components.items() if name not in queries},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def make_endpoint(operations: Sequence[Operation]) -> Endpoint:
+    """Returns the endpoint that answers with the document."""
+    document = make_document(operations)
+
+    async def show(call: Call) -> Response:
+        read_query(call.request, NoQuery)
+        return json_response(document, end=b"\n")
+
+    return Endpoint("GET", "/v1/openapi.json", show)
+
+
+def _operation(operation: Operation, components: dict[str, Any]) -> dict[str, Any]:
+    path = operation.endpoint.path
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    parameters = [{"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS[name]} for name in names]
+    query = components[operation.query.__name__]
+    for name, schema in query["properties"].items():
+        is_required = name in query.get("required", ())
+        parameters.append({"name": name, "in": "query", "required": is_required, "schema": _without_null(schema)})
+    answers: dict[str, Any] = {kind: {"schema": RAW_SCHEMA} for kind in operation.other_answers}
+    if operation.answer is not None:
+        answers[JSON] = {"schema": _reference(operation.answer)}
+    found: dict[str, Any] = {
+        "operationId": operation.endpoint.handle.__name__,
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": {
+            **{str(status): {"description": "done", "content": answers} for status in operation.statuses},
+            "default": {"description": "a problem", "content": {MEDIA_TYPE: {"schema": _reference(ProblemDetails)}}},
+        },
+    }
+    if operation.description:
+        found["description"] = operation.description
+    bodies: dict[str, Any] = {kind: {"schema": {} if kind == JSON else RAW_SCHEMA} for kind in operation.other_bodies}
+    if operation.body is not None:
+        bodies[JSON] = {"schema": _reference(operation.body)}
+    if bodies:
+        found["requestBody"] = {"required": operation.endpoint.method != "PUT", "content": bodies}
+    return found
+
+
+def _reference(kind: type) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a parameter that may be left out: a query has no null."""
+    if "anyOf" not in schema:
+        return {name: value for name, value in schema.items() if value is not None}
+    kept = [each for each in schema["anyOf"] if each.get("type") != "null"]
+    return kept[0] if len(kept) == 1 else {"anyOf": kept}
+
+
+BODIES = (JSON, LINES, RAW, TEXT)
+"""The types of the body of a push."""
+PAGES = (LINES, EVENTS)
+"""The types of the answer to a pull, apart from JSON."""

@@ -1,0 +1,97 @@
+"""Finds the stream and the partition that a request means."""
+
+from __future__ import annotations
+
+from ockam.identity.rules.rights import Demand, Right
+from stream_client import RequestRefused, Stream, StreamClient, StreamInfo, StreamNotFound
+from stream_client.core.service_route import STREAM_SERVICE
+from stream_node.doors.http.app import Call
+from stream_node.doors.http.problems import Problem
+from stream_service.extensions import LIST, ListRequest, StreamKey
+from stream_service.names import partition_of
+
+PAGE_PARTITIONS = 100
+"""The number of partitions that one request to the node asks for. Most streams have fewer."""
+
+
+async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
+    """Returns all partitions of a stream that the caller may know of, in order; none if there is no such stream."""
+    found: list[StreamInfo] = []
+    async for info in client.list_streams(name, page_streams=PAGE_PARTITIONS):
+        if info.stream_name != name:
+            break
+        found.append(info)
+    return found
+
+
+async def find_partition(client: StreamClient, name: str, number: int) -> StreamInfo | None:
+    """Returns the description of one partition, by one request, also if the stream has many. Returns None if there is
+    no such partition, or if the caller may not know of it."""
+    after = StreamKey(name, number - 1) if number else None
+    page = await client.session.ask(STREAM_SERVICE, LIST, ListRequest(0, name, after, 1))
+    is_there = page.streams and (page.streams[0].stream_name, page.streams[0].partition) == (name, number)
+    return page.streams[0] if is_there else None
+
+
+async def get_partitions(call: Call, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
+    """Returns all partitions of a stream. Raises Problem if there is no such stream, or if the caller
+    does not have the right and therefore cannot know whether there is."""
+    found = await find_partitions(client, name)
+    if not found:
+        # The node lists only streams on which the caller has a right, so a missing right comes first.
+        call.check(Demand(right, name))
+        await client.get_stream(name)
+        raise StreamNotFound(f"there is no stream {name!r}")
+    return found
+
+
+def partition_at(client: StreamClient, name: str, number: int) -> Stream:
+    """Returns one partition, without asking whether it exists."""
+    (handle,) = client.session.core.find_handles(name, [number])
+    return Stream(client.session, handle)
+
+
+async def get_partition(
+    call: Call, client: StreamClient, name: str, number: int | None, key: bytes | None, right: Right
+) -> tuple[Stream, StreamInfo]:
+    """Returns the partition with a number, the partition of a key, or the only one, with its description.
+
+    Raises Problem if the partition does not exist, or if the stream has several and the request chooses none."""
+    infos = await get_partitions(call, client, name, right)
+    number = choose(infos, name, number, key)
+    info = next((each for each in infos if each.partition == number), None)
+    if info is None:
+        raise no_partition(infos, name, number)
+    return partition_at(client, name, number), info
+
+
+def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | None) -> int:
+    """Returns the number of the partition that a request means: the given one, that of the key, or the only one."""
+    if number is not None:
+        return number
+    if key is not None:
+        return partition_of(key, infos[-1].partition + 1)
+    if len(infos) > 1:
+        numbers = f"{infos[0].partition} to {infos[-1].partition}"
+        detail = f"the stream {name!r} has the partitions {numbers}; say which one by ?partition=N or ?key=TEXT"
+        raise Problem(409, "partition-needed", detail)
+    return infos[0].partition
+
+
+def no_partition(infos: list[StreamInfo], name: str, number: int) -> Problem:
+    numbers = ", ".join(str(each.partition) for each in infos[:20])
+    return Problem(404, "stream-not-found", f"the stream {name!r} has no partition {number}; it has {numbers}")
+
+
+async def make_partition(call: Call, client: StreamClient, name: str, number: int | None) -> StreamInfo:
+    """Creates a stream with one partition, and returns its description.
+
+    Raises Problem if the request names another partition than 0: such a stream is created with its partitions first."""
+    if number:
+        detail = f"there is no stream {name!r}; create it with its partitions first by PUT"
+        raise Problem(404, "stream-not-found", detail)
+    await client.create(name)
+    found = await find_partitions(client, name)
+    if not found:
+        raise RequestRefused(f"the stream {name!r} was deleted while it was made; send the request again")
+    return found[0]

@@ -1,0 +1,132 @@
+"""`POST /v1/streams/{name}`: stores messages, and answers after their sync."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import Demand, Right
+from stream_client import ClientError, Header, Push, Stream, StreamClient, StreamInfo
+from stream_client.core.pushes import KeyedPush
+from stream_node.doors.http.app import Call, json_response
+from stream_node.doors.http.data.message_headers import read_headers
+from stream_node.doors.http.data.places import choose, find_partitions, make_partition, no_partition, partition_at
+from stream_node.doors.http.data.query import Base64, Index, PartitionNumber, bytes_of, read_query, stream_name
+from stream_node.doors.http.data.records import read_messages
+from stream_node.doors.http.problems import Problem, problem_of
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX
+
+
+class PushQuery(msgspec.Struct, frozen=True):
+    """The parameters of a push. One request pushes into one partition.
+
+    partition: the number of the partition. Without it, the key chooses; without a key, one is chosen at random.
+    key: the key of the messages, which is stored with each of them.
+    key_base64: the key, if it is no text.
+    publisher_id: the id of a publisher that numbers its messages, so that a message that is sent again is stored once.
+    sequence: the number of the first message in the body; each next message has the next number.
+    create: whether a stream that does not exist is created, with one partition.
+    """
+
+    partition: PartitionNumber | None = None
+    key: str | None = None
+    key_base64: Base64 | None = None
+    publisher_id: Annotated[str, msgspec.Meta(min_length=1, max_length=PUBLISHER_ID_BYTES_MAX)] | None = None
+    sequence: Index | None = None
+    create: bool = True
+
+
+class Pushed(msgspec.Struct, frozen=True):
+    """The answer to a push. All messages are stored and synced.
+
+    indexes: the index of each message, in the order of the body; null for a message that was stored long ago, so that
+    its index is forgotten.
+    duplicates: how many of them were stored by an earlier request.
+    """
+
+    stream: str
+    partition: int
+    indexes: list[int | None]
+    duplicates: int
+
+
+async def push(call: Call) -> Response:
+    """Stores the messages of the body in one partition."""
+    name, query = stream_name(call.request), read_query(call.request, PushQuery)
+    key = bytes_of(query.key, query.key_base64, "key")
+    if (query.publisher_id is None) != (query.sequence is None):
+        detail = "publisher_id and sequence belong together: send both, or none"
+        raise Problem(400, "invalid-request", detail)
+    headers = read_headers(call.request)
+    call.check_early(Demand(Right.WRITE, name))
+    # Everything is checked before the stream is made: a request that is wrong makes no stream.
+    messages = await read_messages(call.request)
+    refusal = KeyedPush(max(messages, key=len), 0, key, headers).refusal()
+    if refusal is not None:
+        raise Problem(413, "message-too-large", f"{refusal}; nothing is stored")
+    async with call.client() as client:
+        stream = await _find(call, client, name, query, key)
+        pushes = await _push_all(stream, messages, key, headers, query)
+    return _answer(name, stream.partition, pushes)
+
+
+async def _find(call: Call, client: StreamClient, name: str, query: PushQuery, key: bytes | None) -> Stream:
+    infos = await find_partitions(client, name)
+    if not infos:
+        if not query.create:
+            call.check(Demand(Right.WRITE, name))
+            await client.get_stream(name)
+        infos = [await make_partition(call, client, name, query.partition)]
+    number = _partition(infos, name, query, key)
+    if all(each.partition != number for each in infos):
+        raise no_partition(infos, name, number)
+    return partition_at(client, name, number)
+
+
+def _partition(infos: Sequence[StreamInfo], name: str, query: PushQuery, key: bytes | None) -> int:
+    if query.partition is None and key is None and query.publisher_id is None:
+        return random.choice(infos).partition
+    # Each partition counts the numbers of a publisher for itself, so a numbered message needs its partition.
+    return choose(list(infos), name, query.partition, key)
+
+
+async def _push_all(
+    stream: Stream, messages: list[bytes], key: bytes | None, headers: list[Header], query: PushQuery
+) -> list[Push]:
+    """Pushes all messages, and waits until each one is stored or has failed."""
+    publisher_id = query.publisher_id
+    async with stream.publisher(
+        idempotent=publisher_id is not None,
+        publisher_id=publisher_id,
+        first_number=query.sequence or 0,
+        keep_failed=True,
+    ) as publisher:
+        return [await publisher.push(data, key=key, headers=headers) for data in messages]
+
+
+def _answer(name: str, partition: int, pushes: list[Push]) -> Response:
+    failed = next((each.error for each in pushes if each.error is not None), None)
+    if failed is None:
+        duplicates = sum(isinstance(each, KeyedPush) and each.is_duplicate for each in pushes)
+        return json_response(Pushed(name, partition, [_index(each) for each in pushes], duplicates), end=b"\n")
+    problem = problem_of(failed)
+    if len(pushes) > 1:
+        stored = sum(each.error is None for each in pushes)
+        problem.members |= {"stored": stored, "messages": [_result(each) for each in pushes]}
+        problem.detail = f"{stored} of {len(pushes)} messages are stored; the first that is not: {failed}"
+    raise problem
+
+
+def _index(push: Push) -> int | None:
+    return None if push.index < 0 else push.index
+
+
+def _result(push: Push) -> dict[str, Any]:
+    error: ClientError | None = push.error
+    if error is None:
+        return {"index": _index(push)}
+    return {"detail": str(error), "in_doubt": error.in_doubt}

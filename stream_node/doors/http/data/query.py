@@ -1,0 +1,116 @@
+"""Reads the parameters of a request: the name of a stream in the path, and the query behind the path."""
+
+from __future__ import annotations
+
+import base64
+import re
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.requests import Request
+
+from index_service.limits import PARTITION_MAX
+from stream_node.doors.http.problems import Problem
+from stream_service.names import refusal_of_name
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+INDEX_MAX = 2**63 - 1
+"""The highest index, and the highest number of a partition, that is read. The node has its own limits."""
+Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
+BASE64 = "^([A-Za-z0-9+/_-]{4})*([A-Za-z0-9+/_-]{2}==|[A-Za-z0-9+/_-]{3}=)?$"
+"""Matches base64, also with the letters that need no percent sign in a query."""
+Base64 = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": BASE64})]
+
+
+class NoQuery(msgspec.Struct, frozen=True):
+    """No parameters."""
+
+
+def stream_name(request: Request) -> str:
+    """Returns the name of the stream in the path. Raises Problem if it is not a valid name of a stream."""
+    name = path_text(request, "name")
+    refusal = refusal_of_name(name)
+    if refusal is not None:
+        raise Problem(400, "invalid-request", refusal)
+    return name
+
+
+def path_text(request: Request, parameter: str) -> str:
+    """Returns one part of the path. Raises Problem if it is not percent-encoded UTF-8."""
+    try:
+        return unquote(request.path_params[parameter], errors="strict")
+    except UnicodeDecodeError as error:
+        detail = f"the {parameter} in the path is not UTF-8; write its bytes in UTF-8, each as %XX"
+        raise Problem(400, "invalid-request", detail) from error
+
+
+def path_index(request: Request, parameter: str) -> int:
+    """Returns a part of the path that is a number. Raises Problem if it is not a number, or too large."""
+    text = request.path_params[parameter]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= INDEX_MAX):
+        raise Problem(400, "invalid-request", f"the {parameter} in the path is a whole number from 0 to {INDEX_MAX}")
+    return int(text)
+
+
+def read_query(request: Request, kind: type[Q]) -> Q:
+    """Returns the query of a request as a struct, whose fields are the parameters.
+
+    Raises Problem for an unknown or repeated parameter, and for a value that is not of its type."""
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
+    except (UnicodeDecodeError, ValueError) as error:
+        detail = "the query is not UTF-8; write each byte that is no letter or digit as %XX"
+        raise Problem(400, "invalid-request", detail) from error
+    values = dict(pairs)
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    unknown = next((name for name in values if name not in known), None)
+    if unknown is not None:
+        takes = f"the parameters are {', '.join(sorted(known))}" if known else "there are no parameters"
+        raise Problem(400, "invalid-request", f"there is no parameter {unknown[:40]!r} here; {takes}")
+    if len(values) != len(pairs):
+        raise Problem(400, "invalid-request", "a parameter is there twice; send each one once")
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        text = values.get(field.encode_name)
+        if text is not None:
+            found[field.name] = _convert(text, _without_none(hints[field.name]), field.encode_name)
+        elif field.required:
+            raise Problem(400, "invalid-request", f"the parameter {field.encode_name} is missing")
+    return kind(**found)
+
+
+def _convert(text: str, kind: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {error}") from error
+
+
+def _without_none(kind: Any) -> Any:
+    """Returns the type of a parameter without None. Otherwise the text "null" would count as a missing parameter."""
+    if isinstance(kind, UnionType) or get_origin(kind) is Union:
+        return Union[tuple(each for each in get_args(kind) if each is not type(None))]  # noqa: UP007
+    return kind
+
+
+def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
+    """Returns bytes that are given as text, or as base64 by the parameter whose name ends in `_base64`.
+
+    Raises Problem if both are given, or if `digits` is not base64."""
+    if digits is None:
+        return None if text is None else text.encode()
+    if text is not None:
+        raise Problem(400, "invalid-request", f"send {what} or {what}_base64, not both")
+    try:
+        # A plus sign of base64 is a space after the query has been read.
+        digits = digits.replace(" ", "+")
+        if re.fullmatch(BASE64, digits) is None:
+            raise ValueError("it has A to Z, a to z, 0 to 9, + and /, and = at the end up to a multiple of four")
+        return base64.b64decode(digits.replace("-", "+").replace("_", "/"), validate=True)
+    except ValueError as error:
+        raise Problem(400, "invalid-request", f"{what}_base64 is no base64: {error}") from error

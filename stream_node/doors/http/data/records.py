@@ -1,0 +1,82 @@
+"""Takes the body of a request apart into messages: one value of JSON, one message on each line, or any bytes."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from stream_client.core.pushes import PLAIN_BYTES_MAX
+from stream_node.doors.http.data.json_text import find_json_fault
+from stream_node.doors.http.problems import Problem
+
+MESSAGES_MAX = 10_000
+"""The largest number of messages of one request, so that the answer and the memory for it stay small."""
+JSON = "application/json"
+LINES = "application/x-ndjson"
+RAW = "application/octet-stream"
+TEXT = "text/plain"
+TYPES = (JSON, LINES, RAW, TEXT)
+"""The types of a body, apart from those that end in +json."""
+_OTHER_NAMES = {"application/ndjson": LINES, "application/jsonl": LINES, "application/x-jsonlines": LINES}
+
+
+async def read_messages(request: Request) -> list[bytes]:
+    """Returns the messages in the body, each with exactly the bytes that were sent.
+
+    Raises Problem if the type of the body is not supported, or if the body is not valid data of its type."""
+    kind = body_type(request)
+    body = await request.body()
+    if kind == LINES:
+        return _lines(body)
+    if kind == JSON:
+        _check_json(body, "the body")
+    _check_size(body, "the message")
+    return [body]
+
+
+def body_type(request: Request) -> str:
+    """Returns the type of a body. Raises Problem if it is none of TYPES."""
+    header = request.headers.get("content-type", "")
+    kind = header.partition(";")[0].strip().lower()
+    kind = JSON if kind.startswith("application/") and kind.endswith("+json") else _OTHER_NAMES.get(kind, kind)
+    if kind not in TYPES:
+        sent = f"not {kind[:80]}" if kind else "and the header Content-Type is missing"
+        detail = (
+            f"a body is {JSON} (one message), {LINES} (a message on each line) or {RAW} (one message of any bytes), "
+            f"{sent}; with curl: -H 'Content-Type: {RAW}' --data-binary @FILE"
+        )
+        raise Problem(415, "unsupported-media-type", detail, headers={"Accept-Post": ", ".join(TYPES)})
+    return kind
+
+
+def _lines(body: bytes) -> list[bytes]:
+    messages: list[bytes] = []
+    start, number = 0, 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        line = body[start:end].strip(b" \t\r")
+        start, number = end + 1, number + 1
+        if not line:
+            continue
+        if len(messages) >= MESSAGES_MAX:
+            detail = f"the body has more than {MESSAGES_MAX:,} messages; nothing is stored; send it in several requests"
+            raise Problem(413, "too-many-messages", detail)
+        _check_json(line, f"line {number}")
+        _check_size(line, f"the message in line {number}")
+        messages.append(line)
+    if not messages:
+        raise Problem(400, "no-message", "the body has no message; write one value of JSON on each line")
+    return messages
+
+
+def _check_json(data: bytes, where: str) -> None:
+    fault = find_json_fault(data)
+    if fault is not None:
+        detail = f"{where} is no JSON: {fault}; nothing is stored; send bytes that are no JSON as {RAW}"
+        raise Problem(400, "not-json", detail)
+
+
+def _check_size(data: bytes, what: str) -> None:
+    if len(data) > PLAIN_BYTES_MAX:
+        detail = f"{what} has {len(data):,} bytes, and a stream keeps at most {PLAIN_BYTES_MAX:,}; nothing is stored"
+        raise Problem(413, "message-too-large", detail)

@@ -1,0 +1,202 @@
+"""Administers streams: `GET /v1/streams` lists them; `PUT`, `PATCH` and `DELETE` of one stream create, change and
+delete it; `GET /v1/streams/{name}/info` describes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from ockam.identity.rules.rights import Demand, Right
+from stream_client import Retention, StreamInfo
+from stream_client.core.service_route import STREAM_SERVICE
+from stream_node.doors.http.app import Call, json_response
+from stream_node.doors.http.body import read_small
+from stream_node.doors.http.data.places import find_partitions, get_partitions, partition_at
+from stream_node.doors.http.data.query import INDEX_MAX, Index, NoQuery, read_query, stream_name
+from stream_node.doors.http.data.reading import time_text
+from stream_node.doors.http.problems import Problem
+from stream_service.extensions import LIST, ListRequest, StreamKey
+
+LIMIT_MAX = 1_000
+PARTITIONS_MAX = 1_000
+"""The largest number of partitions that one request makes. A larger number is more likely a mistake."""
+BODY_BYTES_MAX = 64 * 1024
+"""The size of the largest body that describes a stream. The values of JSON can need a hundred times as much memory."""
+B = TypeVar("B")
+
+
+class ListQuery(msgspec.Struct, frozen=True):
+    """The parameters of a list. prefix: the beginning of the names. limit: the largest number of partitions.
+
+    after, after_partition: the last partition of the page before; without them, the list begins.
+    """
+
+    prefix: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)] = 100
+    after: str | None = None
+    after_partition: Index = INDEX_MAX
+
+
+class DataRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept: messages up to an age in seconds, up to a number, up to a size in bytes; null: no such limit."""
+
+    age_s: Index | None = None
+    messages: Index | None = None
+    size_bytes: Index | None = None
+
+
+class NewStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of creating a stream. partitions: the number that it has at least. retention: null: the node's own."""
+
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)] = 1
+    retention: DataRetention | None = None
+
+
+class ChangedStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of changing a stream. retention: null: the node's own applies again."""
+
+    retention: DataRetention | None
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """The description of one partition.
+
+    first_index, next_index: the index of the earliest stored message, and the one that the next message will get.
+    size_bytes: the size of the data. created, first_time, last_time: as RFC 3339; null without messages.
+    retention: null: the node's own applies.
+    """
+
+    stream: str
+    partition: int
+    first_index: int
+    next_index: int
+    size_bytes: int
+    created: str
+    first_time: str | None
+    last_time: str | None
+    retention: DataRetention | None
+
+
+class StreamList(msgspec.Struct, frozen=True):
+    """A page of partitions, by name and number. more: whether another page follows the last of them."""
+
+    partitions: list[Partition]
+    more: bool
+
+
+class StreamDescription(msgspec.Struct, frozen=True):
+    """All partitions of one stream."""
+
+    stream: str
+    partitions: list[Partition]
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """The answer to deleting a stream. messages: how many were deleted with it."""
+
+    stream: str
+    messages: int
+
+
+async def list_streams(call: Call) -> Response:
+    query = read_query(call.request, ListQuery)
+    after = None if query.after is None else StreamKey(query.after, query.after_partition)
+    async with call.client() as client:
+        page = await client.session.ask(STREAM_SERVICE, LIST, ListRequest(0, query.prefix, after, query.limit))
+    return json_response(StreamList([_partition(each) for each in page.streams], page.more), end=b"\n")
+
+
+async def describe(call: Call) -> Response:
+    name = stream_name(call.request)
+    read_query(call.request, NoQuery)
+    async with call.client() as client:
+        found = await get_partitions(call, client, name, Right.READ)
+    return _description(name, found)
+
+
+async def create(call: Call) -> Response:
+    """Creates a stream with its partitions, or those of them that are missing. It is safe to repeat."""
+    name = stream_name(call.request)
+    read_query(call.request, NoQuery)
+    call.check_early(Demand(Right.CREATE, name))
+    body = await _body(call, NewStream)
+    if body.retention is not None:
+        # Without this right, the stream would be created, and then the answer would be an error.
+        call.check_early(Demand(Right.ADMIN, name))
+    async with call.client() as client:
+        before = {each.partition for each in await find_partitions(client, name)}
+        await client.create_partitioned(name, body.partitions)
+        found = await find_partitions(client, name)
+        if body.retention is not None:
+            # The stream may have more partitions than the body asks for. All of them get the retention.
+            kept = _retention(body.retention)
+            found = [await partition_at(client, name, each.partition).set_retention(kept) for each in found]
+    return _description(name, found, 200 if before else 201)
+
+
+async def change(call: Call) -> Response:
+    name = stream_name(call.request)
+    read_query(call.request, NoQuery)
+    call.check_early(Demand(Right.ADMIN, name))
+    body = await _body(call, ChangedStream)
+    async with call.client() as client:
+        infos = await get_partitions(call, client, name, Right.ADMIN)
+        found = [
+            await partition_at(client, name, each.partition).set_retention(_retention(body.retention)) for each in infos
+        ]
+    return _description(name, found)
+
+
+async def delete(call: Call) -> Response:
+    """Deletes a stream with all its messages."""
+    name = stream_name(call.request)
+    read_query(call.request, NoQuery)
+    async with call.client() as client:
+        infos = await get_partitions(call, client, name, Right.DELETE)
+        deleted = [await partition_at(client, name, each.partition).delete() for each in infos]
+    return json_response(Deleted(name, sum(deleted)), end=b"\n")
+
+
+async def _body(call: Call, kind: type[B]) -> B:
+    """Returns the body of a request as a struct; without a body, the struct of an empty object. Raises Problem."""
+    body = await read_small(call.request, BODY_BYTES_MAX)
+    try:
+        return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "invalid-request", f"the body is wrong: {error}") from error
+
+
+def _whole(value: Any) -> Any:
+    """Returns a value of JSON with 3 in place of 3.0, because JSON Schema and JavaScript have one whole number 3."""
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _description(name: str, infos: list[StreamInfo], status: int = 200) -> Response:
+    return json_response(StreamDescription(name, [_partition(each) for each in infos]), status, end=b"\n")
+
+
+def _partition(info: StreamInfo) -> Partition:
+    first, last = (None if each is None else time_text(each) for each in (info.first_time_us, info.last_time_us))
+    kept = info.retention
+    retention = None if kept is None else DataRetention(kept.age_s, kept.messages, kept.size_bytes)
+    return Partition(
+        info.stream_name,
+        info.partition,
+        info.first_index,
+        info.next_index,
+        info.size_bytes,
+        time_text(info.created_us),
+        first,
+        last,
+        retention,
+    )
+
+
+def _retention(given: DataRetention | None) -> Retention | None:
+    return None if given is None else Retention(given.age_s, given.messages, given.size_bytes)

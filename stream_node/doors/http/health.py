@@ -1,0 +1,60 @@
+"""The health of the node over HTTP: `/livez` says whether it must be restarted, `/readyz` whether it takes work."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from stream_node.doors.http.app import Call, Endpoint, json_response
+from stream_node.doors.http.problems import Problem
+from stream_node.node.parts import NodeParts
+
+NOT_WRITING = "the writing thread has given up; look at the log line writing_stopped, and restart the node"
+
+
+async def livez(call: Call) -> Response:
+    """The answer itself shows that the event loop runs."""
+    return _answer("live", [] if call.parts.runner.is_writing else [NOT_WRITING])
+
+
+async def readyz(call: Call) -> Response:
+    wanted = call.request.query_params.get("for", "write")
+    if wanted not in ("read", "write"):
+        raise Problem(400, "invalid-request", f"for={wanted[:40]!r} is neither read nor write")
+    return _answer("ready", await _reasons_against(call.parts, writes=wanted == "write"))
+
+
+async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
+    """Returns the reasons why the node takes no work at present. A node that listens has opened its database, so the
+    tables are those of its version.
+
+    writes: whether it must store pushes. A node that cannot still serves reads, and deletes what makes room.
+    """
+    reasons = []
+    if parts.condition.is_draining:
+        reasons.append("the node is stopping; send requests to it after its next start")
+    if not writes:
+        return reasons
+    if not parts.runner.is_writing:
+        reasons.append(NOT_WRITING)
+    if parts.condition.refusing_pushes:
+        least, free = parts.condition.needed_disk_bytes, parts.condition.free_disk_bytes
+        kept = "free_disk_bytes_min"
+        if least > parts.config.free_disk_bytes_min:
+            kept += " and the ballast, which was given up for deletes and saves"
+        reasons.append(f"the disk has {free} free bytes, and pushes need {least} ({kept}); make room")
+    # A write is tried, since perhaps nobody has pushed of late. The database of a server that is down takes its time.
+    if not reasons:
+        failure = await parts.services.trials.settle()
+        if failure is not None:
+            reasons.append(f"pushes are not stored: {failure}")
+    return reasons
+
+
+def _answer(name: str, reasons: list[str]) -> Response:
+    return json_response({name: not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/livez", livez, is_open=True, is_health=True),
+    Endpoint("GET", "/readyz", readyz, is_open=True, is_health=True),
+)

@@ -1,0 +1,111 @@
+"""Caller: who sends an HTTP request. This is the one place where a request gets its identity.
+
+A connection proves an identity by its client certificate, exactly as on the node's own listener; else it is anonymous.
+A request on an anonymous connection can prove another identity by a token (`Authorization: Bearer …`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from starlette.requests import HTTPConnection
+
+from ockam.actors.message import Origin
+from ockam.identity.authentication import Status
+from ockam.identity.authenticator import Authenticator
+from ockam.identity.identity import Identity
+from ockam.quotas.memory import Holdings
+from stream_node.doors.http.problems import Problem
+
+PEER_STATE = "stream_node_peer"
+"""The key in the state of a request that has the `Peer` of its connection."""
+PLACE_STATE = "stream_node_place"
+"""The key in the state of a request that has the `Place` of its connection."""
+TOKEN_CHARACTERS_MAX = 512
+"""The largest token that is judged. A real one has about 50 characters."""
+
+
+class Peer(NamedTuple):
+    """The other side of an HTTP connection.
+
+    address: the `host:port` of the peer, with brackets around an IPv6 host. identity: what its certificate proves.
+    is_encrypted: whether the connection uses TLS. server_host: the IP address at which the node was called.
+    """
+
+    address: str
+    identity: Identity
+    is_encrypted: bool
+    server_host: str
+
+
+class Place(NamedTuple):
+    """What the node keeps for a connection.
+
+    holdings: the memory that it takes. is_for_health: whether it is open only so that somebody can ask for the health
+    of a node without room for more connections. note_received: called when all of a request was received.
+    note_caller: called with the identity that a request has proved.
+    """
+
+    holdings: Holdings
+    is_for_health: bool
+    note_received: Callable[[], None]
+    note_caller: Callable[[Identity], None]
+
+
+class Caller(NamedTuple):
+    """Who sends a request. identity: what the connection or the token of the request proves."""
+
+    identity: Identity
+    peer: Peer
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of the request, as the rules decide about it."""
+        return Origin("http", self.peer.address, self.identity)
+
+
+def peer_of(request: HTTPConnection) -> Peer:
+    peer = request.scope["state"][PEER_STATE]
+    assert isinstance(peer, Peer)
+    return peer
+
+
+def place_of(request: HTTPConnection) -> Place:
+    place = request.scope["state"][PLACE_STATE]
+    assert isinstance(place, Place)
+    return place
+
+
+async def identify(request: HTTPConnection, authenticator: Authenticator) -> Caller:
+    """Returns who sends a request. Raises Problem if its token is refused; the refusal is delayed, as everywhere."""
+    peer = peer_of(request)
+    sent = request.headers.getlist("authorization")
+    if not sent:
+        return Caller(peer.identity, peer)
+    scheme, _, text = sent[0].partition(" ")
+    text = text.strip()
+    if len(sent) > 1 or scheme.lower() != "bearer" or not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
+        raise _unauthorized(
+            "send one header Authorization: Bearer TOKEN; the node knows no other way, and no passwords"
+        )
+    return await judge_token(text, request, authenticator)
+
+
+async def judge_token(text: str, request: HTTPConnection, authenticator: Authenticator) -> Caller:
+    """Returns the identity that the text of a token proves for a request. Raises Problem if the token is refused."""
+    peer = peer_of(request)
+    if not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
+        raise _unauthorized("this is no token; it has a wrong length")
+    verdict = await authenticator.judge_text(text, peer.address, peer.identity, peer.is_encrypted)
+    if verdict is None:
+        raise Problem(429, "too-many-refusals", "too many refused tokens of this host wait for their answer; wait")
+    if verdict.status is Status.SECOND:
+        raise Problem(400, "second-identity", verdict.reason)
+    if verdict.identity is None:
+        raise _unauthorized(verdict.reason)
+    return Caller(verdict.identity, peer)
+
+
+def _unauthorized(detail: str) -> Problem:
+    return Problem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="stream-node"'})

@@ -1,0 +1,296 @@
+"""HttpListener: accepts HTTP connections in the node's own event loop, and ends them when the node stops.
+
+Hypercorn is used only for the protocol. The node itself opens the sockets, makes the TLS handshakes, writes the log
+lines and ends the connections.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import structlog
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.logging import Logger as HypercornLogger
+from hypercorn.trio.worker_context import WorkerContext
+
+from ockam.actors.address import split_host_port
+from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
+from ockam.errors import RemoteProtocolError
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.identity.tls_faults import TlsFault
+from ockam.identity.tls_layer import TlsLayer
+from ockam.log_rate import LogRate
+from ockam.quotas.usage import party_key
+from ockam.transport.listener import accept_all, has_unread
+from ockam.transport.sockets import send_nowait, socket_name
+from stream_node.doors.http.app import Endpoint, HttpApp
+from stream_node.doors.http.clients import HttpClients
+from stream_node.doors.http.connection import HttpConnection, HttpStream, make_peer
+from stream_node.doors.http.places_machine import Admission, Places, share_of
+from stream_node.doors.http.statistics import HttpStatistics
+from stream_node.node.parts import NodeParts
+from stream_node.node.tls_settings import make_listener
+
+BODY_PARTS_WAITING_MAX = 2
+"""The largest number of parts of one body, of up to 64 KiB each, that wait in memory for their endpoint."""
+
+logger = structlog.get_logger(__name__)
+
+
+class _Logs(HypercornLogger):
+    """Passes the few log lines of hypercorn to the node's log. A failed request has its line in `app`."""
+
+    def __init__(self, config: HypercornConfig) -> None:
+        self.access_logger = None
+        self.error_logger = logging.getLogger("stream_node.doors.http")
+
+    async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:
+        logger.error("http_failed", reason=message, exc_info=True)
+
+
+class _Guest:
+    """A connection, from its beginning to its end. connection: None during its TLS handshake. closed: counts the
+    connections that the node closes, by reason."""
+
+    def __init__(self, stream: trio.SocketStream, closed: Counter[str]) -> None:
+        self._socket = stream.socket
+        self._closed = closed
+        self.connection: HttpConnection | None = None
+
+    def has_unread(self) -> bool:
+        return has_unread(self._socket.fileno())
+
+    def close(self, reason: str) -> None:
+        if self.connection is None:
+            self._closed[reason] += 1
+            self._socket.close()
+        else:
+            self.connection.close(reason)
+
+
+class HttpListener:
+    """All HTTP connections of one node.
+
+    parts: the parts of the node; its settings can change.
+    addresses: the `host:port` texts at which it listens.
+    clients: the clients inside the node.
+
+    Invariant: at most `http_connections_max` connections are open, and a few for the health of the node (`Places`).
+    """
+
+    def __init__(self, parts: NodeParts, endpoints: Sequence[Endpoint], nursery: trio.Nursery) -> None:
+        """nursery: runs the connections. It must stay open until `aclose` has returned."""
+        config = parts.config
+        self.parts = parts
+        self._nursery = nursery
+        self._tls = None if parts.tls is None else make_listener(config, parts.tls)
+        self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
+        self.clients = HttpClients(
+            parts.tcp,
+            nursery,
+            service=config.service_addresses[0],
+            index_service=config.index_addresses[0],
+            clients_max=config.http_clients_max,
+        )
+        self._app = HttpApp(parts, self.clients, endpoints)
+        self._config = _hypercorn_config(parts)
+        self._context = WorkerContext(None)
+        self._listening = trio.CancelScope()
+        self._open: dict[HttpConnection, None] = {}
+        self._places: Places[_Guest] = Places()
+        self._accepted = 0
+        self._closed: Counter[str] = Counter()
+        self._lines = LogRate()
+        self._ended = trio.Event()
+        self.addresses: list[str] = []
+
+    async def listen(self) -> list[str]:
+        """Starts to accept connections at the addresses of the setting `http`. Returns the `host:port` of each socket.
+
+        Raises OSError if a socket cannot be opened; then no socket stays open.
+        """
+        listeners: list[trio.SocketListener] = []
+        try:
+            for address in self.parts.config.http:
+                host, port = split_host_port(address)
+                listeners += await trio.open_tcp_listeners(port, host=host)
+        except BaseException:
+            for listener in listeners:
+                listener.socket.close()
+            raise
+        self.addresses = [socket_name(listener.socket.getsockname()) for listener in listeners]
+        self._nursery.start_soon(self._serve, listeners)
+        return self.addresses
+
+    async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
+        with self._listening:
+            async with trio.open_nursery() as nursery:
+                for listener in listeners:
+                    nursery.start_soon(accept_all, listener, self._accept, lambda: None)
+
+    def _accept(self, stream: trio.SocketStream) -> None:
+        self._accepted += 1
+        try:
+            peer, server = socket_name(stream.socket.getpeername()), stream.socket.getsockname()[0]
+        except OSError:
+            self._closed["closed_before_header"] += 1
+            stream.socket.close()
+            return
+        guest = _Guest(stream, self._closed)
+        admission = self._enter(guest, party_key(ANONYMOUS, peer), peer)
+        if admission is Admission.REFUSED:
+            stream.socket.close()
+        else:
+            self._nursery.start_soon(self._run, guest, stream, peer, server, admission)
+
+    def _enter(self, guest: _Guest, party: str, peer: str) -> Admission:
+        """Gives a place to a connection, if need be that of the oldest one whose request has not come whole."""
+        connections_max = self.parts.config.http_connections_max
+        admission, gone = self._places.enter(guest, party, connections_max)
+        if gone is not None:
+            gone.close("gave_way")
+        if admission is Admission.REFUSED:
+            self._closed["too_many_connections"] += 1
+        if gone is not None or admission is not Admission.USUAL:
+            self._lines.log(
+                logger.warning,
+                "http_connections_give_way" if admission is Admission.USUAL else "http_connections_refused",
+                peer=peer,
+                most=connections_max,
+                most_of_one=share_of(connections_max),
+            )
+        return admission
+
+    async def _run(
+        self, guest: _Guest, stream: trio.SocketStream, address: str, server_host: str, admission: Admission
+    ) -> None:
+        """Serves one connection until its end. A failure ends the connection only."""
+        try:
+            connection = await self._open_connection(guest, stream, address, server_host, admission)
+            if connection is not None:
+                guest.connection = connection
+                self._open[connection] = None
+                try:
+                    await connection.run()
+                finally:
+                    del self._open[connection]
+                    self._ended.set()
+        except Exception as error:
+            self._lines.log(logger.error, "http_connection_failed", peer=address, exc_info=error)
+        finally:
+            self._places.leave(guest)
+            stream.socket.close()
+
+    async def _open_connection(
+        self, guest: _Guest, stream: trio.SocketStream, address: str, server_host: str, admission: Admission
+    ) -> HttpConnection | None:
+        """Makes the handshake. Returns the connection; None for one that must be closed."""
+        tls: TlsLayer | None = None
+        if self._tls is not None:
+            tls = await self._handshake(guest, stream, address)
+            if tls is None:
+                return None
+        peer = make_peer(address, server_host, tls)
+        # A certificate counts for itself, wherever it connects from.
+        if peer.identity != ANONYMOUS:
+            self._places.leave(guest)
+            admission = self._enter(guest, party_key(peer.identity, address), address)
+            if admission is Admission.REFUSED:
+                return None
+        return HttpConnection(
+            ASGIWrapper(cast(Any, self._app)),
+            self._config,
+            self._context,
+            HttpStream(stream, tls, self.parts.config.send_timeout_s),
+            peer,
+            None if tls is None else tls.certificate,
+            memory=self.parts.tcp.memory,
+            roster=self.parts.tcp.roster,
+            closed=self._closed,
+            is_for_health=admission is Admission.HEALTH,
+            note_received=partial(self._places.note_received, guest),
+            note_waits=partial(self._places.note_waits, guest),
+        )
+
+    async def _handshake(self, guest: _Guest, stream: trio.SocketStream, address: str) -> TlsLayer | None:
+        """Returns the TLS of a new connection; None if the handshake failed."""
+        assert self._tls is not None, "called with TLS only"
+        share = Share(party_key(ANONYMOUS, address))
+        try:
+            return await self._tls.handshake(guest, stream, self._turns, share)
+        except RemoteProtocolError as error:
+            self._closed[error.kind] += 1
+            self._lines.log(logger.warning, "http_connection_closed", peer=address, kind=error.kind, reason=str(error))
+            if isinstance(error, TlsFault):
+                send_nowait(stream.socket, error.alert)
+                self._note_tls_refused(address, ANONYMOUS, f"{error.kind}: {error}")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._closed["broken"] += 1
+        return None
+
+    # The end of connections.
+
+    def end_refused(self) -> None:
+        """Ends the connections whose certificate has been revoked, or has expired."""
+        if self._tls is None:
+            return
+        for connection in list(self._open):
+            refusal = self._tls.refusal(connection.certificate)
+            if refusal is not None:
+                kind, reason = refusal
+                logger.warning("http_connection_closed", peer=connection.peer.address, kind=kind, reason=reason)
+                connection.close(kind)
+                self._note_tls_refused(connection.peer.address, connection.peer.identity, f"{kind}: {reason}")
+
+    def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Ends the connections and the clients of all identities that the function chooses. Returns the number of
+        connections. reason: a short, fixed word for counters."""
+        meant = [each for each in self._open if is_meant(each.peer.identity)]
+        for connection in meant:
+            connection.close(reason)
+        self.clients.close_identities(is_meant, reason)
+        return len(meant)
+
+    async def stop_accepting(self) -> None:
+        """Accepts no more connections, and ends each one after the answer to its present request."""
+        self._listening.cancel()
+        await self._context.terminated.set()
+
+    async def aclose(self, deadline_s: float) -> None:
+        """Waits until all connections have ended; ends the others at `deadline_s`, a time on trio's clock."""
+        with trio.move_on_at(deadline_s):
+            while self._open:
+                self._ended = trio.Event()
+                await self._ended.wait()
+        for connection in list(self._open):
+            connection.close("shutdown")
+
+    def statistics(self) -> HttpStatistics:
+        requests = {str(status): count for status, count in sorted(self._app.answered.items())}
+        body_bytes = self._app.bodies.size_bytes
+        return HttpStatistics(
+            len(self._open), self._accepted, dict(self._closed), requests, len(self.clients), body_bytes
+        )
+
+    def _note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
+        gate = self.parts.node.gate
+        if gate is not None:
+            gate.note_tls_refused(peer, identity, reason)
+
+
+def _hypercorn_config(parts: NodeParts) -> HypercornConfig:
+    config = HypercornConfig()
+    config.logger_class = _Logs
+    config.h11_max_incomplete_size = parts.config.http_header_bytes_max
+    config.keep_alive_timeout = parts.config.http_idle_timeout_s
+    config.include_server_header = False
+    config.keep_alive_max_requests = 2**62
+    # Parts of a body, of up to 64 KiB each, that wait in memory until the endpoint wants them.
+    config.max_app_queue_size = BODY_PARTS_WAITING_MAX
+    return config

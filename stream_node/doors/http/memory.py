@@ -1,0 +1,132 @@
+"""RequestMemory: counts the bytes that the node holds for one HTTP request, before they are made.
+
+They count for the identity of the request's connection (for its host, if it has proved nothing), for the caller if its
+token proves another identity, and for the node, exactly as the bytes that the node's own listener holds
+(`ockam.quotas.usage`, `ockam.quotas.memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ockam.quotas.memory import Holdings, PeerMemory
+from ockam.quotas.usage import Usage, Usages
+from ockam.quotas.usage_waits import waits_of
+
+READINGS_SHARE = 4
+"""The pages that are read at one moment take at most the fraction 1/READINGS_SHARE of the memory for all peers."""
+
+
+class Readings:
+    """Lets requests read their pages in turn, so that many small readings together never close a connection.
+
+    A reading waits only for the node itself and never for a peer, so the turns are short.
+
+    Invariant: `size_bytes` is at most the share, or there is one reading.
+    """
+
+    def __init__(self, memory: PeerMemory) -> None:
+        self._memory = memory
+        self._turn = trio.StrictFIFOLock()
+        self._ended = trio.Event()
+        self.size_bytes = 0
+
+    async def begin(self, size_bytes: int) -> None:
+        """Waits for the turn of a reading. size_bytes: the memory that it needs."""
+        async with self._turn:
+            while self.size_bytes and self.size_bytes + size_bytes > self._memory.bytes_max // READINGS_SHARE:
+                self._ended = trio.Event()
+                await self._ended.wait()
+            self.size_bytes += size_bytes
+
+    def end(self, size_bytes: int) -> None:
+        self.size_bytes -= size_bytes
+        self._ended.set()
+
+
+class RequestMemory:
+    """The bytes that the node holds for one request. A context manager: after its block, nothing is held.
+
+    body_bytes: of the body. made_bytes: of what is read for the answer. sent_bytes: of the part that is being sent.
+
+    Invariant: each of `_counted` and the holdings of the connection count the sum of these three.
+    """
+
+    def __init__(self, usages: Usages, holdings: Holdings, key: str, readings: Readings, page_bytes: int) -> None:
+        """holdings: those of the connection. key: the identity of the connection, as `ockam.quotas.usage.party_key`
+        names it. page_bytes: the size of the data of a page, unless its first message alone is larger."""
+        self._readings = readings
+        self.page_bytes = page_bytes
+        self._usages = usages
+        self._holdings = holdings
+        self._keys = [key]
+        self._counted: list[Usage] = []
+        self._total_bytes = 0
+        self.body_bytes = self.made_bytes = self.sent_bytes = 0
+
+    def __enter__(self) -> RequestMemory:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.note(body_bytes=0, made_bytes=0, sent_bytes=0)
+
+    def count_for(self, key: str) -> None:
+        """Counts also for another identity from now on, because the request has proved it."""
+        if key not in self._keys:
+            self._count(0)
+            self._keys.append(key)
+            self.note()
+
+    async def wait_room(self) -> None:
+        """Waits until the node holds few enough bytes for each of the identities. The request must hold nothing that
+        others wait for."""
+        while (over := self._find_over()) is not None:
+            await waits_of(over).wait_room()
+
+    @asynccontextmanager
+    async def making(self, size_bytes: int) -> AsyncIterator[None]:
+        """Waits until there is room for bytes that the block makes for the answer, and counts them in place of the
+        earlier ones. They stay counted after the block, until `note` says how many were made."""
+        self.note(made_bytes=0)
+        while True:
+            await self.wait_room()
+            await self._readings.begin(size_bytes)
+            # While this request waited for its turn, its identity may have got more than it may hold.
+            if self._find_over() is None:
+                break
+            self._readings.end(size_bytes)
+        try:
+            self.note(made_bytes=size_bytes)
+            yield
+        finally:
+            self._readings.end(size_bytes)
+
+    def note(
+        self, *, body_bytes: int | None = None, made_bytes: int | None = None, sent_bytes: int | None = None
+    ) -> None:
+        """Sets what is held from now on. None: as before."""
+        before_bytes = self.body_bytes
+        self.body_bytes = self.body_bytes if body_bytes is None else body_bytes
+        self.made_bytes = self.made_bytes if made_bytes is None else made_bytes
+        self.sent_bytes = self.sent_bytes if sent_bytes is None else sent_bytes
+        self._count(self.body_bytes + self.made_bytes + self.sent_bytes)
+        # Last, because this may end the connections that hold most, even this one.
+        self._holdings.note_waiting(self.body_bytes - before_bytes)
+        self._holdings.note(0, self.made_bytes + self.sent_bytes)
+
+    def _count(self, total_bytes: int) -> None:
+        # An identity that uses nothing may be forgotten, so it is looked up when something is counted again.
+        if not self._total_bytes:
+            self._counted = self._find()
+        for usage in self._counted:
+            usage.hold(total_bytes - self._total_bytes)
+        self._total_bytes = total_bytes
+
+    def _find_over(self) -> Usage | None:
+        return next((each for each in self._find() if each.counts_bytes and each.machine.is_over), None)
+
+    def _find(self) -> list[Usage]:
+        return [self._usages.get(key, trio.current_time()) for key in self._keys]

@@ -1,0 +1,111 @@
+"""Reads messages for an answer over HTTP, after the memory for them is counted.
+
+The size of a message is known only when it was read, so each reading begins with a pull of the first message without
+its data. This pull also waits for a message, if it shall, and a waiting request holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+
+from starlette.responses import Response, StreamingResponse
+
+from stream_client import FromIndex, Page, RichMessage, Stream
+from stream_client.arguments import StartLike, encoded, start_of
+from stream_client.consume.reader import patience_for
+from stream_client.core.calls import answer_of
+from stream_node.doors.http.memory import RequestMemory
+from stream_service.cutting import CUT_PULL, CutPage, CutPull
+from stream_service.limits import StreamLimits
+
+BESIDE_BYTES = StreamLimits().key_bytes_max + StreamLimits().headers_bytes_max
+"""The size of the key and the headers of a message, at most."""
+COPIES = 3
+"""While a page is received from the node itself, it is in memory this many times: as the bytes of the connection, as
+the payload, and as messages. The copies on the other side of that connection are counted there."""
+OVERHEAD_BYTES = 500
+"""The memory of one message beside its data and key, in bytes."""
+HEADER_BYTES = 150
+"""The memory of one header of a message beside its value, in bytes."""
+PART_BYTES = 64 * 1024
+"""An answer is sent in parts of about this size, so that an answer in another form than the messages have is never in
+memory as a whole."""
+
+
+async def pull_cut(stream: Stream, start: StartLike, limit: int, data_bytes_max: int, wait_s: float = 0.0) -> CutPage:
+    """Returns a page of messages with no more than the first `data_bytes_max` bytes of each. The parameters and the
+    errors are those of `Stream.pull_page`."""
+    request = CutPull(0, start_of(start), limit, int(wait_s * 1000), data_bytes_max)
+    call = stream.session.core.call(stream.handle, encoded(CUT_PULL, request), patience=patience_for(wait_s))
+    return answer_of(await stream.session.answered(call, wait_s), CUT_PULL)
+
+
+async def pull_counted(
+    memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0
+) -> Page:
+    """Returns a page as `Stream.pull_page` does. It is counted until `memory` makes something else."""
+    memory.note(made_bytes=0)
+    first = await pull_cut(stream, start, min(limit, 1), 0, wait_s)
+    if not first.messages:
+        return Page((), first.first_index, first.next_index, first.resume_index)
+    at = first.messages[0]
+    async with memory.making(max(memory.page_bytes, at.size_bytes) * COPIES):
+        page = await stream.pull_page(FromIndex(at.index), limit)
+    memory.note(made_bytes=sum(map(_memory_bytes, page.messages)))
+    return page
+
+
+async def pull_cut_counted(
+    memory: RequestMemory, stream: Stream, start: StartLike, limit: int, data_bytes_max: int, wait_s: float = 0.0
+) -> CutPage:
+    """Returns a page as `pull_cut` does. It is counted until `memory` makes something else."""
+    memory.note(made_bytes=0)
+    if wait_s and not (await pull_cut(stream, start, min(limit, 1), 0, wait_s)).messages:
+        limit = 0
+    async with memory.making(cut_bytes(limit, data_bytes_max)):
+        return await pull_cut(stream, start, limit, data_bytes_max)
+
+
+def cut_bytes(messages: int, data_bytes_max: int) -> int:
+    """Returns how much memory a page of the beginnings of messages needs at most, in bytes."""
+    return messages * (data_bytes_max + BESIDE_BYTES) * COPIES
+
+
+def _memory_bytes(message: RichMessage) -> int:
+    beside = sum(HEADER_BYTES + len(each.value) for each in message.headers)
+    return OVERHEAD_BYTES + len(message.data) + len(message.key or b"") + beside
+
+
+def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Returns pieces of an answer, small ones joined to parts of at least PART_BYTES."""
+    part = bytearray()
+    for piece in pieces:
+        part += piece
+        if len(part) >= PART_BYTES:
+            yield bytes(part)
+            part.clear()
+    if part:
+        yield bytes(part)
+
+
+def answer_in_parts(pieces: Iterable[bytes], headers: Mapping[str, str], media_type: str) -> Response:
+    """Returns an answer whose parts are made one after the other, each when the one before was sent."""
+    parts = gathered(pieces)
+    begin = next(parts, b"")
+    following = next(parts, None)
+    if following is None:
+        return Response(begin, headers=dict(headers), media_type=media_type)
+
+    async def send() -> AsyncGenerator[bytes]:
+        for part in (begin, following):
+            yield part
+        for part in parts:
+            yield part
+
+    return StreamingResponse(send(), headers=dict(headers), media_type=media_type)
+
+
+def answer_raw(data: bytes, headers: Mapping[str, str], media_type: str) -> Response:
+    """Returns an answer with exactly these bytes."""
+    pieces = (data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES))
+    return answer_in_parts(pieces, {"content-length": str(len(data)), **headers}, media_type)

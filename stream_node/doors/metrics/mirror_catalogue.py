@@ -1,0 +1,62 @@
+"""The metrics of mirrors: how many there are in each condition, and how far each stream is behind its source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from stream_node.doors.metrics.family import Values, node_metric
+from stream_node.doors.metrics.snapshot import Snapshot
+from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
+
+STREAMS_NAMED_MAX = 100
+"""The largest number of streams that the metrics name: those that lack the most messages, and then those that have
+lacked some for the longest time."""
+
+
+def _conditions(snapshot: Snapshot) -> Values:
+    found = Counter(each.condition for each in snapshot.statistics.services.mirrors)
+    return {condition.name.lower(): found[condition] for condition in MirrorCondition}
+
+
+def _by_stream(join: Callable[[list[MirrorState]], float]) -> Callable[[Snapshot], Values]:
+    """Returns a function that joins the states of all partitions of each stream into one figure."""
+
+    def values(snapshot: Snapshot) -> Values:
+        streams: dict[str, list[MirrorState]] = {}
+        for each in snapshot.statistics.services.mirrors:
+            if each.condition not in PRIMARIES:
+                streams.setdefault(each.stream_name, []).append(each)
+        named = sorted(streams, key=lambda name: (-_lag(streams[name]), -_lag_s(streams[name]), name))
+        return {name: join(streams[name]) for name in named[:STREAMS_NAMED_MAX]}
+
+    return values
+
+
+def _lag(states: list[MirrorState]) -> float:
+    return sum(each.lag for each in states)
+
+
+def _lag_s(states: list[MirrorState]) -> float:
+    return max(each.lag_us for each in states) / 1e6
+
+
+MIRROR_METRICS = (
+    node_metric(
+        "mirrors", "gauge", "Partitions that are mirrors, or fence their former source.", _conditions, "condition"
+    ),
+    node_metric(
+        "mirror_lag_messages",
+        "gauge",
+        "Messages that a mirror lacked when it last heard of its source.",
+        _by_stream(_lag),
+        "stream",
+    ),
+    node_metric(
+        "mirror_lag_seconds",
+        "gauge",
+        "For how long a mirror has lacked messages of its source, or has not reached it.",
+        _by_stream(_lag_s),
+        "stream",
+    ),
+)

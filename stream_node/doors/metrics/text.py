@@ -1,0 +1,86 @@
+"""Makes the text for Prometheus of a snapshot. prometheus-client makes every line of it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from stream_node.doors.metrics.catalogue import METRICS
+from stream_node.doors.metrics.family import Metric, Values
+from stream_node.doors.metrics.snapshot import Snapshot
+from stream_storage.histogram import Histogram
+
+GZIP_LEVEL = 1
+"""The text repeats itself, so that the fastest level makes a tenth of it."""
+_UNWANTED = re.compile(
+    r"""; \s* (q \s*=\s* 0 (\.0*)? \s* (;|$) | version \s*=\s* (?! "?(0\.0\.4|1\.0\.0)"? \s* (;|$)))""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+class SnapshotCollector(Collector):
+    """The metrics of one snapshot, for a registry of prometheus-client."""
+
+    def __init__(self, snapshot: Snapshot, metrics: Iterable[Metric] = METRICS) -> None:
+        self._snapshot = snapshot
+        self._metrics = tuple(metrics)
+
+    def collect(self) -> Iterator[Family]:
+        for metric in self._metrics:
+            values = metric.values(self._snapshot)
+            if values is not None:
+                yield family_of(metric, values)
+
+
+def family_of(metric: Metric, values: Values) -> Family:
+    """Returns the values of one metric as prometheus-client has them."""
+    if isinstance(values, Histogram):
+        # The counts may grow while they are read, and the text must fit together.
+        counts = list(values.counts)
+        bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
+        buckets = list(zip(bounds, map(float, accumulate(counts)), strict=True))
+        family = HistogramMetricFamily(metric.name, metric.text)
+        family.add_metric([], buckets=buckets, sum_value=values.total)
+        return family
+    kind = "unknown" if metric.kind == "untyped" else metric.kind
+    # prometheus-client adds the ending of a counter itself.
+    made = Family(metric.name.removesuffix("_total") if kind == "counter" else metric.name, metric.text, kind)
+    if not isinstance(values, dict):
+        assert isinstance(values, int | float), f"{metric.name} has no number"
+        made.add_sample(metric.name, {}, float(values))
+        return made
+    for names, value in values.items():
+        each = (names,) if isinstance(names, str) else names
+        made.add_sample(metric.name, dict(zip(metric.labels, each, strict=True)), float(value))
+    return made
+
+
+def render(snapshot: Snapshot, accept: str = "", accept_encoding: str = "") -> tuple[bytes, dict[str, str]]:
+    """Returns the text of all metrics, with those of the process, and the headers that describe it. Takes milliseconds:
+    call it in a thread.
+
+    accept, accept_encoding: the headers of the request. They choose OpenMetrics in place of the text format of
+    Prometheus, and gzip.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SnapshotCollector(snapshot))
+    ProcessCollector(registry=registry)
+    # prometheus-client knows no exclusion, and repeats every version.
+    encode, content_type = choose_encoder(_wanted(accept))
+    text, headers = encode(registry), {"content-type": content_type, "vary": "accept, accept-encoding"}
+    if gzip_accepted(_wanted(accept_encoding)):
+        text, headers["content-encoding"] = gzip.compress(text, GZIP_LEVEL), "gzip"
+    return text, headers
+
+
+def _wanted(header: str) -> str:
+    """Returns the header without what it excludes, and without the versions of formats that are not made here."""
+    return ",".join(each for each in header.split(",") if not _UNWANTED.search(each))

@@ -1,0 +1,1 @@
+"""A cluster: several nodes, its members, that serve the streams of one database together."""

@@ -1,0 +1,73 @@
+"""Envelopes: adds to a message of a client what another member must know about it, and takes that off again.
+
+The same few clients send most messages, so both directions remember what they have made.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from ockam.actors.address import Address
+from ockam.actors.message import Message, Origin
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
+from stream_node.fleet.cluster.protocol import MEMBER, Envelope, envelope_hop, read_envelope
+
+ENVELOPES_MAX = 10_000
+"""The number of envelopes that are remembered, in each direction."""
+
+
+class Envelopes:
+    """The envelopes that one member has written and read."""
+
+    def __init__(self, usages: Usages) -> None:
+        """usages: what the identities use of this node. A request counts where it is served."""
+        self._usages = usages
+        self._hops: dict[tuple[int, Identity, str, int], Address] = {}
+        self._origins: dict[tuple[Origin, bytes], Origin] = {}
+
+    def wrap(self, shard: int, message: Message) -> Message:
+        """Returns a message of a client with the hops to the same worker of another member."""
+        origin = message.origin
+        key = shard, origin.identity, origin.peer, origin.frame_bytes_max
+        hop = self._hops.get(key)
+        if hop is None:
+            if len(self._hops) >= ENVELOPES_MAX:
+                self._hops.clear()
+            identity = origin.identity
+            hop = self._hops[key] = envelope_hop(
+                Envelope(shard, 0, identity.source, identity.name, origin.peer, origin.frame_bytes_max)
+            )
+        return Message((MEMBER, hop, *message.onward_route), message.return_route, message.payload, origin)
+
+    def read_origin(self, message: Message) -> Origin:
+        """Returns the origin of a message that a member has sent for its client, with the identity that the client has
+        proved there. Raises ProtocolError."""
+        key = message.origin, message.onward_route[1].value
+        origin = self._origins.get(key)
+        if origin is None:
+            if len(self._origins) >= ENVELOPES_MAX:
+                self._origins.clear()
+            envelope = read_envelope(message.onward_route[1])
+            # The member to which the client is connected reads no faster than its limits allow. An answer must pass
+            # through both connections.
+            origin = self._origins[key] = msgspec.structs.replace(
+                message.origin,
+                identity=envelope.identity,
+                peer=envelope.peer,
+                usage=self._usage(envelope.identity, envelope.peer),
+                frame_bytes_max=min(message.origin.frame_bytes_max, envelope.frame_bytes_max),
+            )
+        elif (usage := self._usage(origin.identity, origin.peer)) is not origin.usage:
+            # The identity used nothing meanwhile and was forgotten.
+            origin = self._origins[key] = msgspec.structs.replace(origin, usage=usage)
+        return origin
+
+    def _usage(self, identity: Identity, peer: str) -> Usage:
+        """Returns the usage of a client. The workers of the members have no limits."""
+        if identity.source == "local":
+            return UNLIMITED
+        if identity.source == "channel" and not self._usages.names_channels:
+            identity = ANONYMOUS
+        return self._usages.get(party_key(identity, peer), trio.current_time())

@@ -1,0 +1,118 @@
+"""HandOvers: the last changes of owners, as one member has seen them. It reads no clock and no database, and moves no
+shard.
+
+A member compares each view that it has read with the one before. So it sees the changes of all members, also those that
+it has no part in. Of two changes of one shard between two reads, it sees their sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from stream_node.fleet.cluster.view import UNOWNED, Member, View
+
+KEPT_MAX = 50
+"""The number of hand-overs that are kept: those of some twenty members that join and leave."""
+
+Reason = Literal["free", "joined", "left", "fenced"]
+"""Why shards have a new owner.
+
+free: nobody owned them. joined: the new owner has joined, or takes shards again after it was drained.
+left: the owner before stops, or is drained. fenced: the owner before was silent, so another member has fenced it.
+"""
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Shards that went from one owner to another one at the same time.
+
+    time_us: when this member has seen it, in microseconds since 1970. shards: ascending.
+    before, after: the names of the members; UNOWNED for none.
+    """
+
+    time_us: int
+    shards: tuple[int, ...]
+    before: str
+    after: str
+    reason: Reason
+
+
+class HandOvers:
+    """The changes of owners since the start of a member.
+
+    moved: by reason, the number of shards that got a new owner.
+
+    Invariant: `_unowned` has exactly the shards without an owner in the last view.
+    """
+
+    def __init__(self) -> None:
+        self.moved: Counter[Reason] = Counter()
+        self._kept: deque[HandOver] = deque(maxlen=KEPT_MAX)
+        self._view: View | None = None
+        # The shards without an owner, and since when.
+        self._unowned: dict[int, float] = {}
+
+    def note(self, view: View, now_s: float, time_us: int) -> None:
+        """Compares what this member has just read with what it has read before.
+
+        now_s: the time of a clock that is never set back, in seconds. time_us: microseconds since 1970."""
+        before, self._view = self._view, view
+        self._unowned = {
+            number: self._unowned.get(number, now_s)
+            for number, shard in enumerate(view.shards)
+            if shard.owner == UNOWNED
+        }
+        if before is None:
+            # Who owned the shards earlier is not known.
+            return
+        moves: dict[tuple[str, str], list[int]] = {}
+        for number, (old, new) in enumerate(zip(before.shards, view.shards, strict=True)):
+            if old.owner != new.owner:
+                moves.setdefault((old.owner, new.owner), []).append(number)
+        for (old_owner, new_owner), shards in moves.items():
+            reason = _reason(before.members, view.members, old_owner, new_owner)
+            self.moved[reason] += len(shards)
+            self._kept.append(HandOver(time_us, tuple(shards), old_owner, new_owner, reason))
+
+    def latest(self) -> tuple[HandOver, ...]:
+        """Returns the last hand-overs, the latest first, at most KEPT_MAX."""
+        return tuple(reversed(self._kept))
+
+    def unowned_s(self, now_s: float) -> dict[int, float]:
+        """Returns the shards without an owner, and for how long they have had none, in seconds."""
+        return {number: now_s - since_s for number, since_s in self._unowned.items()}
+
+    def check(self) -> None:
+        """Asserts the invariant of this class. Only tests call this method."""
+        shards = () if self._view is None else self._view.shards
+        assert list(self._unowned) == [number for number, shard in enumerate(shards) if shard.owner == UNOWNED]
+        assert len(self._kept) <= KEPT_MAX
+
+
+def _reason(before: Mapping[str, Member], now: Mapping[str, Member], old_owner: str, new_owner: str) -> Reason:
+    """Returns why shards went from one owner to another one.
+
+    before, now: the members in the earlier view and in the later one."""
+    if old_owner == UNOWNED:
+        return "free"
+    was, gave = before.get(old_owner), now.get(old_owner)
+    if gave is not None and not gave.token:
+        return "fenced"
+    # A member that stops says first that it leaves, and its row goes last.
+    if was is None or gave is None or was.leaves or gave.leaves:
+        return "left"
+    if was.token != gave.token and _process(before, new_owner) == _process(now, new_owner):
+        # The owner was fenced, and has started again since the earlier view. A process that takes the place of another
+        # one of its name keeps the shards, and gives them away only to a member that joins.
+        return "fenced"
+    return "joined"
+
+
+def _process(members: Mapping[str, Member], name: str) -> str | None:
+    """Returns what stands for the process of a member; None if there is no such member."""
+    found = members.get(name)
+    return None if found is None else found.token

@@ -1,0 +1,60 @@
+"""Held: the messages of a shard that wait until the way to its owner is clear. It decides nothing about that way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+from ockam.actors.address import Address
+from ockam.actors.mailbox import Mailbox
+from ockam.actors.message import Message
+
+
+class Held:
+    """The messages that wait for one shard.
+
+    passed_on: messages from other members, and those that waited for workers which have stopped. They go first: some
+    may have come from this member's own clients, before those that are in `own`.
+    own: messages that the clients of this member have sent since.
+    since_s: since when some message waits, on trio's clock.
+    """
+
+    __slots__ = ("own", "passed_on", "since_s")
+
+    def __init__(self) -> None:
+        self.passed_on = Mailbox()
+        self.own = Mailbox()
+        self.since_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self.passed_on) + len(self.own)
+
+    def put(self, message: Message, now_s: float, *, is_own: bool) -> Mailbox:
+        """Adds a message. now_s: the time on trio's clock. is_own: whether a client of this member has sent it.
+
+        Returns the mailbox in which it waits."""
+        if not len(self):
+            self.since_s = now_s
+        mailbox = self.own if is_own else self.passed_on
+        mailbox.put(message)
+        return mailbox
+
+    def take(self) -> Iterator[Message]:
+        """Removes and returns all messages, in the order in which they go on."""
+        for mailbox in (self.passed_on, self.own):
+            while run := mailbox.take_run():
+                yield from run
+
+    def drop(self, senders: Container[Address]) -> None:
+        """Drops the messages of senders whose connections are closed.
+
+        senders: the addresses of the connections by which their messages came to this node."""
+        for mailbox in (self.passed_on, self.own):
+            _keep(mailbox, lambda message: not message.return_route or message.return_route[0] not in senders)
+
+
+def _keep(mailbox: Mailbox, is_kept: Callable[[Message], bool]) -> None:
+    kept: list[Message] = []
+    while run := mailbox.take_run():
+        kept += filter(is_kept, run)
+    for message in kept:
+        mailbox.put(message)

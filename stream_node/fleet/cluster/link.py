@@ -1,0 +1,157 @@
+"""Link: this node's connection to another member of its cluster, over which it sends messages of clients.
+
+Both ends prove that they know the tokens of both members, which only those know who can read the database:
+
+    caller                                          called
+    name, nonce            ───────────────────▶
+                           ◀───────────────────     nonce, proof
+    proof                  ───────────────────▶
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Container, Sequence
+
+import structlog
+
+from ockam.actors.address import Address, Route
+from ockam.actors.mailbox import Mailbox
+from ockam.actors.message import Message
+from ockam.protocol import ProtocolError
+from ockam.transport.forwarding import OpenRequests
+from stream_node.fleet.cluster.proofs import prove
+from stream_node.fleet.cluster.protocol import CLUSTER, LINK, MARK, MEMBER, PROVE, LinkRequest, Mark, ProveRequest
+from stream_node.fleet.cluster.unanswered import Unanswered
+from stream_node.fleet.cluster.view import Member
+
+ROUTES_MAX = 10_000
+"""The number of routes that a link remembers, since making a route for each message takes longer."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Link:
+    """One connection to one process of another member, from the call to its end.
+
+    member: the other member. is_up: whether messages can be sent. was_up: whether they ever could.
+    unanswered: what was sent there and has no answer yet.
+    """
+
+    def __init__(
+        self,
+        own_name: str,
+        own_token: str,
+        member: Member,
+        nonce: bytes,
+        *,
+        deliver: Callable[[Message], Mailbox | None],
+        on_up: Callable[[Link], None],
+        on_ended: Callable[[Link, OpenRequests], None],
+        hang_up: Callable[[Sequence[Address]], None],
+        passed_on: set[Route],
+        opens_session: Container[Address],
+        is_there: Callable[[Address], bool],
+    ) -> None:
+        """nonce: random bytes. deliver: puts a message into the mailbox of its next hop.
+
+        on_up, on_ended: called once, when messages can be sent and when the connection has ended.
+        hang_up: ends connections. passed_on: the routes to which answers are due; answers remove theirs.
+        opens_session: the addresses at which a message opens a session. is_there: whether a connection is still there.
+        """
+        self.member = member
+        self.is_up = self.was_up = False
+        self.connection: Address | None = None
+        self._own_name = own_name
+        self._tokens = own_token, member.token
+        self._nonce = nonce
+        self._deliver = deliver
+        self._on_up = on_up
+        self._on_ended = on_ended
+        self._hang_up = hang_up
+        self._passed_on = passed_on
+        self._opens_session = opens_session
+        self.unanswered = Unanswered(is_there)
+        self._marks: dict[int, Callable[[], None]] = {}
+        self._routes: dict[Route, Route] = {}
+
+    def begin(self, connection: Address) -> None:
+        """Begins the proof. connection: the address of the connection, which is open."""
+        self.connection = connection
+        self._send(CLUSTER, LINK.encode_request(LinkRequest(self._own_name, self._nonce)))
+
+    def send(self, message: Message) -> Mailbox | None:
+        """Sends a message to the member, by the hops that its route has there."""
+        onward = message.onward_route
+        route = self._routes.get(onward)
+        if route is None:
+            assert self.connection is not None, "the link is up"
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            route = self._routes[onward] = (self.connection, *onward)
+        self.unanswered.sent(message, opens_session=onward[2] in self._opens_session)
+        return self._deliver(Message(route, message.return_route, message.payload, message.origin))
+
+    def mark(self, number: int, message: Message, on_back: Callable[[], None]) -> None:
+        """Sends a mark behind all earlier messages. on_back: called when the mark is back; never if the link ends
+        before."""
+        self._marks[number] = on_back
+        self.send(message)
+
+    def mark_back(self, number: int) -> bool:
+        """Notes that a mark is back. Returns False if this link has sent no such mark."""
+        on_back = self._marks.pop(number, None)
+        if on_back is not None:
+            on_back()
+        return on_back is not None
+
+    def receive(self, messages: Sequence[Message]) -> Sequence[Message]:
+        if not self.is_up:
+            # Nothing else may come before the proof. Until then, the other end may be anybody.
+            for message in messages[:1]:
+                self._prove(message)
+            messages = messages[1:] if self.is_up else ()
+        self.unanswered.answered(messages)
+        if self._passed_on:
+            self._passed_on.difference_update(message.onward_route for message in messages)
+        if not self._marks:
+            return messages
+        rest = []
+        for message in messages:
+            if message.onward_route == (CLUSTER,) and MARK.is_in(message.payload):
+                self._note_mark(message)
+            else:
+                rest.append(message)
+        return rest
+
+    def ended(self, requests: OpenRequests) -> None:
+        self.is_up = False
+        self._on_ended(self, requests)
+
+    def _prove(self, message: Message) -> None:
+        assert self.connection is not None, "the connection is open"
+        try:
+            response = LINK.decode_response(message.payload)
+            nonces = self._nonce, response.nonce
+            if not hmac.compare_digest(response.proof, prove(b"called", self._tokens, nonces)):
+                raise ProtocolError("another process answers there")
+        except ProtocolError as error:
+            logger.warning("cluster_link_refused", member=self.member.name, reason=str(error))
+            # After its end, the router tries again: the other member may not have read that this one has joined.
+            self._hang_up([self.connection])
+            return
+        self._send(MEMBER, PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))
+        self.is_up = self.was_up = True
+        self._on_up(self)
+
+    def _send(self, worker: Address, payload: bytes) -> None:
+        assert self.connection is not None, "the connection is open"
+        self._deliver(Message((self.connection, worker), (CLUSTER,), payload))
+
+    def _note_mark(self, message: Message) -> None:
+        try:
+            mark: Mark = MARK.decode_response(message.payload)
+        except ProtocolError as error:
+            logger.warning("cluster_mark_refused", member=self.member.name, reason=str(error))
+            return
+        self.mark_back(mark.id)

@@ -1,0 +1,102 @@
+"""PlanMachine: decides which members live, and which shards this member takes or gives away. It reads no clock and no
+database.
+
+There is no leader: each member decides for itself, from the same tables. A wrong decision costs time, never a message:
+a member that is fenced in error starts again, and the database lets only the owner write.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stream_node.fleet.cluster.shards import choose_owner
+from stream_node.fleet.cluster.view import UNOWNED, View
+
+LIVES_S = 5.0
+"""A member whose beats have not risen for this long counts as dead."""
+GAP_S = 2.5
+"""If this member has read nothing for this long, it cannot tell how long the others have been silent, and begins to
+count anew."""
+SETTLE_S = 1.5
+"""A member takes no free shard within this time after it has joined, so that members that start together share the
+shards at once."""
+
+
+class Plan(NamedTuple):
+    """What this member does now.
+
+    take: the shards that it takes, each with its owner before. fences: the tokens of the dead owners among these.
+    give: the shards that it gives away, by the name of the member that gets them.
+    """
+
+    take: list[tuple[int, str]]
+    fences: dict[str, str]
+    give: dict[str, list[int]]
+
+
+class _Seen(NamedTuple):
+    token: str
+    beats: int
+    since_s: float
+
+
+class PlanMachine:
+    """The beats of the other members, as this member has seen them.
+
+    Invariant: `_seen` has an entry for each member of the last view.
+    """
+
+    def __init__(self, name: str, now_s: float) -> None:
+        """name: the name of this member."""
+        self._name = name
+        self._joined_s = self._read_s = now_s
+        self._seen: dict[str, _Seen] = {}
+        self._now_s = now_s
+
+    def note(self, view: View, now_s: float) -> None:
+        """Notes what this member has just read."""
+        gap = now_s - self._read_s > GAP_S
+        self._read_s = self._now_s = now_s
+        seen = {}
+        for name, member in view.members.items():
+            before = self._seen.get(name)
+            is_same = before is not None and (before.token, before.beats) == (member.token, member.beats)
+            since_s = before.since_s if before is not None and is_same and not gap else now_s
+            seen[name] = _Seen(member.token, member.beats, since_s)
+        self._seen = seen
+
+    def lives(self, view: View, name: str) -> bool:
+        """Whether a member lives, as far as this member knows."""
+        member = view.members.get(name)
+        if name == self._name:
+            return True
+        return member is not None and bool(member.token) and self._now_s - self._seen[name].since_s < LIVES_S
+
+    def silent_s(self, name: str) -> float:
+        """Returns for how long a member has not written, in seconds, as far as this member has seen. Of this member
+        itself, and of one that is not in the last view, nothing is known: 0."""
+        seen = self._seen.get(name)
+        return 0.0 if seen is None or name == self._name else self._now_s - seen.since_s
+
+    def plan(self, view: View) -> Plan:
+        """Decides what to do. The view is the one that was noted last."""
+        living = [name for name in view.members if self.lives(view, name)]
+        # If all members that live give their shards away, they serve them all the same.
+        members = [name for name in living if not view.members[name].leaves] or living
+        plan = Plan([], {}, {})
+        for number, shard in enumerate(view.shards):
+            wanted = choose_owner(number, members)
+            if shard.owner == self._name:
+                if wanted is not None and wanted != self._name:
+                    plan.give.setdefault(wanted, []).append(number)
+            elif wanted == self._name and not self.lives(view, shard.owner):
+                if shard.owner in view.members:
+                    plan.fences[shard.owner] = view.members[shard.owner].token
+                elif shard.owner == UNOWNED and self._now_s - self._joined_s < SETTLE_S:
+                    continue
+                plan.take.append((number, shard.owner))
+        return plan
+
+    def check(self) -> None:
+        """Asserts the invariant of this class. Only tests call this method."""
+        assert all(seen.since_s <= self._now_s for seen in self._seen.values())

@@ -1,0 +1,59 @@
+"""Proofs: which connections to this node were made by members of its cluster.
+
+Both ends of a link prove that they know the tokens of both members, which only those know who can read the database.
+`stream_node.fleet.cluster.link` has the end of the caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+
+from ockam.actors.address import Address
+from ockam.protocol import ProtocolError
+from stream_node.fleet.cluster.protocol import LinkResponse, Role
+from stream_node.fleet.cluster.view import Member
+
+NONCE_BYTES = 32
+
+
+def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
+    """Returns the proof of one end. tokens, nonces: of the caller and of the called member."""
+    key = "\0".join(tokens).encode()
+    return hmac.new(key, role + b"".join(nonces), hashlib.sha256).digest()
+
+
+class Proofs:
+    """The connections that other members have made to this node, and those that are about to prove that they have.
+
+    Invariant: no connection is both expected to prove itself and proved.
+    """
+
+    def __init__(self, token: str, new_nonce: Callable[[], bytes], is_open: Callable[[Address], bool]) -> None:
+        """token: the text that stands for this process in the database. is_open: whether a connection still exists."""
+        self._token = token
+        self._new_nonce = new_nonce
+        self._is_open = is_open
+        self._expected: dict[Address, bytes] = {}
+        self._proved: set[Address] = set()
+
+    def begin(self, connection: Address, caller: Member, nonce: bytes) -> LinkResponse:
+        """Begins the proof of a connection that a member seems to have made. Returns the answer, with the proof of this
+        end. nonce: that of the caller."""
+        self._proved = {each for each in self._proved if self._is_open(each) and each != connection}
+        self._expected = {each: proof for each, proof in self._expected.items() if self._is_open(each)}
+        tokens, nonces = (caller.token, self._token), (nonce, self._new_nonce())
+        self._expected[connection] = prove(b"caller", tokens, nonces)
+        return LinkResponse(nonces[1], prove(b"called", tokens, nonces))
+
+    def finish(self, connection: Address, proof: bytes) -> None:
+        """Notes that a member has made this connection. Raises ProtocolError if the proof is wrong."""
+        expected = self._expected.pop(connection, None)
+        if expected is None or not hmac.compare_digest(expected, proof):
+            raise ProtocolError("the proof of a member is wrong")
+        self._proved.add(connection)
+
+    def is_member(self, connection: Address) -> bool:
+        """Whether a member has made this connection."""
+        return connection in self._proved

@@ -1,0 +1,147 @@
+"""The messages between the members of a cluster, and those that tell about the cluster (docs/wire.md).
+
+A message that one member sends to another for a client has two hops more: MEMBER, and an envelope, whose value says for
+which shard the message is and who its client is.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import msgspec
+
+import bare
+from ockam.actors.address import Address, local
+from ockam.identity.identity import Identity, Source
+from ockam.protocol import Protocol, ProtocolError
+
+CLUSTER = local("cluster")
+"""The address of the cluster worker of each member."""
+MEMBER = local("cluster_member")
+"""The next hop of everything that a member sends to another one for its clients, and of its proof before that.
+
+No worker has this address. `stream_node.fleet.cluster.router.Router` takes these messages at once, so that the
+connection between the members waits for the mailboxes that get them."""
+
+
+# type Envelope struct {
+#   shard: uint, moves: uint, source: string, name: string, peer: string, frame_bytes_max: uint
+# }
+class Envelope(msgspec.Struct, frozen=True):
+    """What one member tells another about a message.
+
+    shard: the shard for which the message is.
+    moves: from how many members the message was sent on.
+    source, name: the identity that the client has proved. peer: the `host:port` of the client.
+    frame_bytes_max: the largest frame that can carry an answer to the client, in bytes.
+    """
+
+    shard: bare.UInt
+    moves: bare.UInt
+    source: str
+    name: str
+    peer: str
+    frame_bytes_max: bare.UInt
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(cast(Source, self.source), self.name)
+
+
+_encode = bare.Encoder(Envelope).encode
+_decode = bare.Decoder(Envelope).decode
+
+
+def envelope_hop(envelope: Envelope) -> Address:
+    """Returns the hop that has an envelope."""
+    return local(_encode(envelope))
+
+
+def read_envelope(hop: Address) -> Envelope:
+    """Returns the envelope of a hop. Raises ProtocolError."""
+    try:
+        return _decode(hop.value)
+    except bare.DecodeError as error:
+        raise ProtocolError(f"an envelope of the cluster: {error}") from error
+
+
+# type LinkRequest struct { name: string, nonce: data }
+class LinkRequest(msgspec.Struct, frozen=True):
+    """The first message of a member to another one. name: the member that has made the connection."""
+
+    name: str
+    nonce: bytes
+
+
+# type LinkResponse struct { nonce: data, proof: data }
+class LinkResponse(msgspec.Struct, frozen=True):
+    nonce: bytes
+    proof: bytes
+
+
+# type ProveRequest struct { proof: data }
+class ProveRequest(msgspec.Struct, frozen=True):
+    proof: bytes
+
+
+# type Nothing struct { nothing: bool }
+class Nothing(msgspec.Struct, frozen=True):
+    nothing: bool = False
+
+
+# type Mark struct { id: u64, shard: uint }
+class Mark(msgspec.Struct, frozen=True):
+    """A message that the owner of a shard sends back. When it is back, all messages before it have arrived there."""
+
+    id: bare.U64
+    shard: bare.UInt
+
+
+# type StatusRequest struct { request_id: uint }
+class StatusRequest(msgspec.Struct, frozen=True):
+    request_id: bare.UInt
+
+
+# type MemberStatus struct { name: string, address: string, lives: bool, leaves: bool, shards: uint }
+class MemberStatus(msgspec.Struct, frozen=True):
+    """lives: whether the member that answers takes this one for alive. leaves: whether it gives its shards away."""
+
+    name: str
+    address: str
+    lives: bool
+    leaves: bool
+    shards: bare.UInt
+
+
+# type ShardStatus struct { owner: string, epoch: uint }
+class ShardStatus(msgspec.Struct, frozen=True):
+    owner: str
+    epoch: bare.UInt
+
+
+# type StatusResponse struct { request_id: uint, name: string, members: list<MemberStatus>, shards: list<ShardStatus> }
+class StatusResponse(msgspec.Struct, frozen=True):
+    """name: the member that answers. shards: all 256, in the order of their numbers."""
+
+    request_id: bare.UInt
+    name: str
+    members: list[MemberStatus]
+    shards: list[ShardStatus]
+
+
+# type DrainRequest struct { request_id: uint, name: string, leaves: bool }
+class DrainRequest(msgspec.Struct, frozen=True):
+    """leaves: whether the member gives its shards away; False: it takes shards again."""
+
+    request_id: bare.UInt
+    name: str
+    leaves: bool
+
+
+LINK = Protocol("node/cluster_link/1", LinkRequest, LinkResponse)
+PROVE = Protocol("node/cluster_prove/1", ProveRequest, Nothing)
+MARK = Protocol("node/cluster_mark/1", Mark, Mark)
+STATUS = Protocol("node/cluster/1", StatusRequest, StatusResponse)
+DRAIN = Protocol("node/cluster_drain/1", DrainRequest, StatusResponse)
+
+Role = Literal[b"caller", b"called"]

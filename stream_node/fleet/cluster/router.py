@@ -1,0 +1,458 @@
+"""Router: sends each message for a stream of another member to that member, in order, also while the shard moves.
+
+A message waits here while nobody serves its shard, while the connection to the owner is made, and until the way that
+earlier messages went is clear. When a shard has a new owner, also if that is this member itself, a mark clears the old
+way: this member sends it there, behind the messages that went before, and the new owner sends it back. Only then do
+later messages go the new way. If the old owner is dead, its way is clear when the clients who used it are gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+import structlog
+import trio
+
+from ockam.actors.address import LOCAL, Address, Route, local
+from ockam.actors.mailbox import Mailbox
+from ockam.actors.message import HERE, Message, Origin
+from ockam.actors.node import Forward, Node
+from ockam.log_rate import LogRate
+from ockam.protocol import ProtocolError
+from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
+from stream_node.fleet.cluster.envelopes import Envelopes
+from stream_node.fleet.cluster.gather import Gather
+from stream_node.fleet.cluster.held import Held
+from stream_node.fleet.cluster.link import Link
+from stream_node.fleet.cluster.proofs import Proofs
+from stream_node.fleet.cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
+from stream_node.fleet.cluster.shards import SHARDS, find_shard, shard_of
+from stream_node.fleet.cluster.view import UNOWNED, Member, Shard, View
+from stream_service.names import stream_address
+
+MOVES_MAX = 16
+"""A message that was sent on by so many members is dropped: they do not agree who owns the shard."""
+PASSED_ON_MAX = 10_000
+"""The number of remembered routes to which answers are due. Some messages get none."""
+MARK_S_MAX = 5.0
+"""A mark that is not back after this time counts as lost, and its link as broken."""
+GATHER_PREFIX = "gather_"
+"""The beginning of the addresses of workers that collect answers."""
+
+logger = structlog.get_logger(__name__)
+
+
+class WaitingStatistics(msgspec.Struct, frozen=True):
+    """The messages that wait for one shard. waits_s: for how long some have waited, in seconds."""
+
+    messages: int
+    waits_s: float
+
+
+class RouterStatistics(msgspec.Struct, frozen=True):
+    """The statistics of a router.
+
+    links: the number of members to which this one is connected. linked: their names.
+    waiting: the number of messages that wait for the owner of their shard. sent: by member, the messages sent there.
+    waiting_by_shard: the same messages by the number of their shard.
+    """
+
+    links: int
+    waiting: int
+    sent: dict[str, int]
+    linked: frozenset[str]
+    waiting_by_shard: dict[int, WaitingStatistics]
+
+
+class Router:
+    """The routes of one member: an `ockam.transport.elsewhere.Elsewhere`.
+
+    name: the name of this member. proofs: tells which connections other members have made.
+    passed_on: the return routes of messages that other members have sent here, and that this one has sent on to a third
+    member, without an answer until now.
+
+    Invariant: no shard that this member serves is in `_held`, `_ways` or `_unclear`. If a shard is in `_held`, all its
+    messages wait there. A shard in `_unclear` is in `_ways` with the same link.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        name: str,
+        token: str,
+        *,
+        call: Callable[[Link], None],
+        hang_up: Callable[[Sequence[Address]], None],
+        new_nonce: Callable[[], bytes],
+        refresh: Callable[[], None],
+        has_own_database: bool = False,
+        others_at: Address | None = None,
+        openings: Mapping[Address, Callable[[Message], bytes]] | None = None,
+        linked: Callable[[Address], None] = lambda connection: None,
+    ) -> None:
+        """call: begins to connect a link; then its `begin` is called, or `ended`.
+        hang_up: ends the connections with these addresses. new_nonce: returns 32 random bytes.
+        refresh: makes the member read the tables of the cluster again, and then call `update`.
+        has_own_database: whether each member has its streams in a database of its own.
+        others_at: the address of the stream whose owner gets the messages for addresses that are no streams and that
+        this node does not have; None: they are dropped.
+        openings: the addresses among them at which a message opens a session, each with what makes the payload that
+        refuses it. A session is never opened by way of a third member, because it would end without a word when that
+        member leaves.
+        linked: called with each connection that another member has made.
+        """
+        self.name = name
+        self.proofs = Proofs(token, new_nonce, node.is_registered)
+        self.passed_on: set[Route] = set()
+        self._node = node
+        self._token = token
+        self._call = call
+        self._hang_up = hang_up
+        self._new_nonce = new_nonce
+        self._refresh = refresh
+        self._has_own_database = has_own_database
+        self._others_at = None if others_at is None else shard_of(others_at)
+        self._openings = openings or {}
+        self._linked = linked
+        self._view = View({}, (Shard(UNOWNED, 0),) * SHARDS)
+        self._served: dict[int, float] = {}
+        self._held: dict[int, Held] = {}
+        # By shard, the link over which messages went last, until it is known that none is under way there.
+        self._ways: dict[int, Link] = {}
+        # The shards whose messages wait until that is known, and since when they do.
+        self._unclear: dict[int, float] = {}
+        self._awaiting_view: set[int] = set()
+        self._links: dict[str, Link] = {}
+        self._ended: list[tuple[Link, OpenRequests]] = []
+        self._sent: Counter[str] = Counter()
+        self._envelopes = Envelopes(node.usages)
+        self._lines = LogRate()
+        self._missed: Forward | None = node.register_forward(LOCAL, self._forward)
+
+    # What the services of this node ask: see `ockam.transport.elsewhere.Elsewhere`.
+
+    def is_elsewhere(self, stream: Address) -> bool:
+        return shard_of(stream) not in self._served
+
+    def send(self, stream: Address, message: Message) -> None:
+        self._route(shard_of(stream), self._envelopes.wrap(shard_of(stream), message))
+
+    def home_of(self, stream_name: str) -> Address:
+        return stream_address(stream_name, 0)
+
+    def served_since_s(self, stream: Address) -> float:
+        return self._served.get(shard_of(stream), trio.current_time())
+
+    def owner_of(self, stream: Address) -> tuple[str, int]:
+        shard = self._view.shards[shard_of(stream)]
+        member = self._view.members.get(shard.owner)
+        return ("" if member is None or member.name == self.name else member.address), shard.epoch
+
+    def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
+        if not self._has_own_database:
+            return False
+        # Each member serves at least one shard. Its envelope leads there.
+        shards = {shard.owner: number for number, shard in enumerate(self._view.shards)}
+        back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
+        gather = Gather(len(shards), on_done, lambda: self._node.unregister(back))
+        self._node.register([back], lambda: gather, restarts=False)
+        with self._node.batch():
+            for owner, shard in shards.items():
+                asked = Message(message.onward_route, (back,), message.payload, message.origin)
+                if owner == self.name:
+                    self._node.deliver(asked)
+                else:
+                    self._route(shard, self._envelopes.wrap(shard, asked))
+        return True
+
+    # What the member tells.
+
+    @property
+    def view(self) -> View:
+        """What was read about the cluster last."""
+        return self._view
+
+    @property
+    def served(self) -> list[int]:
+        """The shards that this member serves."""
+        return sorted(self._served)
+
+    def clear(self, shards: Iterable[int]) -> list[int]:
+        """Returns those of these shards of which no message is under way to an earlier owner, so that this member can
+        serve them. For the others, it begins to clear the way, and makes the member look again after that."""
+        for shard in shards:
+            if shard in self._ways and shard not in self._unclear:
+                self._clear_way(shard)
+        return [shard for shard in shards if shard not in self._ways]
+
+    def serve(self, shards: Iterable[int]) -> None:
+        """Begins to serve shards, whose workers run and whose ways are clear. The messages that wait for them are
+        delivered."""
+        with self._node.batch():
+            for shard in shards:
+                self._served[shard] = trio.current_time()
+                self._awaiting_view.discard(shard)
+                for message in self._take_held(shard):
+                    self._arrived(message, message.origin)
+
+    def stop_serving(self, shard: int, waiting: Iterable[Message]) -> None:
+        """Ends serving a shard, whose workers have stopped. waiting: the messages that wait for them, in order."""
+        del self._served[shard]
+        held = self._held[shard] = Held()
+        for message in waiting:
+            if message.onward_route[0] in self._openings:
+                # It may have come from another member.
+                self._refuse_opening(message.onward_route[0], message)
+            else:
+                held.put(self._envelopes.wrap(shard, message), trio.current_time(), is_own=False)
+
+    def update(self, view: View) -> None:
+        """Takes what was just read about the cluster."""
+        self._view = view
+        self._awaiting_view.clear()
+        for link in list(self._links.values()):
+            if not self._is_current(link):
+                del self._links[link.member.name]
+                if link.connection is not None and link.member.name in view.members:
+                    # The process was replaced. It stores nothing any more, so its connection need not last.
+                    self._hang_up([link.connection])
+        late_s = trio.current_time() - MARK_S_MAX
+        late = {self._ways[shard] for shard, since_s in self._unclear.items() if since_s < late_s}
+        self._hang_up([link.connection for link in late if link.connection is not None])
+        ended, self._ended = self._ended, []
+        with self._node.batch():
+            for link, requests in ended:
+                self._settle(link, requests)
+            for member in view.members.values():
+                self._link_to(member)
+            for shard in range(SHARDS):
+                self._retarget(shard)
+
+    def statistics(self) -> RouterStatistics:
+        linked = frozenset(name for name, link in self._links.items() if link.is_up)
+        now_s = trio.current_time()
+        waiting = {
+            shard: WaitingStatistics(len(held), now_s - held.since_s) for shard, held in self._held.items() if len(held)
+        }
+        return RouterStatistics(
+            links=len(linked),
+            waiting=sum(each.messages for each in waiting.values()),
+            sent=dict(self._sent),
+            linked=linked,
+            waiting_by_shard=waiting,
+        )
+
+    # Messages that this node has got.
+
+    def _forward(self, message: Message) -> Mailbox | None:
+        """Takes a message whose next hop is not a worker of this node."""
+        hop = message.onward_route[0]
+        if hop == MEMBER:
+            return self._from_connection(message)
+        shard = find_shard(hop)
+        if shard is None and not hop.value.startswith((CONNECTION_PREFIX, GATHER_PREFIX.encode())):
+            shard = self._others_at
+        if shard is None or shard in self._served:
+            return None if self._missed is None else self._missed(message)
+        return self._route(shard, self._envelopes.wrap(shard, message))
+
+    def _from_connection(self, message: Message) -> Mailbox | None:
+        """Takes what a connection has brought for MEMBER: the proof of another member, or what it sends for its
+        clients. Returns the mailbox for which the connection waits while it is full."""
+        mailbox = None
+        try:
+            if not message.return_route or message.origin.kind == "local":
+                raise ProtocolError("a member links by a connection of its own")
+            connection = message.return_route[0]
+            if PROVE.is_in(message.payload) and len(message.onward_route) == 1:
+                self.proofs.finish(connection, PROVE.decode_request(message.payload).proof)
+                self._linked(connection)
+            elif len(message.onward_route) < 3 or not self.proofs.is_member(connection):
+                raise ProtocolError("only members of the cluster send this")
+            else:
+                # The connection may end while the message waits here, so its origin is read now.
+                mailbox = self._arrived(message, self._envelopes.read_origin(message))
+        except ProtocolError as error:
+            self._lines.log(logger.info, "cluster_request_refused", **message.origin.who, reason=str(error))
+            self._node.count_drop("cluster_refused")
+        # The message was taken, also if no mailbox got it.
+        return mailbox or self._node.find_mailbox(CLUSTER)
+
+    def _arrived(self, message: Message, origin: Origin) -> Mailbox | None:
+        """Takes a message that another member has sent, or that waited here. Returns the mailbox that got it, if one
+        did. Raises ProtocolError.
+
+        origin: that of the client, whichever member it is connected to."""
+        envelope = read_envelope(message.onward_route[1])
+        if envelope.shard in self._served:
+            return self._node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
+        if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
+            # All earlier messages of this member have come back, too.
+            return None
+        if envelope.moves >= MOVES_MAX:
+            self._node.count_drop("cluster_moves")
+            self._hang_up(message.return_route[:1])
+            return None
+        # The other member takes this one for the owner. One of the two does not know the latest, so this one reads it.
+        if envelope.shard not in self._awaiting_view:
+            self._awaiting_view.add(envelope.shard)
+            self._refresh()
+        hop = envelope_hop(msgspec.structs.replace(envelope, moves=envelope.moves + 1))
+        route = (MEMBER, hop, *message.onward_route[2:])
+        further = Message(route, message.return_route, message.payload, origin)
+        # No answer is due to a message for a session, which has ended with the move of its shard.
+        if envelope.shard != self._others_at or find_shard(message.onward_route[2]) is not None:
+            if len(self.passed_on) >= PASSED_ON_MAX:
+                self.passed_on.clear()
+            self.passed_on.add(message.return_route)
+        return self._route(envelope.shard, further, is_own=False)
+
+    def _is_own_mark(self, message: Message) -> bool:
+        """Takes back a mark that this member has sent. Returns False for other messages. Raises ProtocolError."""
+        if not MARK.is_in(message.payload):
+            return False
+        number = MARK.decode_request(message.payload).id
+        return any(link.mark_back(number) for link in list(self._ways.values()))
+
+    def _route(self, shard: int, wrapped: Message, *, is_own: bool = True) -> Mailbox | None:
+        """is_own: whether the message comes from a client of this member, and not from another member."""
+        held = self._held.get(shard)
+        if held is None:
+            link = self._ready_link(shard)
+            if link is not None:
+                return self._send(shard, link, wrapped)
+            held = self._held[shard] = Held()
+        return held.put(wrapped, trio.current_time(), is_own=is_own)
+
+    def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
+        if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:
+            self._refuse_opening(wrapped.onward_route[2], wrapped)
+            return None
+        self._ways[shard] = link
+        self._sent[link.member.name] += 1
+        return link.send(wrapped)
+
+    def _refuse_opening(self, service: Address, message: Message) -> None:
+        """Refuses a message that would open a session. The client tries again, and its node knows the owner then.
+
+        service: one of the addresses at which sessions are opened."""
+        try:
+            payload = self._openings[service](message)
+        except ProtocolError:
+            self._node.count_drop("cluster_opening")
+        else:
+            self._node.deliver(Message(message.return_route, (), payload, HERE))
+
+    # Where the messages of a shard go.
+
+    def _ready_link(self, shard: int) -> Link | None:
+        """Returns the link to the owner of a shard, or None if the messages of the shard wait."""
+        if shard in self._unclear or shard in self._awaiting_view:
+            return None
+        link = self._links.get(self._view.shards[shard].owner)
+        return link if link is not None and link.is_up and self._ways.get(shard, link) is link else None
+
+    def _retarget(self, shard: int) -> None:
+        """Makes the messages of a shard go to its owner, as soon as the order allows it."""
+        owner = self._view.shards[shard].owner
+        if shard in self._served or shard in self._unclear or owner in (UNOWNED, self.name):
+            return
+        way = self._ways.get(shard)
+        if way is not None and way is not self._links.get(owner):
+            self._clear_way(shard)
+            return
+        link = self._ready_link(shard)
+        if link is not None:
+            for message in self._take_held(shard):
+                self._send(shard, link, message)
+
+    def _clear_way(self, shard: int) -> None:
+        """Begins to clear the way that the messages of a shard went until now. Later ones wait."""
+        self._unclear[shard] = trio.current_time()
+        link = self._ways[shard]
+        # The way of a process that was replaced is clear when its connection has ended (`_settle`).
+        if link.is_up and (self._is_current(link) or link.member.name not in self._view.members):
+            number = int.from_bytes(self._new_nonce()[:8], "big")
+            payload = MARK.encode_request(Mark(number, shard))
+            message = self._envelopes.wrap(shard, Message((CLUSTER,), (CLUSTER,), payload, HERE))
+            link.mark(number, message, lambda: self._cleared(shard))
+
+    def _cleared(self, shard: int) -> None:
+        del self._ways[shard], self._unclear[shard]
+        if self._view.shards[shard].owner == self.name:
+            self._refresh()
+        with self._node.batch():
+            self._retarget(shard)
+
+    def _take_held(self, shard: int) -> Iterable[Message]:
+        held = self._held.pop(shard, None)
+        return () if held is None else held.take()
+
+    # The connections to the other members.
+
+    def _is_current(self, link: Link) -> bool:
+        """Whether a link leads to the process that is the member of its name now."""
+        member = self._view.members.get(link.member.name)
+        return member is not None and (member.token, member.address) == (link.member.token, link.member.address)
+
+    def _link_to(self, member: Member) -> None:
+        if member.name == self.name or not member.token or member.name in self._links:
+            return
+        link = self._links[member.name] = Link(
+            self.name,
+            self._token,
+            member,
+            self._new_nonce(),
+            deliver=self._node.deliver,
+            on_up=self._link_up,
+            on_ended=self._link_ended,
+            hang_up=self._hang_up,
+            passed_on=self.passed_on,
+            opens_session=self._openings,
+            is_there=self._node.is_registered,
+        )
+        self._call(link)
+
+    def _link_up(self, link: Link) -> None:
+        logger.info("cluster_link", member=link.member.name, address=link.member.address)
+        with self._node.batch():
+            for shard in list(self._held):
+                self._retarget(shard)
+
+    def _link_ended(self, link: Link, requests: OpenRequests) -> None:
+        if self._links.get(link.member.name) is link:
+            del self._links[link.member.name]
+        self._ended.append((link, requests))
+        if link.was_up:
+            self._refresh()
+
+    def _settle(self, link: Link, requests: OpenRequests) -> None:
+        """Does what is due after a connection to another member has ended, when this member knows whether that one has
+        left in order."""
+        name, member = link.member.name, self._view.members.get(link.member.name)
+        shards = [shard for shard, way in self._ways.items() if way is link]
+        if member is None and not shards:
+            # It left after this member had learned that it gave its shards away, and nothing was under way to it. It
+            # has answered what it got, so the clients need not notice. What it has not answered never will be.
+            for route in requests.take():
+                self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
+        elif len(link.unanswered):
+            # Nobody knows which of the unanswered pushes it has stored. Publishers of the real services hear ERROR. Our
+            # clients see what they would see if this node had died: nothing is stored that they have sent later.
+            senders, answers = link.unanswered.take()
+            logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))
+            self._hang_up(senders)
+            for held in self._held.values():
+                held.drop(frozenset(senders))
+            for answer in answers:
+                self._node.deliver(answer)
+        for shard in shards:
+            self._unclear.setdefault(shard, 0.0)
+            self._cleared(shard)
+
+    def check(self) -> None:
+        """Asserts the invariant of this class. Only tests call this method."""
+        assert not self._served.keys() & (self._held.keys() | self._ways.keys() | self._unclear.keys())
+        assert self._unclear.keys() <= self._ways.keys()

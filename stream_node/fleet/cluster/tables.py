@@ -1,0 +1,231 @@
+"""The tables of a cluster, and the storage operations on them.
+
+Every member reads both tables at each of its beats. An operation that changes them names what it has read, and changes
+nothing if that is no longer so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    delete,
+    literal_column,
+    select,
+    update,
+)
+
+from stream_node.fleet.cluster.shards import SHARDS
+from stream_node.fleet.cluster.view import Member, Shard, View
+from stream_storage.contract import Operation, Session
+from stream_storage.errors import MemberFenced
+from stream_storage.statement import compiled, upsert
+
+metadata = MetaData()
+"""The tables of a cluster. They are not in `stream_storage.schema.metadata`: a database file has no members."""
+
+cluster_members = Table(
+    "cluster_members",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("address", String, nullable=False),
+    Column("token", String, nullable=False),
+    Column("beats", BigInteger, nullable=False),
+    Column("leaves", Integer, nullable=False),
+)
+cluster_shards = Table(
+    "cluster_shards",
+    metadata,
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("owner", String, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+)
+TABLES: Final = (cluster_members, cluster_shards)
+
+_zero: ColumnElement[int] = literal_column("0")
+_one: ColumnElement[int] = literal_column("1")
+_nobody: ColumnElement[str] = literal_column("''")
+
+_join = upsert(cluster_members).values(
+    name=bindparam("name"), address=bindparam("address"), token=bindparam("token"), beats=_zero, leaves=_zero
+)
+_JOIN = compiled(
+    _join.on_conflict_do_update(
+        index_elements=["name"],
+        set_={column: _join.excluded[column] for column in ("address", "token", "beats", "leaves")},
+    )
+)
+_ADD_SHARD = compiled(
+    upsert(cluster_shards).values(shard=bindparam("shard"), owner=_nobody, epoch=_zero).on_conflict_do_nothing()
+)
+_FIND_SHARD = compiled(select(cluster_shards.c.shard).where(cluster_shards.c.shard == bindparam("shard")))
+_of_process = (cluster_members.c.name == bindparam("of_name"), cluster_members.c.token == bindparam("of_token"))
+_BEAT = compiled(update(cluster_members).where(*_of_process).values(beats=cluster_members.c.beats + _one))
+_LEAVE = compiled(update(cluster_members).where(cluster_members.c.name == bindparam("of_name")).values(leaves=_one))
+_STAY = compiled(update(cluster_members).where(cluster_members.c.name == bindparam("of_name")).values(leaves=_zero))
+_FENCE = compiled(update(cluster_members).where(*_of_process).values(token=_nobody))
+_TOKEN = compiled(select(cluster_members.c.token).where(cluster_members.c.name == bindparam("of_name")))
+_FORGET = compiled(delete(cluster_members).where(*_of_process))
+_MEMBERS = compiled(
+    select(
+        cluster_members.c.name,
+        cluster_members.c.address,
+        cluster_members.c.token,
+        cluster_members.c.beats,
+        cluster_members.c.leaves,
+    ).order_by(cluster_members.c.name)
+)
+_SHARDS = compiled(
+    select(cluster_shards.c.shard, cluster_shards.c.owner, cluster_shards.c.epoch).order_by(cluster_shards.c.shard)
+)
+_MOVE = compiled(
+    update(cluster_shards)
+    .where(cluster_shards.c.shard == bindparam("of_shard"), cluster_shards.c.owner == bindparam("of_owner"))
+    .values(owner=bindparam("owner"), epoch=cluster_shards.c.epoch + _one)
+)
+_LET_GO = compiled(
+    update(cluster_shards)
+    .where(cluster_shards.c.owner == bindparam("of_owner"))
+    .values(owner=_nobody, epoch=cluster_shards.c.epoch + _one)
+)
+
+
+def read_view(session: Session) -> View:
+    """Reads both tables. Raises StorageError."""
+    members = [
+        Member(name, address, token, beats, bool(leaves))
+        for name, address, token, beats, leaves in session.execute(_MEMBERS, {})
+    ]
+    shards = tuple(Shard(owner, epoch) for _, owner, epoch in session.execute(_SHARDS, {}))
+    return View({member.name: member for member in members}, shards)
+
+
+class ClusterOperation(Operation):
+    """An operation on the tables of the cluster. view: what the tables have after it."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.view = View({}, ())
+
+    def apply(self, session: Session) -> None:
+        self.change(session)
+        self.view = read_view(session)
+
+    def change(self, session: Session) -> None:
+        """Changes the tables. Raises StorageError."""
+
+
+class Join(ClusterOperation):
+    """Makes this process the member of a name, in place of an earlier process of that name, whose shards it keeps."""
+
+    __slots__ = ("_member",)
+
+    def __init__(self, name: str, address: str, token: str, on_done: Callable[[Join], None]) -> None:
+        super().__init__(on_done)
+        self._member = {"name": name, "address": address, "token": token}
+
+    def change(self, session: Session) -> None:
+        if session.execute(_FIND_SHARD, {"shard": SHARDS - 1}).fetchone() is None:
+            session.execute_many(_ADD_SHARD, [{"shard": shard} for shard in range(SHARDS)])
+        session.execute(_JOIN, self._member)
+
+
+class Beat(ClusterOperation):
+    """Writes that this process lives. Raises MemberFenced if another one has taken its name."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, name: str, token: str, on_done: Callable[[Beat], None]) -> None:
+        super().__init__(on_done)
+        self._process = {"of_name": name, "of_token": token}
+
+    def change(self, session: Session) -> None:
+        if session.execute(_BEAT, self._process).rowcount != 1:
+            raise MemberFenced
+
+
+class MoveShards(ClusterOperation):
+    """Gives shards a new owner: those that have the owner that this operation names.
+
+    Members that own shards and do not live are fenced before, so that they can never write again.
+
+    fenced: after the operation, the names of the members that it has fenced.
+    """
+
+    __slots__ = ("_fences", "_moves", "_owner", "fenced")
+
+    def __init__(
+        self,
+        owner: str,
+        moves: Sequence[tuple[int, str]],
+        fences: Mapping[str, str],
+        on_done: Callable[[MoveShards], None],
+    ) -> None:
+        """owner: the new owner. moves: each shard with its owner before. fences: the tokens of the members to fence, by
+        name."""
+        super().__init__(on_done)
+        self.fenced: list[str] = []
+        self._owner = owner
+        self._moves = moves
+        self._fences = fences
+
+    def change(self, session: Session) -> None:
+        self.fenced.clear()
+        # A member that is frozen in the middle of a COPY keeps its locks, for which the next statements would wait.
+        for token in filter(None, self._fences.values()):
+            session.disconnect(token)
+        # The row of the member tells whether the process that did not beat is still the member. Its successor keeps the
+        # shards.
+        gone = {name for name, token in self._fences.items() if self._is_fenced(session, name, token)}
+        moves = [(shard, before) for shard, before in self._moves if before not in self._fences or before in gone]
+        session.execute_many(
+            _MOVE, [{"of_shard": shard, "of_owner": before, "owner": self._owner} for shard, before in moves]
+        )
+
+    def _is_fenced(self, session: Session, name: str, token: str) -> bool:
+        if token and session.execute(_FENCE, {"of_name": name, "of_token": token}).rowcount == 1:
+            session.fence(token)
+            self.fenced.append(name)
+            return True
+        row = session.execute(_TOKEN, {"of_name": name}).fetchone()
+        # Another member has fenced it before.
+        return row is None or row[0] == ""
+
+
+class SetLeaving(ClusterOperation):
+    """Makes a member give its shards away, or take shards again."""
+
+    __slots__ = ("_leaves", "_name")
+
+    def __init__(self, name: str, leaves: bool, on_done: Callable[[SetLeaving], None]) -> None:
+        super().__init__(on_done)
+        self._name = name
+        self._leaves = leaves
+
+    def change(self, session: Session) -> None:
+        session.execute(_LEAVE if self._leaves else _STAY, {"of_name": self._name})
+
+
+class Leave(ClusterOperation):
+    """Ends the membership of this process. The shards that it still owns have no owner after that."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, name: str, token: str, on_done: Callable[[Leave], None]) -> None:
+        super().__init__(on_done)
+        self._process = {"of_name": name, "of_token": token}
+
+    def change(self, session: Session) -> None:
+        if session.execute(_FORGET, self._process).rowcount == 1:
+            session.execute(_LET_GO, {"of_owner": self._process["of_name"]})

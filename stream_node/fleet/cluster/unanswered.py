@@ -1,0 +1,138 @@
+"""Unanswered: what clients have sent to one other member and has no answer yet. It sends nothing.
+
+When the member is lost, nobody knows what it has done of that. A peer of the real services hears ERROR for each push,
+which it sends again, and no message for each pull. A client of ours loses its connection and sends everything again, in
+order. Whoever has all answers notices nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bare.errors import Irregular
+from bare.varint import decode_uint
+from index_service.protocol import INDEX, INDEX_PARTITIONED, SaveIndex, SavePartitionIndex
+from ockam.actors.address import Address, Route
+from ockam.actors.message import Message
+from ockam.protocol import ProtocolError
+from stream_service.extensions import TOLD
+from stream_service.protocol import PULL, PUSH, PullResponse, PushConfirm, Status
+from stream_service.push_codec import BATCH_TAG, BATCH_TAG_BYTES, decode_push
+from stream_service.trace import TRACE
+
+ROUTES_MIN = 1_024
+"""From this number of routes on, those of connections that have ended are dropped whenever the number has doubled."""
+
+
+class _Open:
+    """What one return route has open.
+
+    count: the number of messages without an answer.
+    opens_session: whether a session was opened, which ends with the member.
+    lost: the answers if the member is lost, oldest first; None if the client must lose its connection then.
+    """
+
+    __slots__ = ("count", "lost", "opens_session")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.opens_session = False
+        self.lost: deque[bytes] | None = deque()
+
+
+class Unanswered:
+    """The messages that were sent to one member, by their return routes."""
+
+    def __init__(self, is_there: Callable[[Address], bool]) -> None:
+        """is_there: whether a connection is still there."""
+        self._is_there = is_there
+        self._open: dict[Route, _Open] = {}
+        self._look_at = ROUTES_MIN
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def sent(self, message: Message, *, opens_session: bool) -> None:
+        """Notes a message to the member. opens_session: whether it opens a session."""
+        route, payload = message.return_route, message.payload
+        if not route or message.origin.kind == "local" or _is_silent(payload):
+            return
+        found = self._open.get(route)
+        if found is None:
+            if len(self._open) >= self._look_at:
+                self._open = {each: known for each, known in self._open.items() if self._is_there(each[0])}
+                self._look_at = max(ROUTES_MIN, 2 * len(self._open))
+            found = self._open[route] = _Open()
+        found.count += _pushes(payload)
+        found.opens_session = found.opens_session or opens_session
+        if found.lost is not None:
+            answer = None if route[-1].value.startswith(TOLD) else _lost_answer(payload)
+            if answer is None:
+                found.lost = None
+            else:
+                found.lost.append(answer)
+
+    def answered(self, messages: Sequence[Message]) -> None:
+        """Notes what the member has answered."""
+        for message in messages:
+            found = self._open.get(message.onward_route)
+            if found is None:
+                continue
+            found.count -= _pushes(message.payload)
+            if found.lost:
+                found.lost.popleft()
+            # Some requests have several answers.
+            if found.count <= 0 and not found.opens_session:
+                del self._open[message.onward_route]
+
+    def take(self) -> tuple[list[Address], list[Message]]:
+        """Forgets everything. Returns the connections of the clients that must lose theirs, and the answers to the
+        others."""
+        taken, self._open = self._open, {}
+        ended = dict.fromkeys(route[0] for route, found in taken.items() if found.lost is None or found.opens_session)
+        answers = [
+            Message(route, (), payload)
+            for route, found in taken.items()
+            if route[0] not in ended
+            for payload in found.lost or ()
+        ]
+        return list(ended), answers
+
+
+def _is_silent(payload: bytes) -> bool:
+    """Whether a request has no answer."""
+    try:
+        if INDEX.is_in(payload):
+            return isinstance(INDEX.decode_request(payload), SaveIndex)
+        if INDEX_PARTITIONED.is_in(payload):
+            return isinstance(INDEX_PARTITIONED.decode_request(payload), SavePartitionIndex)
+    except ProtocolError:
+        # The index service does not answer what it cannot read.
+        return True
+    return TRACE.is_in(payload)
+
+
+def _pushes(payload: bytes) -> int:
+    """Returns for how many messages a payload counts: as many as a batch of pushes has, or its answer is for."""
+    if not payload.startswith(BATCH_TAG):
+        return 1
+    try:
+        # Both begin with the size of the body, a request id and the number.
+        _, at = decode_uint(payload, BATCH_TAG_BYTES)
+        _, at = decode_uint(payload, at)
+        return decode_uint(payload, at)[0]
+    except (Irregular, IndexError):
+        return 1
+
+
+def _lost_answer(payload: bytes) -> bytes | None:
+    """Returns the answer to a request of the specification that is lost; None if it has none."""
+    try:
+        if PUSH.is_in(payload):
+            return PUSH.encode_response(PushConfirm(decode_push(payload).request_id, Status.ERROR, 0))
+        if PULL.is_in(payload):
+            return PULL.encode_response(PullResponse(PULL.decode_request(payload).request_id, []))
+    except ProtocolError:
+        pass
+    return None

@@ -1,0 +1,153 @@
+"""ClusterWorker: answers other members that connect to this one, and tells operators about the cluster.
+
+`stream_node.fleet.cluster.router` takes what the other members send for their clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+import trio
+
+from ockam.actors.address import Address
+from ockam.actors.message import Message
+from ockam.actors.worker import HandlingFailed, Worker
+from ockam.identity.rules.rights import NOTHING, Demand, Right
+from ockam.log_rate import LogRate
+from ockam.protocol import ProtocolError, error_payload, failed_payload
+from stream_node.fleet.cluster.proofs import NONCE_BYTES
+from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, MemberStatus, ShardStatus, StatusResponse
+from stream_node.fleet.cluster.router import Router
+from stream_node.fleet.cluster.view import View
+from stream_storage.errors import StorageError
+
+LINK_READ_S = 1.0
+"""The shortest time between two reads of the tables that connections cause which have not proved that a member made
+them."""
+NAME_MAX = 255
+"""The largest number of characters in the name of a member."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Membership(Protocol):
+    """What the worker asks of its member, see `stream_node.fleet.cluster.member.ClusterMember`."""
+
+    router: Router
+
+    def lives(self, name: str) -> bool: ...
+
+    def read(self, on_read: Callable[[], None], *, soon: bool) -> None: ...
+
+    def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None: ...
+
+
+class ClusterWorker(Worker):
+    """Serves the protocols of `stream_node.fleet.cluster.protocol` at the address CLUSTER of that module."""
+
+    def __init__(self, member: Membership) -> None:
+        self._member = member
+        self._lines = LogRate()
+        # The connections whose first message is answered after the next read of the tables.
+        self._waiting: set[Address] = set()
+        self._read_s = -math.inf
+
+    def demand(self, message: Message) -> Demand | None:
+        """Returns the right that the sender of this message needs (see `ockam.identity.rules.authorizer.Guarded`).
+        Members prove who they are themselves. Raises ProtocolError."""
+        if STATUS.is_in(message.payload) or DRAIN.is_in(message.payload):
+            return Demand(Right.OPERATE, "cluster")
+        return NOTHING
+
+    def receive(self, run: Sequence[Message]) -> None:
+        for position, message in enumerate(run):
+            try:
+                self._serve(message)
+            except ProtocolError as error:
+                self._refuse(message, error)
+            except Exception as error:
+                raise HandlingFailed(position) from error
+
+    def _serve(self, message: Message) -> None:
+        if MARK.is_in(message.payload):
+            # The mark has come to the owner of its shard.
+            self.reply(message, message.payload)
+        elif LINK.is_in(message.payload):
+            self._link(message)
+        elif STATUS.is_in(message.payload):
+            self.reply(message, STATUS.encode_response(self._status(STATUS.decode_request(message.payload).request_id)))
+        elif DRAIN.is_in(message.payload):
+            self._drain(message)
+        else:
+            raise ProtocolError("the cluster serves no such request")
+
+    def _refuse(self, message: Message, error: ProtocolError) -> None:
+        self._lines.log(logger.info, "cluster_request_refused", **message.origin.who, reason=str(error))
+        if message.return_route:
+            self.reply(message, error_payload(str(error)))
+
+    def _link(self, message: Message) -> None:
+        """Answers the first message of a connection that another member seems to have made. Anybody can send it, so it
+        causes at most one read of the tables in LINK_READ_S, and one connection has at most one such message here."""
+        request = LINK.decode_request(message.payload)
+        if not message.return_route or message.origin.kind == "local":
+            raise ProtocolError("a member links by a connection of its own")
+        connection = message.return_route[0]
+        if len(request.nonce) != NONCE_BYTES or len(request.name) > NAME_MAX:
+            raise ProtocolError(f"a nonce has {NONCE_BYTES} bytes, and a name at most {NAME_MAX} characters")
+        if connection in self._waiting:
+            raise ProtocolError("this connection has sent such a message before, which is not answered yet")
+        self._waiting.add(connection)
+        # The payload, whose size the peer has chosen, does not wait.
+        asked = Message(message.onward_route, message.return_route, b"", message.origin)
+
+        def answer() -> None:
+            self._waiting.discard(connection)
+            router = self._member.router
+            member = router.view.members.get(request.name)
+            if member is None or not member.token:
+                self._refuse(asked, ProtocolError(f"{request.name!r} is no member of this cluster"))
+            else:
+                response = router.proofs.begin(connection, member, request.nonce)
+                self.reply(asked, LINK.encode_response(response))
+
+        # The other process may have joined a moment ago.
+        now_s = trio.current_time()
+        soon = now_s - self._read_s >= LINK_READ_S
+        if soon:
+            self._read_s = now_s
+        self._member.read(self.context.guard(answer), soon=soon)
+
+    # What clients ask.
+
+    def _status(self, request_id: int) -> StatusResponse:
+        view: View = self._member.router.view
+        members = [
+            MemberStatus(
+                member.name,
+                member.address,
+                self._member.lives(member.name),
+                member.leaves,
+                len(view.owned_by(member.name)),
+            )
+            for member in view.members.values()
+        ]
+        shards = [ShardStatus(shard.owner, shard.epoch) for shard in view.shards]
+        return StatusResponse(request_id, self._member.router.name, members, shards)
+
+    def _drain(self, message: Message) -> None:
+        request = DRAIN.decode_request(message.payload)
+        if request.name not in self._member.router.view.members:
+            known = ", ".join(self._member.router.view.members)
+            raise ProtocolError(f"{request.name!r} is no member of this cluster; the members are {known}")
+
+        def done(error: StorageError | None) -> None:
+            if error is not None:
+                self.reply(message, failed_payload(str(error)))
+            else:
+                self.reply(message, DRAIN.encode_response(self._status(request.request_id)))
+
+        self._member.set_leaving(request.name, request.leaves, self.context.guard(done))

@@ -1,0 +1,238 @@
+"""The membership of a node in its cluster: combines the packages `cluster`, `stream_service` and `index_service`."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import structlog
+import trio
+
+from block_node.moved import BLOCK_OPENINGS
+from index_service.lease_groups import LeaseGroups
+from ockam.actors.address import Address, complete_address, split_host_port
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
+from ockam.transport.connection import Connection
+from ockam.transport.forwarding import OpenRequests
+from ockam.transport.tcp import TcpTransport
+from stream_node.fleet.cluster.fixed_member import FixedMember, fixed_view
+from stream_node.fleet.cluster.link import Link
+from stream_node.fleet.cluster.member import ClusterMember
+from stream_node.fleet.cluster.proofs import NONCE_BYTES
+from stream_node.fleet.cluster.protocol import CLUSTER
+from stream_node.fleet.cluster.router import Router
+from stream_node.fleet.cluster.shards import shard_of
+from stream_node.fleet.cluster.statistics import MemberStatistics
+from stream_node.fleet.cluster.view import View
+from stream_node.fleet.cluster.worker import ClusterWorker
+from stream_node.fleet.mirror_address import is_any_host
+from stream_node.fleet.worker_place import WorkerPlace
+from stream_node.node.block_services import chain_address
+from stream_node.node.config import Config, ConfigError
+from stream_service.names import stream_address
+from stream_service.operations import ListStored
+from stream_service.stored import StoredStream
+from stream_service.workers.directory import StreamDirectory
+from stream_storage.contract import StreamRecord
+from stream_storage.engine import Engine, SharedEngine
+from stream_storage.errors import OperationFailed, StorageError
+from stream_storage.runner import Runner
+
+LINK_LOST = "cluster_link_lost"
+"""The reason for the end of a client's connection whose messages were sent to a member that has died."""
+NAME_CHARS_MAX = 64
+_MEMBER_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}(-w[0-9]{{2}})?")
+"""Matches the name of a member: the setting `cluster`, and the name of the worker if the member is one of several."""
+
+logger = structlog.get_logger(__name__)
+
+
+def check_cluster(config: Config) -> None:
+    """Raises ConfigError if the settings of the cluster do not fit together."""
+    if config.cluster is None:
+        if config.cluster_address is not None:
+            raise ConfigError("cluster_address: it needs the setting cluster, the name of this node in its cluster")
+        return
+    if config.database is None:
+        raise ConfigError("cluster: its members need a database that they share; set database to a PostgreSQL URL")
+    if not _MEMBER_NAME.fullmatch(config.cluster):
+        raise ConfigError(
+            f"cluster: the name of this node in its cluster has 1 to {NAME_CHARS_MAX} letters, digits, '-', '_' and '.'"
+        )
+    setting = "listen" if config.cluster_address is None else "cluster_address"
+    address = config.cluster_address or config.listen
+    try:
+        host, port = split_host_port(complete_address(address))
+    except InvalidAddress as error:
+        raise ConfigError(f"{setting}: {error}") from error
+    if is_any_host(host):
+        raise ConfigError(
+            f"cluster_address: other nodes of the cluster cannot reach this one at {address}; set cluster_address to "
+            "the HOST:PORT at which they reach it"
+        )
+    if setting == "cluster_address" and not port:
+        raise ConfigError(f"cluster_address: no node can be reached at port 0 ({address})")
+
+
+class StreamShards:
+    """Starts and stops the workers of the streams of a shard: a `stream_node.fleet.cluster.member.ShardServices`."""
+
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        groups: LeaseGroups,
+        *,
+        chain: Address,
+        serve_chain: Callable[[], None],
+        leave_chain: Callable[[], list[Message]],
+    ) -> None:
+        """chain: the address of the stream of the block node, which runs at the owner of its shard.
+
+        serve_chain, leave_chain: start and stop the block node. The latter returns the messages that it has not served.
+        """
+        self._directory = directory
+        self._groups = groups
+        self._chain = shard_of(chain)
+        self._serve_chain = serve_chain
+        self._leave_chain = leave_chain
+
+    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
+        wanted = frozenset(shards)
+
+        def is_wanted(record: StreamRecord) -> bool:
+            return shard_of(stream_address(record.name, record.partition)) in wanted
+
+        def listed(operation: ListStored) -> None:
+            error = operation.error
+            if error is None:
+                try:
+                    self._open(operation.streams, with_chain=self._chain in wanted)
+                except Exception as raised:
+                    # A mistake of this program. The member would wait for `on_done` for ever.
+                    logger.exception("shards_not_opened", shards=len(wanted))
+                    error = OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}")
+            on_done(error)
+
+        self._directory.storage.submit_read(ListStored(is_wanted, listed))
+
+    def _open(self, streams: Sequence[StoredStream], *, with_chain: bool) -> None:
+        for stream in streams:
+            try:
+                self._directory.open_stream(stream)
+            except AddressInUse as error:
+                logger.error("stream_not_served", stream=stream.record.name, reason=str(error))
+        if with_chain:
+            self._serve_chain()
+
+    def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
+        waiting: dict[int, list[Message]] = {shard: [] for shard in shards}
+        # The block node ends first, so that it opens the stream of its chain no more.
+        if self._chain in waiting:
+            waiting[self._chain] += self._leave_chain()
+        for address in self._directory.addresses():
+            of_shard = waiting.get(shard_of(address))
+            if of_shard is not None:
+                of_shard += self._directory.hand_over(address)
+        self._groups.forget(lambda name: shard_of(stream_address(name, 0)) in waiting)
+        return waiting
+
+
+class NodeCluster:
+    """The membership of one node, or of one of several worker processes, from its start to its end.
+
+    router: tells which streams other members serve, and sends messages there.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        node: Node,
+        tcp: TcpTransport,
+        nursery: trio.Nursery,
+        database: Engine,
+        place: WorkerPlace | None,
+    ) -> None:
+        """place: the place of a worker process; None: the node has one process."""
+        self._config = config
+        self._node = node
+        self._tcp = tcp
+        self._nursery = nursery
+        self._member: ClusterMember | FixedMember | None = None
+        self._view: View | None = None
+        if place is not None and config.database is None:
+            # Workers with a database each share the shards for good.
+            name, self._token, self._view = place.name, place.token, fixed_view(place.members)
+        else:
+            assert config.cluster is not None, "a member of a cluster has a name"
+            name, self._token = config.cluster, cast(SharedEngine, database).owner
+        self.router = Router(
+            node,
+            name,
+            self._token,
+            call=self._call,
+            hang_up=self._hang_up,
+            new_nonce=_new_nonce,
+            refresh=self._refresh,
+            has_own_database=self._view is not None,
+            others_at=chain_address(config) if config.block_node else None,
+            openings=BLOCK_OPENINGS,
+            linked=self._linked,
+        )
+
+    async def start(self, storage: Runner, shards: StreamShards, address: str) -> None:
+        """Joins the others, and returns when this is done. address: where the node listens."""
+        if self._view is not None:
+            self._member = FixedMember(self.router, shards, self._view)
+        else:
+            at = complete_address(self._config.cluster_address or address)
+            self._member = ClusterMember(
+                self.router, storage, shards, token=self._token, address=at, now_us=lambda: time.time_ns() // 1_000
+            )
+        member = self._member
+        self._node.register([CLUSTER], lambda: ClusterWorker(member))
+        await self._nursery.start(member.run)
+
+    async def leave(self, deadline_s: float) -> None:
+        """Gives all shards away, and ends the membership. deadline_s: a time on trio's clock."""
+        if isinstance(self._member, ClusterMember):
+            await self._member.leave(deadline_s)
+
+    def statistics(self) -> MemberStatistics | None:
+        return None if self._member is None else self._member.statistics()
+
+    def _refresh(self) -> None:
+        if self._member is not None:
+            self._member.refresh()
+
+    def _call(self, link: Link) -> None:
+        self._nursery.start_soon(self._connect, link)
+
+    async def _connect(self, link: Link) -> None:
+        try:
+            connection = await self._tcp.connect_link(link.member.address, link)
+        except (ConnectFailed, InvalidAddress) as error:
+            logger.warning("cluster_member_not_reached", member=link.member.name, reason=str(error))
+            link.ended(OpenRequests())
+        else:
+            link.begin(connection.own_address)
+
+    def _linked(self, address: Address) -> None:
+        """Leaves out of the lists of clients a connection that another member has made: clients of both use it."""
+        connection = self._node.find_worker(address)
+        if isinstance(connection, Connection):
+            self._tcp.roster.forget(connection)
+
+    def _hang_up(self, connections: Sequence[Address]) -> None:
+        for address in connections:
+            connection = self._node.find_worker(address)
+            if isinstance(connection, Connection):
+                connection.close(LINK_LOST)
+
+
+def _new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)

@@ -1,0 +1,1 @@
+"""Mirrors: a node follows streams of another node, and can take their place."""

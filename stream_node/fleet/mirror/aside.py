@@ -1,0 +1,83 @@
+"""Moves the last messages of a stream to another stream, because the source of the stream does not have them.
+
+The messages are copied first and cut then, both in steps of one transaction each. A node that is killed in between goes
+on: the other stream says how far it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from stream_node.fleet.mirror.local_stream import LocalStream
+from stream_service.mirror_operations import BeginAside, CopyAside, CutTail
+from stream_service.mirror_rows import MirrorRow
+from stream_service.names import NAME_BYTES_MAX
+from stream_service.stored import StoredStream
+from stream_storage.history import History
+
+ASIDE = ".aside-"
+"""The middle of the name of a stream with messages that were set aside, between the name of their stream and an id."""
+ID_DIGITS = 12
+
+logger = structlog.get_logger(__name__)
+
+
+def aside_name(name: str, new_id: str) -> str:
+    """Returns the name of the stream for the messages of the stream `name` that have no place in it any more."""
+    ending = ASIDE + new_id[:ID_DIGITS]
+    begin = name.encode()[: NAME_BYTES_MAX - len(ending)].decode(errors="ignore")
+    return begin + ending
+
+
+async def set_aside(
+    stream: LocalStream, row: MirrorRow, index: int, source_history: History, new_id: Callable[[], str]
+) -> None:
+    """Moves the messages from `index` on to another stream, at the same indexes. Raises StorageError, MirrorError.
+
+    row: the row of the mirror. source_history: the history of the source, whose entries stay.
+    """
+    directory, (name, partition) = stream.directory, stream.identity
+    stream_id = stream.get_worker().bounds.stream_id
+    to = "" if row.aside_messages else row.aside_name
+    while True:
+        # 1. Write down where the messages go. A node that was killed in the next steps goes on with the same stream.
+        if not to:
+            to = aside_name(name, new_id())
+            await stream.change(partial(_begin, to))
+        # 2. Copy, until the other stream has everything.
+        copied = await stream.write(partial(CopyAside, stream_id, index, to, partition, directory.now_us()))
+        assert copied.record is not None, "the copy has ended"
+        if copied.done:
+            break
+        if not copied.fits:
+            # The source parts at another index than before the kill. What was copied stays where it is.
+            logger.warning("messages_set_aside_anew", stream=name, partition=partition, from_index=index, besides=to)
+            directory.reopen_stream(StoredStream(copied.record, 0, None))
+            to = ""
+    count = copied.record.next_index - copied.record.first_index
+    # 3. Cut. Only the last step says that all messages are moved.
+    await cut(stream, index, source_history, count)
+    # 4. Serve the other stream. A worker that runs already has not seen the copies.
+    directory.reopen_stream(StoredStream(copied.record, 0, None))
+    logger.warning("messages_set_aside", stream=name, partition=partition, messages=count, from_index=index, kept_in=to)
+
+
+def _begin(to: str, stream_id: int, done: Callable[[Any], None]) -> BeginAside:
+    return BeginAside(stream_id, to, done)
+
+
+async def cut(stream: LocalStream, index: int, source_history: History, aside_messages: int = 0) -> None:
+    """Cuts all messages from `index` on, in steps. Raises StorageError, MirrorError.
+
+    aside_messages: the number of messages that were moved to another stream; it is written down with the last step.
+    """
+    while True:
+        step = await stream.change(
+            lambda stream_id, done: CutTail(stream_id, index, source_history, aside_messages, done)
+        )
+        if step.done:
+            return

@@ -1,0 +1,271 @@
+"""Follower: copies one stream-partition from its source, without end. `stream_node.fleet.mirror.service` runs one for
+each mirror.
+
+A page of the source is stored together with the history of the source, in one transaction. So a mirror that is killed
+at any moment goes on where its last transaction ended. While a page is being stored, the next one is asked for.
+
+After each connect, the mirror compares its last message with that of the source. So it also notices a source that has
+lost messages and got others since, whatever its history says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import trio
+
+from ockam.protocol import ProtocolError
+from stream_node.fleet.mirror.aside import cut, set_aside
+from stream_node.fleet.mirror.asking import Asker, asking, change_role
+from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
+from stream_node.fleet.mirror.figures import Figures
+from stream_node.fleet.mirror.local_stream import LocalStream
+from stream_node.fleet.mirror.protocol import MirrorCondition
+from stream_node.fleet.mirror.taking import TakeCreated
+from stream_service.extensions import INFO, InfoRequest
+from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
+from stream_service.mirror_operations import ReadOne, SkipForward, StoreMirrored, TakeHistory
+from stream_service.mirror_rows import MirrorRow
+from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, MirrorPull, MirrorStatus, SourceRole
+from stream_service.mirroring import Follower as FollowerAddress
+from stream_service.names import stream_address
+from stream_storage.errors import StorageClosed, StorageError
+from stream_storage.history import History, find_parting
+
+WAIT_S = 1.0
+"""How long the source may delay an answer while it has no new message, in seconds. It is also the interval in which an
+idle mirror hears of its source."""
+RETRY_S = 0.5
+"""The pause before the source is asked again after a failure, in seconds."""
+PARTED_RETRY_S = 5.0
+"""The pause before a mirror that has parted from its source asks again, in seconds. The source may have been
+replaced."""
+CIRCLE_S = 3.0
+"""The interval in which a mirror asks a source that is itself a mirror whether it follows this node, in seconds."""
+TRUNCATE_LOOK_S = 0.05
+"""The interval between two checks whether the deletion of messages has ended, in seconds."""
+CIRCLE_TEXT = "this stream and its source follow each other, so neither takes pushes; promote one of both"
+
+
+class Follower:
+    """Copies one stream-partition.
+
+    row: the source. own_address: the `host:port` at which the source reaches this node; None if it is not known.
+    """
+
+    def __init__(
+        self,
+        stream: LocalStream,
+        row: MirrorRow,
+        figures: Figures,
+        new_id: Callable[[], str],
+        own_address: str | None,
+    ) -> None:
+        self._self = None if own_address is None else FollowerAddress(own_address, stream.identity[0])
+        self._stream = stream
+        self._row = row
+        self.figures = figures
+        self._new_id = new_id
+        self._failure: Exception | None = None
+        self._circle = MirrorCondition.FOLLOWING
+        self._circle_look_s = 0.0
+
+    async def run(self) -> None:
+        """Follows the source until it is cancelled. It never gives up."""
+        figures = self.figures
+        while True:
+            try:
+                with asking(self._stream.directory.node, self._row.source, self._new_id) as asker:
+                    await self._follow(asker)
+            except SourceLost as error:
+                figures.set(MirrorCondition.UNREACHABLE, str(error))
+                await trio.sleep(RETRY_S)
+            except Parted as error:
+                figures.set(MirrorCondition.PARTED, str(error))
+                await trio.sleep(PARTED_RETRY_S)
+            except StorageClosed:
+                # The node is stopping.
+                return
+            except (MirrorError, StorageError, ProtocolError) as error:
+                figures.set(MirrorCondition.FAILED, str(error))
+                await trio.sleep(RETRY_S)
+
+    async def _follow(self, asker: Asker) -> None:
+        """Copies pages until something fails."""
+        self._circle, self._circle_look_s = MirrorCondition.FOLLOWING, trio.current_time() + CIRCLE_S
+        await self._compare_last(asker)
+        page: MirrorAnswer | None = None
+        while True:
+            if page is None:
+                await self._take_created(asker)
+            page = await self._next_page(asker, page)
+            has_less = page.next_index < self._stream.next_index and not page.is_mirror
+            if page.status is MirrorStatus.PARTED or has_less:
+                await self._part(page)
+                page = None
+                continue
+            await self._look_for_circle(asker, page)
+            self.figures.set(self._circle, CIRCLE_TEXT if self._circle is MirrorCondition.CIRCLE else "")
+            if page.start > self._stream.next_index or page.first_index > self._stream.next_index:
+                await self._skip(page.first_index)
+                page = None
+
+    async def _look_for_circle(self, asker: Asker, page: MirrorAnswer) -> None:
+        """Finds out whether the source follows this stream: then neither of both takes pushes."""
+        if page.role is not SourceRole.MIRROR:
+            self._circle = MirrorCondition.FOLLOWING
+            return
+        if self._self is None or trio.current_time() < self._circle_look_s:
+            return
+        self._circle_look_s = trio.current_time() + CIRCLE_S
+        try:
+            there = await change_role(asker, self._row.source_name, self._stream.identity[1], None, force=False)
+        except SourceRefused:
+            # A mirror of a mirror needs no right to ask for this. It asks again after its next connect.
+            self._circle_look_s = math.inf
+            return
+        is_circle = (there.source, there.stream_name) == (self._self.address, self._self.stream_name)
+        self._circle = MirrorCondition.CIRCLE if is_circle else MirrorCondition.FOLLOWING
+
+    async def _next_page(self, asker: Asker, page: MirrorAnswer | None) -> MirrorAnswer:
+        """Stores a page and asks for the one behind it at the same time. Returns the latter.
+
+        page: None for the first page.
+        """
+        start = self._stream.next_index + (0 if page is None else len(page.records))
+        entry_id = await self._entry_id(page)
+        answers: list[MirrorAnswer] = []
+        self._failure = None
+        async with trio.open_nursery() as nursery:
+            if page is not None:
+                nursery.start_soon(self._store, page)
+            try:
+                answers.append(await self._ask(asker, start, entry_id))
+            except (MirrorError, ProtocolError) as error:
+                # The page that is being stored is good.
+                failure: Exception | None = error
+            else:
+                failure = None
+        failure = self._failure or failure
+        if failure is not None:
+            raise failure
+        return answers[0]
+
+    async def _ask(
+        self, asker: Asker, start: int, entry_id: int, wait_s: float = WAIT_S, size_bytes: int = MIRROR_BYTES_MAX
+    ) -> MirrorAnswer:
+        source = stream_address(self._row.source_name, self._stream.identity[1])
+        asked_us = self.figures.now_us()
+        request = MirrorPull(0, start, size_bytes, round(wait_s * 1000), entry_id, self._self)
+        page = decode_mirror_page(await asker.ask_raw(source, MIRROR, request, wait_s))
+        self.figures.note_heard(page.next_index, asked_us)
+        return page
+
+    async def _entry_id(self, page: MirrorAnswer | None) -> int:
+        """Returns the newest entry in the history of the mirror, after this page is stored; 0 without messages."""
+        bounds = self._stream.get_worker().bounds
+        if page is not None and page.records:
+            end = bounds.next_index + len(page.records)
+            known = [entry.entry_id for entry in page.history if entry.first_index <= end]
+            return known[-1] if known else 0
+        if bounds.first_index == bounds.next_index:
+            return 0
+        return (await self._stream.get_history())[-1].entry_id
+
+    async def _store(self, page: MirrorAnswer) -> None:
+        """Stores a page. A failure is kept for the caller, who waits for something else meanwhile."""
+        try:
+            await self._store_page(page)
+        except (MirrorError, StorageError) as error:
+            self._failure = error
+
+    async def _store_page(self, page: MirrorAnswer) -> None:
+        worker = self._stream.get_worker()
+        bounds = worker.bounds
+        end = bounds.next_index + len(page.records)
+        history = tuple(entry for entry in page.history if entry.first_index <= end)
+        # A mirror without messages takes the history, too: by it, a promoted mirror recognizes its former source.
+        if page.records or (history and history != bounds.history):
+            before_us, heard = worker.last_time_us, (page.next_index, self.figures.heard_us)
+            await self._stream.change(
+                lambda stream_id, done: StoreMirrored(stream_id, page.records, before_us, page.history, *heard, done)
+            )
+        self.figures.note_stored(self._stream.next_index, len(page.records))
+        if page.first_index > self._stream.first_index:
+            # The source has deleted its first messages. So does the mirror, in steps and beside the copying.
+            worker.admin.follow(min(page.first_index, self._stream.next_index))
+
+    async def _compare_last(self, asker: Asker) -> None:
+        """Compares the last message of the mirror with the one that the source has there. Raises Parted."""
+        bounds = self._stream.get_worker().bounds
+        index = bounds.next_index - 1
+        if bounds.first_index > index:
+            return
+        found = await self._stream.read(lambda done: ReadOne(bounds.stream_id, index, done))
+        page = await self._ask(asker, index, (await self._stream.get_history())[-1].entry_id, 0.0, 1)
+        if page.status is MirrorStatus.PARTED:
+            await self._part(page)
+        elif page.records and page.start == index and page.records[0] != found.found:
+            await self._part(page, differs_at=index)
+
+    async def _take_created(self, asker: Asker) -> None:
+        """Gives a mirror without messages the creation time of its source, by which readers tell the incarnations of a
+        stream apart. A reader that goes on at the mirror after a promotion then reads the same stream.
+
+        A mirror with messages keeps its creation time, since somebody may already have read it. It has another one than
+        its source only if an earlier version of this program has made it.
+        """
+        name, partition = self._stream.identity
+        if self._stream.next_index:
+            return
+        source = stream_address(self._row.source_name, partition)
+        created_us = (await asker.ask(source, INFO, InfoRequest(0))).info.created_us
+        before_us = self._stream.get_worker().bounds.created_us
+        if created_us != before_us:
+            await self._stream.change(
+                lambda stream_id, done: TakeCreated(stream_id, name, partition, before_us, created_us, done)
+            )
+
+    async def _part(self, page: MirrorAnswer, differs_at: int | None = None) -> None:
+        """Finds out which messages the source does not have. If there are any, they are set aside or Parted is raised.
+
+        differs_at: an index at which both have a message, and not the same one, although the source has not said that
+        it has parted: the history of the source may go on at just this index.
+        """
+        history = await self._stream.get_history()
+        bounds = self._stream.get_worker().bounds
+        parting = self._parting(history, page)
+        if differs_at is not None and parting > differs_at:
+            # The histories do not say since when the messages differ, so all of them are in doubt.
+            parting = bounds.first_index
+        if bounds.next_index <= parting:
+            # Nothing was stored under the entries that the source does not have.
+            await self._stream.change(lambda stream_id, done: TakeHistory(stream_id, page.history, done))
+            return
+        row = bounds.mirror
+        if row is not None and bounds.first_index == bounds.next_index:
+            # There is no message that could be lost.
+            await cut(self._stream, parting, page.history)
+            return
+        first = max(parting, bounds.first_index)
+        what = f"the {bounds.next_index - first} messages from index {first} on are not those of the source"
+        if row is None or not row.sets_aside:
+            raise Parted(f"{what}; `mirror add --force` keeps them aside and follows")
+        await set_aside(self._stream, row, parting, page.history, self._new_id)
+
+    def _parting(self, history: History, page: MirrorAnswer) -> int:
+        """Returns the first index at which the mirror can have another message than its source."""
+        parting = find_parting(history, page.history)
+        # A source that is a mirror itself may be behind. Another one that has less has lost something.
+        end = page.next_index if not page.is_mirror else self._stream.next_index
+        return end if parting is None else min(parting, end)
+
+    async def _skip(self, index: int) -> None:
+        """Deletes all messages of the mirror and goes on at this index: the source has deleted those between."""
+        stream = self._stream
+        while stream.first_index < stream.next_index:
+            stream.get_worker().admin.follow(stream.next_index)
+            await trio.sleep(TRUNCATE_LOOK_S)
+        if index > stream.next_index:
+            await stream.change(lambda stream_id, done: SkipForward(stream_id, index, done))

@@ -1,0 +1,145 @@
+"""Followers: writes down where the mirrors of this node's streams are, and asks them after a start
+(`stream_node.fleet.mirror.returning`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+import trio
+
+from ockam.actors.message import Origin
+from ockam.identity.rules.rights import to_follow
+from stream_node.fleet.mirror.errors import MirrorError
+from stream_node.fleet.mirror.local_stream import LocalStream, completed
+from stream_node.fleet.mirror.making import DropFollower, KeepFollower
+from stream_node.fleet.mirror.returning import Place, Returning
+from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow
+from stream_service.mirror_rows import MirrorRow
+from stream_service.mirroring import Follower, refusal_of_source
+from stream_service.names import refusal_of_name
+from stream_service.workers.directory import StreamDirectory
+from stream_storage.errors import StorageError
+
+Identity = tuple[str, int]
+
+REFRESH_S = 3600
+"""The interval in which it is written down that a mirror is still there, in seconds."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Followers:
+    """The mirrors of the streams of a node: at most FOLLOWERS_MAX for each partition.
+
+    role_changed: called with the identity and the row of a stream that became a mirror, or still has to fence.
+    own_address: returns the `host:port` at which other nodes reach this one; None if it is not known.
+    """
+
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        new_id: Callable[[], str],
+        now_us: Callable[[], int],
+        role_changed: Callable[[Identity, MirrorRow | None], None],
+        own_address: Callable[[], str | None],
+    ) -> None:
+        self._directory = directory
+        self._new_id = new_id
+        self._now_us = now_us
+        self._role_changed = role_changed
+        self._own_address = own_address
+        # When each mirror was last heard of, by the id of its source. A stream that is made again has another id.
+        self._heard_us: dict[int, dict[Place, int]] = {}
+
+    def add(self, row: FollowerRow) -> None:
+        """Notes that a mirror is written down."""
+        self._heard_us.setdefault(row.stream_id, {})[Place(row.address, row.stream_name)] = row.heard_us
+
+    def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
+        """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
+
+        fences: its row in the table of mirrors, if it has to fence its former source. That one is asked, too: it can
+        have taken the place of this stream in turn.
+        """
+        stream = LocalStream(self._directory, identity)
+        places = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
+        if fences is not None and Place(fences.source, fences.source_name) not in places:
+            places.append(Place(fences.source, fences.source_name))
+        # An earlier version wrote down whatever it was told.
+        nowhere = [place for place in places if refusal_of_source(place.address) is not None]
+        if nowhere:
+            nursery.start_soon(self._drop, identity, nowhere)
+        places = [place for place in places if place not in nowhere]
+        if places:
+            returning = Returning(stream, places, self._new_id, self._own_address())
+            returning.hold_back()
+            nursery.start_soon(self._ask, identity, fences, returning)
+        elif fences is not None:
+            self._role_changed(identity, fences)
+
+    def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: Follower) -> None:
+        """Called when a mirror asks a stream of this node for messages. Writes down where it is."""
+        try:
+            stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
+        except MirrorError:
+            # A stream that a part of the node writes cannot become a mirror, so its mirrors are not asked.
+            return
+        known, now_us = self._heard_us.setdefault(stream_id, {}), self._now_us()
+        place, recent_us = Place(mirror.address, mirror.stream_name), now_us - REFRESH_S * 1_000_000
+        if known.get(place, recent_us) > recent_us:
+            return
+        if place not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
+            # All others are there. One more would take the place of the next one with each request.
+            return
+        gate = self._directory.node.gate
+        if refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address):
+            return
+        # Who is asked after a start can take the place of the stream. So this needs what it takes to make the stream a
+        # mirror of that one.
+        needed = to_follow(identity[0], mirror.address, mirror.stream_name)
+        if gate is not None and not all(gate.holds(origin, rights, str(name)) for rights, name in needed):
+            return
+        known[place] = now_us
+        nursery.start_soon(self._write, identity, FollowerRow(stream_id, *place, now_us))
+
+    async def _ask(self, identity: Identity, fences: MirrorRow | None, returning: Returning) -> None:
+        try:
+            await returning.run(self._role_changed)
+        except Exception as error:
+            # A mistake of this program. The stream takes pushes again, and the node goes on.
+            logger.error("mirror_task_failed", task=f"asking {identity}", exc_info=error)
+        if returning.removed and returning.replaced_by is None:
+            await self._drop(identity, returning.removed)
+        # The role may have changed meanwhile, and then its task has begun already.
+        with suppress(MirrorError):
+            row = LocalStream(self._directory, identity).row
+            if fences is not None and row == fences:
+                self._role_changed(identity, fences)
+
+    async def _drop(self, identity: Identity, places: Sequence[Place]) -> None:
+        """Forgets mirrors that are streams of their own now."""
+        try:
+            stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
+            submit = self._directory.storage.submit_write
+            await completed(submit, lambda done: DropFollower(stream_id, places, done))
+        except (MirrorError, StorageError) as error:
+            logger.warning("mirror_not_forgotten", stream=identity[0], reason=str(error))
+            return
+        for place in places:
+            self._heard_us.get(stream_id, {}).pop(place, None)
+
+    async def _write(self, identity: Identity, row: FollowerRow) -> None:
+        try:
+            kept = await completed(self._directory.storage.submit_write, lambda done: KeepFollower(row, done))
+        except StorageError as error:
+            self._heard_us[row.stream_id].pop(Place(row.address, row.stream_name), None)
+            logger.warning("mirror_not_written_down", stream=identity[0], reason=str(error))
+            return
+        written = {Place(each.address, each.stream_name) for each in kept.rows}
+        # Those that have asked since are being written down themselves.
+        known = self._heard_us[row.stream_id].items()
+        self._heard_us[row.stream_id] = {
+            place: heard_us for place, heard_us in known if place in written or heard_us >= row.heard_us
+        }

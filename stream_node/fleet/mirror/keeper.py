@@ -1,0 +1,162 @@
+"""Keeper: copies what belongs to a whole stream of a source: new partitions, retention, and positions and fences of
+consumers. `stream_node.fleet.mirror.follower` copies the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+import trio
+
+from index_service.extensions import MARKED_POSITIONS, POSITIONS, MarkedPosition, PositionKey, PositionsRequest
+from index_service.fences import FENCES, CopyPositions, FencesRequest, StoredFence
+from index_service.worker import SERVICE_ADDRESSES as INDEX_ADDRESSES
+from ockam.actors.address import local
+from stream_node.fleet.mirror.asking import Asker, asking
+from stream_node.fleet.mirror.errors import MirrorError, SourceRefused
+from stream_node.fleet.mirror.local_stream import completed
+from stream_service.extensions import LIST, ListRequest, Retention, StreamInfo, StreamKey
+from stream_service.mirror_rows import MirrorRow
+from stream_service.names import stream_address
+from stream_service.operations import ChangeStream
+from stream_service.stored import set_retention
+from stream_service.workers.directory import StreamDirectory
+from stream_service.workers.service import SERVICE_ADDRESSES
+from stream_service.workers.stream import StreamWorker
+from stream_storage.errors import StorageClosed, StorageError
+
+INTERVAL_S = 2.0
+"""The interval between two rounds, in seconds. A position that was saved on the source is on the mirror after about
+this time."""
+PAGE = 1_000
+"""The number of streams, positions or fences that one request asks for."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Keeper:
+    """Copies what belongs to one stream, which is a mirror on this node.
+
+    name: the stream on this node. row: its source.
+    follow: makes a partition of the stream a mirror.
+    """
+
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        name: str,
+        row: MirrorRow,
+        new_id: Callable[[], str],
+        follow: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._row = row
+        self._new_id = new_id
+        self._follow = follow
+        self._created: dict[int, int] = {}
+        self.reason = ""
+
+    def is_of(self, row: MirrorRow) -> bool:
+        """Whether this keeper asks the source of this row."""
+        return (row.source, row.source_name) == (self._row.source, self._row.source_name)
+
+    async def run(self) -> None:
+        """Copies again and again until it is cancelled."""
+        while True:
+            try:
+                await self.copy_once()
+                self._note("")
+            except StorageClosed:
+                # The node is stopping.
+                return
+            except (MirrorError, StorageError) as error:
+                # A source that is lost is told by the followers of the partitions.
+                self._note(str(error))
+            await trio.sleep(INTERVAL_S)
+
+    async def copy_once(self) -> None:
+        """Copies everything once. Raises MirrorError, StorageError."""
+        with asking(self._directory.node, self._row.source, self._new_id) as asker:
+            for info in await list_partitions(asker, self._row.source_name):
+                self._created[info.partition] = info.created_us
+                worker = self._find_worker(info.partition)
+                if worker is None:
+                    await self._follow(info.partition)
+                elif worker.bounds.is_mirror and worker.admin.retention != info.retention:
+                    await self._keep_retention(worker, info.retention)
+            await self.copy_positions(asker)
+
+    async def copy_positions(self, asker: Asker) -> None:
+        """Copies the positions and the fences of all consumers of the stream. Raises MirrorError, StorageError."""
+        positions: list[MarkedPosition] = []
+        fences: list[StoredFence] = []
+        index_service = local(INDEX_ADDRESSES[0])
+        after: PositionKey | None = None
+        while True:
+            request = PositionsRequest(0, self._row.source_name, None, after, PAGE)
+            page, more = await self._list_positions(asker, request)
+            positions += page
+            if not more or not page:
+                break
+            last = page[-1]
+            after = PositionKey(last.client_id, last.stream_name, last.partition)
+        after = None
+        while True:
+            found = await asker.ask(index_service, FENCES, FencesRequest(0, self._row.source_name, after, PAGE))
+            fences += found.fences
+            after = found.following
+            if after is None:
+                break
+        storage = self._directory.storage
+        if positions or fences:
+            created = dict(self._created)
+            await completed(
+                storage.submit_write, lambda done: CopyPositions(self._name, positions, fences, created, done)
+            )
+
+    async def _list_positions(self, asker: Asker, request: PositionsRequest) -> tuple[list[MarkedPosition], bool]:
+        """Returns a page of positions, and whether more follow. Raises MirrorError."""
+        index_service = local(INDEX_ADDRESSES[0])
+        try:
+            page = await asker.ask(index_service, MARKED_POSITIONS, request)
+            return page.positions, page.more
+        except SourceRefused:
+            # An older source does not say to which incarnation of the stream its positions belong.
+            plain = await asker.ask(index_service, POSITIONS, request)
+            positions = [
+                MarkedPosition(**msgspec.structs.asdict(each), created_us=0, generation=0) for each in plain.positions
+            ]
+            return positions, plain.more
+
+    def _find_worker(self, partition: int) -> StreamWorker | None:
+        worker = self._directory.node.find_worker(stream_address(self._name, partition))
+        return worker if isinstance(worker, StreamWorker) else None
+
+    async def _keep_retention(self, worker: StreamWorker, retention: Retention | None) -> None:
+        """Gives a mirror the retention of its source, which it obeys when it becomes a primary."""
+        stream_id = worker.bounds.stream_id
+        await completed(
+            self._directory.storage.submit_write,
+            lambda done: ChangeStream(lambda session: set_retention(session, stream_id, retention), done),
+        )
+        worker.admin.retention = retention
+
+    def _note(self, reason: str) -> None:
+        if reason and reason != self.reason:
+            logger.warning("mirror_positions_not_copied", stream=self._name, reason=reason)
+        self.reason = reason
+
+
+async def list_partitions(asker: Asker, name: str) -> list[StreamInfo]:
+    """Returns the descriptions of all partitions of a stream of the other node. Raises MirrorError."""
+    found: list[StreamInfo] = []
+    after: StreamKey | None = None
+    while True:
+        page = await asker.ask(local(SERVICE_ADDRESSES[0]), LIST, ListRequest(0, name, after, PAGE))
+        # A prefix also finds longer names, which are sorted behind.
+        found += [info for info in page.streams if info.stream_name == name]
+        if not page.more or page.streams[-1].stream_name != name:
+            return found
+        after = StreamKey(page.streams[-1].stream_name, page.streams[-1].partition)

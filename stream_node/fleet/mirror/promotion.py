@@ -1,0 +1,267 @@
+"""Promotion: makes the mirror of a stream, with all its partitions, a primary.
+
+A planned promotion loses nothing:
+
+1. This node looks whether the source can become a mirror.
+2. It writes down that it promotes the stream (`Task.PROMOTE`), and its own address. Without that, a node that is
+   killed in the next steps would leave two mirrors of each other.
+3. Every partition of the source becomes a mirror of this node. Its answer tells its end: it confirms no push beyond.
+4. This node copies up to these ends, and copies the positions of consumers once more.
+5. Every partition of this node becomes a primary.
+
+After a start, `stream_node.fleet.mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node writes down that
+it gives the role back (`Task.GIVE_BACK`), and the partitions of the source become primaries again. A forced promotion
+does step 5 alone. The former source then becomes a mirror when it can be reached again
+(`stream_node.fleet.mirror.fencer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+import trio
+
+from index_service.fences import RaiseFences
+from index_service.lease_groups import LeaseGroups
+from stream_node.fleet.mirror.asking import Asker, asking, change_role
+from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
+from stream_node.fleet.mirror.figures import Figures
+from stream_node.fleet.mirror.keeper import Keeper
+from stream_node.fleet.mirror.local_stream import LocalStream, completed
+from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
+from stream_service.mirror_rows import MirrorRow, Task
+from stream_service.mirroring import BeMirror, BePrimary, Role, RoleResponse
+from stream_service.promotion_rows import ListAddresses
+from stream_service.role_operations import ChangeRole, ChangeTask
+from stream_storage.failpoint import failpoint
+
+COPY_LOOK_S = 0.01
+"""The interval between two checks whether the last messages are copied, in seconds."""
+ASK_S_MAX = 2.0
+"""The longest time for which a forced promotion waits for an answer of the source, in seconds."""
+COPY_S_MAX = 60.0
+"""The longest time without a copied message during a promotion, in seconds."""
+
+NO_ROLES = (
+    "it is a member of a cluster, or has several workers, or gives this node no right to make it call here "
+    "(docs/mirror.md, Rights)"
+)
+WAY_WITHOUT_FENCE = "Stop its publishers, wait until nothing is missing here, and promote with --force --source-goes-on"
+
+logger = structlog.get_logger(__name__)
+
+
+class Following:
+    """One partition that follows a source."""
+
+    def __init__(self, stream: LocalStream, row: MirrorRow, figures: Figures) -> None:
+        self.stream = stream
+        self.row = row
+        self.figures = figures
+
+    async def change_task(self, task: Task, expected: Collection[Task], own_address: str) -> None:
+        """Writes down what the partition does. Raises MirrorError, StorageError: for example NoMirror if it does none
+        of the expected tasks.
+
+        own_address: the `host:port` at which the source reaches this node.
+        """
+        await self.stream.change(lambda stream_id, done: ChangeTask(stream_id, task, expected, own_address, done))
+
+    async def is_followed_by(self, source: RoleResponse, own_address: str) -> bool:
+        """Whether the source is a mirror of this partition. It may follow the node at the address that the node had
+        when it began the promotion. Raises StorageError."""
+        if source.role is not Role.MIRROR or source.stream_name != self.stream.identity[0]:
+            return False
+        known = await self.stream.read(lambda done: ListAddresses(self.row.stream_id, done))
+        return source.source in (own_address, *known.found)
+
+
+class Promotion:
+    """The promotion of one stream. All its partitions follow the same node.
+
+    following: the partitions that follow.
+    takes: whether a partition of this node may be a primary already. Then the promotion cannot be undone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        following: Sequence[Following],
+        keeper: Keeper,
+        groups: LeaseGroups,
+        new_id: Callable[[], str],
+        role_changed: Callable[[tuple[str, int], MirrorRow | None], None],
+    ) -> None:
+        self._name = name
+        self._following = following
+        self._keeper = keeper
+        self._groups = groups
+        self._new_id = new_id
+        self._role_changed = role_changed
+        self.takes = False
+
+    async def begin(self, own_address: str, *, looks: bool) -> None:
+        """Writes down that the stream is promoted. Raises MirrorError, StorageError.
+
+        own_address: the `host:port` at which the source reaches this node.
+        looks: whether the source is asked before, so that nothing is written down if it cannot become a mirror.
+        """
+        if looks:
+            for each in self._following:
+                with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
+                    await self._ask_role(asker, each, own_address)
+        failpoint("promotion_begun")
+        for each in self._following:
+            await each.change_task(Task.PROMOTE, {Task.FOLLOW, Task.PROMOTE}, own_address)
+            failpoint("promotion_noted")
+
+    async def run(self, own_address: str) -> None:
+        """Does the rest of a planned promotion that is written down. Safe to repeat. Raises MirrorError, StorageError.
+
+        own_address: as above.
+        """
+        ends = [await self._demote(each, own_address) for each in self._following]
+        for each, end in zip(self._following, ends, strict=True):
+            await self._wait_copied(each, end)
+        await self._copy_positions()
+        failpoint("promotion_copied")
+        await self.finish(expected=Task.PROMOTE)
+
+    async def give_back(self, own_address: str) -> None:
+        """Makes the partitions of the source primaries again, as far as this promotion has made them mirrors. Safe to
+        repeat. Raises MirrorError, StorageError.
+
+        own_address: as above.
+        """
+        # A node that is killed now must not go on with the promotion: a part of the source takes pushes again.
+        for each in self._following:
+            await each.change_task(Task.GIVE_BACK, {Task.PROMOTE, Task.GIVE_BACK}, own_address)
+        failpoint("promotion_give_back_noted")
+        for each in self._following:
+            name, partition = each.stream.identity
+            with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
+                now = await change_role(asker, each.row.source_name, partition, None, force=False)
+                if await each.is_followed_by(now, own_address):
+                    await change_role(asker, each.row.source_name, partition, BePrimary(False), force=True)
+                    logger.warning("source_restored", stream=name, partition=partition, source=each.row.source)
+            failpoint("promotion_source_restored")
+            await each.change_task(Task.FOLLOW, {Task.GIVE_BACK}, own_address)
+
+    async def finish(self, *, fences: bool = True, expected: Task | None = None) -> list[MirrorState]:
+        """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors. Raises MirrorError,
+        StorageError.
+
+        fences: whether the former source becomes a mirror.
+        expected: the task that the partitions must still have; None: any.
+        """
+        directory = self._following[0].stream.directory
+        # No member may save with a lease that the source has given: this node may give the same partition anew.
+        await completed(directory.storage.submit_write, lambda done: RaiseFences(self._name, directory.now_us(), done))
+        self._groups.forget(lambda name: name == self._name)
+        failpoint("promotion_fences_raised")
+        self.takes = True
+        before = []
+        for each in self._following:
+            before.append(await self._take(each, fences, expected))
+            failpoint("promotion_partition_taken")
+        return before
+
+    async def find_why_source_goes_on(self, own_address: Callable[[], str]) -> str | None:
+        """Finds out whether the source would go on taking pushes beside the stream. Returns the reason; None if it does
+        not answer, or can become a mirror.
+
+        own_address: returns the `host:port` at which the source reaches this node. Raises MirrorError.
+        """
+        first, reasons = self._following[0], list[str]()
+
+        async def ask(asker: Asker, scope: trio.CancelScope) -> None:
+            try:
+                now = await change_role(asker, first.row.source_name, first.stream.identity[1], None, force=False)
+                if not now.can_change:
+                    reasons.append(NO_ROLES)
+                own_address()
+            except SourceLost:
+                pass
+            except MirrorError as error:
+                reasons.append(str(error))
+            scope.cancel()
+
+        # A source whose stored address is none does not answer.
+        with suppress(SourceLost), asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
+            with trio.move_on_after(ASK_S_MAX):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask, asker, nursery.cancel_scope)
+                    # In an emergency every second counts: a mirror that has noticed that its source is lost need not
+                    # wait for an answer.
+                    while True:
+                        if first.figures.condition is MirrorCondition.UNREACHABLE:
+                            nursery.cancel_scope.cancel()
+                        await trio.sleep(COPY_LOOK_S)
+        return reasons[0] if reasons else None
+
+    async def _take(self, each: Following, fences: bool, expected: Task | None) -> MirrorState:
+        """Makes a partition of this node a primary. Returns its last state as a mirror."""
+        (name, partition), figures = each.stream.identity, each.figures
+        before: list[MirrorState] = []
+
+        def make(stream_id: int, done: Callable[[Any], None]) -> ChangeRole:
+            # What an operator is told is what the new primary writes down: nothing is stored any more from here on.
+            before.append(figures.state(each.stream.row or each.row, each.stream.next_index))
+            heard = (figures.source_next_index, figures.heard_us)
+            return ChangeRole(stream_id, BePrimary(fences), True, done, expected=expected, heard=heard)
+
+        operation = await each.stream.change(make)
+        logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)
+        self._role_changed(each.stream.identity, operation.mirror)
+        return before[0]
+
+    async def _ask_role(self, asker: Asker, each: Following, own_address: str) -> RoleResponse:
+        """Returns the role of a partition of the source. Raises MirrorError if it cannot become a mirror."""
+        row, partition = each.row, each.stream.identity[1]
+        now = await change_role(asker, row.source_name, partition, None, force=False)
+        if now.role is Role.MIRROR and not await each.is_followed_by(now, own_address):
+            raise MirrorError(
+                f"{row.source_name!r} at {row.source} is itself a mirror, of {now.stream_name!r} at {now.source}: "
+                "promote it there, or promote this one with --force"
+            )
+        if not now.can_change:
+            raise MirrorError(
+                f"{row.source_name!r} at {row.source} cannot become a mirror: {NO_ROLES}. {WAY_WITHOUT_FENCE}"
+            )
+        return now
+
+    async def _demote(self, each: Following, own_address: str) -> int:
+        """Makes a partition of the source a mirror of this node. Returns its end."""
+        row, (name, partition) = each.row, each.stream.identity
+        with asking(each.stream.directory.node, row.source, self._new_id) as asker:
+            await self._ask_role(asker, each, own_address)
+            answer = await change_role(asker, row.source_name, partition, BeMirror(own_address, name), force=False)
+        failpoint("promotion_source_demoted")
+        return answer.next_index
+
+    async def _wait_copied(self, each: Following, end: int) -> None:
+        """Waits until a partition has everything up to this index."""
+        copied, deadline_s = -1, 0.0
+        while each.stream.next_index < end:
+            if each.stream.next_index != copied:
+                copied, deadline_s = each.stream.next_index, trio.current_time() + COPY_S_MAX
+            condition = each.figures.condition
+            if condition in (MirrorCondition.UNREACHABLE, MirrorCondition.PARTED) or trio.current_time() > deadline_s:
+                failure = Parted if condition is MirrorCondition.PARTED else SourceLost
+                raise failure(
+                    f"{end - each.stream.next_index} messages of partition {each.stream.identity[1]} could not be "
+                    f"copied: {each.figures.reason or 'nothing comes from the source'}"
+                )
+            await trio.sleep(COPY_LOOK_S)
+
+    async def _copy_positions(self) -> None:
+        first = self._following[0]
+        with asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
+            try:
+                await self._keeper.copy_positions(asker)
+            except SourceRefused as error:
+                # A source can allow its messages to be copied, and not the positions of its consumers.
+                logger.warning("mirror_positions_not_copied", stream=self._name, reason=str(error))

@@ -1,0 +1,234 @@
+"""MirrorService: serves the requests of an operator about the mirrors of a node (`node/mirror/1`).
+
+`stream_node.fleet.mirror.tasks` runs what the mirrors do, and `stream_node.fleet.mirror.promotions` makes them
+primaries.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import structlog
+import trio
+
+from index_service.lease_groups import LeaseGroups
+from ockam.actors.address import local
+from ockam.actors.message import Message, Origin
+from ockam.actors.node import Node
+from ockam.identity.rules.rights import Right
+from ockam.protocol import ProtocolError, error_payload, failed_payload
+from stream_node.fleet.mirror.asking import asking
+from stream_node.fleet.mirror.errors import MirrorError
+from stream_node.fleet.mirror.keeper import list_partitions
+from stream_node.fleet.mirror.promotions import Promotions
+from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse, MirrorState
+from stream_node.fleet.mirror.tasks import MirrorTasks
+from stream_node.fleet.mirror.worker import MirrorWorker
+from stream_service.mirror_rows import MirrorRow, Task
+from stream_service.names import stream_address
+from stream_service.role_operations import EndFence
+from stream_service.stored import StoredStream
+from stream_service.workers.directory import StreamDirectory
+from stream_storage.errors import StorageError
+
+REQUESTS_MAX = 64
+"""The largest number of requests of operators that are served at the same time. Above it, the oldest request that waits
+for another node gives way, of the identity that has most of them."""
+GAVE_WAY = "too many requests about mirrors wait for other nodes; ask again later"
+
+logger = structlog.get_logger(__name__)
+
+
+class Waiting:
+    """A request that is being served. party: for whom it counts. asks: whether it has changed nothing yet and at most
+    waits for the source, so that it can give way to others. gave_way: whether it has."""
+
+    def __init__(self, party: str) -> None:
+        self.party = party
+        self.scope = trio.CancelScope()
+        self.asks, self.gave_way = True, False
+
+
+class MirrorService:
+    """The mirrors of one node, as an operator sees them."""
+
+    def __init__(
+        self,
+        node: Node,
+        directory: StreamDirectory,
+        groups: LeaseGroups,
+        *,
+        new_id: Callable[[], str],
+        now_us: Callable[[], int],
+        passes_pushes: bool = False,
+    ) -> None:
+        """passes_pushes: whether pushes to a mirror are passed on to its source."""
+        self._node = node
+        self._new_id = new_id
+        self._tasks = MirrorTasks(node, directory, new_id=new_id, now_us=now_us, passes_pushes=passes_pushes)
+        self._promotions = Promotions(self._tasks, groups)
+        self._nursery: trio.Nursery | None = None
+        self._refusal: str | None = None
+        # The oldest first.
+        self._serving: list[Waiting] = []
+
+    def start(self, nursery: trio.Nursery, stored: Sequence[StoredStream], own_address: str | None) -> None:
+        """Begins to follow and to fence what the table of mirrors says, and to serve operators.
+
+        nursery: runs the tasks. stored: the streams of the node.
+        own_address: the `host:port` at which other nodes reach this node; None if it is not known.
+        """
+        self._nursery = nursery
+        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
+        self._tasks.start(nursery, stored, own_address)
+        names = {each.record.name for each in stored if each.mirror is not None}
+        promoted: dict[str, list[StoredStream]] = {name: [] for name in names if self._promotions.is_under_way(name)}
+        for each in stored:
+            promoted.get(each.record.name, []).append(each)
+        for name in sorted(promoted):
+            self._promotions.resume(name, promoted[name])
+
+    def start_refusing(self, nursery: trio.Nursery, reason: str) -> None:
+        """Begins to serve operators, and refuses mirrors for this reason."""
+        self._nursery, self._refusal = nursery, reason
+        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
+
+    def stop(self) -> None:
+        """Ends all tasks, because the node is stopping."""
+        self._nursery = None
+        self._tasks.stop()
+        for each in self._serving:
+            each.scope.cancel()
+
+    def states(self, name: str = "") -> list[MirrorState]:
+        """Returns the state of each partition that follows or fences. name: only this stream; empty: all."""
+        return self._tasks.states(name)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a partition of this node follows or fences."""
+        return bool(self._tasks.figures)
+
+    # Requests of an operator
+
+    async def _do(self, request: MirrorRequest, origin: Origin, waiting: Waiting) -> MirrorResponse:
+        """Does what an operator asks for. Raises MirrorError, StorageError."""
+        name, done = request.stream_name, True
+        if self._refusal is not None:
+            raise MirrorError(self._refusal)
+        states = self.states(name)
+        match request.action:
+            case MirrorAction.ADD:
+                await self._add(request, origin, waiting)
+                states = self.states(name)
+            case MirrorAction.PROMOTE:
+                if request.force:
+                    if not request.source_goes_on:
+                        await self._promotions.check_source_ends(name)
+                    waiting.asks = False
+                    states = await self._promotions.force(name)
+                else:
+                    done, states = await self._promotions.plan(name, request.promotion_id)
+            case MirrorAction.REMOVE:
+                waiting.asks = False
+                await self._remove(name)
+        return MirrorResponse(request.request_id, done, states)
+
+    async def _add(self, request: MirrorRequest, origin: Origin, waiting: Waiting) -> None:
+        name, source_name = request.stream_name, request.source_name or request.stream_name
+        if name == source_name and request.source == self._tasks.own_address:
+            raise MirrorError("a stream cannot be a mirror of itself")
+        if self._promotions.is_under_way(name):
+            raise MirrorError(f"{name!r} is being promoted; `mirror promote --force` or `mirror remove` ends that")
+        row = MirrorRow(0, Task.FOLLOW, request.source, source_name)
+        # The source must be there now, so that a wrong address is noticed here and not later.
+        with asking(self._node, request.source, self._new_id) as asker:
+            partitions = [info.partition for info in await list_partitions(asker, source_name)]
+        if not partitions:
+            raise MirrorError(f"{request.source} has no stream {source_name!r}, or does not show it to this node")
+        for partition in partitions:
+            self._check_may_follow(name, partition, row, force=request.force)
+        waiting.asks = False
+        await self._tasks.make(name, partitions, row, force=request.force, origin=origin)
+
+    def _check_may_follow(self, name: str, partition: int, source: MirrorRow, *, force: bool) -> None:
+        """Raises MirrorError if this node has messages of its own in the stream, and `force` is False, or if it has
+        another source to fence."""
+        stream = self._tasks.stream((name, partition))
+        if not self._node.is_registered(stream_address(name, partition)):
+            return
+        row = stream.row
+        if row is not None and row.fences_another(source.source, source.source_name):
+            raise MirrorError(f"{name}/{partition} {row.fence_text()}")
+        if stream.next_index and not force and (row is None or not row.follows):
+            raise MirrorError(
+                f"{name}/{partition} takes pushes here and has {stream.next_index - stream.first_index} messages; with "
+                "--force it follows, and the messages that the source does not have go to another stream"
+            )
+
+    async def _remove(self, name: str) -> None:
+        rows = self._tasks.rows(name)
+        if not rows:
+            raise MirrorError(f"{name!r} is no mirror on this node, and fences no source")
+        await self._promotions.remove(name)
+        for identity, row in rows.items():
+            if row.task is Task.FENCE:
+                await self._tasks.stream(identity).change(lambda stream_id, done: EndFence(stream_id, None, done))
+                self._tasks.note_role(identity, None)
+
+    def _sources(self, name: str) -> list[tuple[str, str]]:
+        """Returns the `host:port` and the name of each source of a stream: that of its partitions."""
+        return sorted({(row.source, row.source_name) for row in self._tasks.rows(name).values()})
+
+    def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:
+        """Serves a request in a task, and answers it at the end. Raises ProtocolError if too many are served."""
+        if self._nursery is None:
+            raise ProtocolError("this node stops")
+        if request.action is MirrorAction.STATUS:
+            # It waits for nothing, so that an operator sees the mirrors whatever others ask for.
+            states, gate, rights = self.states(request.stream_name), self._node.gate, Right.OPERATE | Right.ADMIN
+            if gate is not None:
+                states = [each for each in states if gate.holds(message.origin, rights, each.stream_name)]
+            reply(MIRRORS.encode_response(MirrorResponse(request.request_id, True, states)))
+            return
+        if len(self._serving) >= REQUESTS_MAX and not self._make_room():
+            raise ProtocolError(GAVE_WAY)
+        waiting = Waiting(message.origin.party)
+        self._serving.append(waiting)
+        self._nursery.start_soon(self._serve, message, request, reply, waiting)
+
+    def _make_room(self) -> bool:
+        """Ends a request that waits for another node. Returns False if there is none."""
+        asks = [each for each in self._serving if each.asks and not each.gave_way]
+        if not asks:
+            return False
+        count = Counter(each.party for each in asks)
+        chosen = max(asks, key=lambda each: count[each.party])
+        chosen.gave_way = True
+        chosen.scope.cancel()
+        return True
+
+    async def _serve(
+        self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None], waiting: Waiting
+    ) -> None:
+        payload = error_payload(GAVE_WAY)
+        with waiting.scope:
+            try:
+                payload = MIRRORS.encode_response(await self._do(request, message.origin, waiting))
+                logger.info(
+                    "mirror_request",
+                    action=request.action.name.lower(),
+                    stream=request.stream_name,
+                    **message.origin.who,
+                )
+            except (MirrorError, StorageError, ProtocolError) as error:
+                payload = error_payload(str(error))
+            except Exception as error:
+                # A mistake of this program must not end the node, which serves other streams.
+                logger.error("mirror_request_failed", stream=request.stream_name, exc_info=error)
+                payload = failed_payload(f"the node could not serve this: {type(error).__name__}; its log says more")
+        self._serving.remove(waiting)
+        # A node that stops answers nothing.
+        if waiting.gave_way or not waiting.scope.cancelled_caught:
+            reply(payload)

@@ -1,0 +1,351 @@
+"""Supervisor: starts the worker processes of one node, starts a dead one again, and stops them together.
+
+All workers listen at the address of the node: each has a socket of its own there (`stream_node.fleet.worker_sockets`),
+among which the kernel shares the connections. The supervisor opens these sockets and keeps them, so a client that
+connects while a worker is being started again waits for it. Each worker also has an address of its own, for the other
+workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+
+import msgspec
+import structlog
+import trio
+
+from ockam.actors.address import split_host_port
+from ockam.quotas.shared_use import shared_bytes
+from ockam.transport.sockets import socket_name
+from stream_node.fleet.worker_place import VARIABLE, WorkerPlace, own_address, worker_name
+from stream_node.fleet.worker_sockets import listen_alone, listen_together, resolved
+from stream_node.fleet.worker_watch import WorkerWatch
+from stream_node.node.config import Config
+from stream_node.node.notify import Notifier
+from stream_node.node.server import CannotListen
+from stream_storage.directory_lock import DirectoryLock
+
+RESTART_S_MIN, RESTART_S_MAX = 0.2, 5.0
+"""The shortest and the longest pause before a dead worker is started again. The pause doubles each time."""
+FAILURES_MAX = 5
+"""If a worker ends this many times in a row without having listened, the whole node stops. Otherwise clients that the
+kernel gives to this worker would wait for ever, and no service manager would see it."""
+LISTEN_S_MAX = 840.0
+"""A worker that has not listened this long after its start is killed. A start after a crash may check and copy a large
+write-ahead log; a service manager gives the whole node 15 minutes (deploy/), and would not say which worker hangs."""
+STABLE_S = 30.0
+"""If a worker has run for this long, the next pause is the shortest one again."""
+ABORT_S = 5.0
+"""The time that a worker gets to write where its threads stand, before it is killed."""
+RELOAD_S_MAX = 30.0
+"""A reload is over after this time, whatever the workers have reported: one that stands still must not keep the others
+from the next reload."""
+
+logger = structlog.get_logger(__name__)
+
+
+class NodeEnd(msgspec.Struct, frozen=True):
+    """The end of a node with several workers.
+
+    code: its exit code. reason: why it ended, if a worker could not serve and has not said why itself.
+    """
+
+    code: int
+    reason: str | None = None
+
+
+class WorkerEnd(msgspec.Struct, frozen=True):
+    """The end of one run of a worker.
+
+    code: its exit code; 0 if it was not started. has_listened: whether it has listened. reason: why it did not, if the
+    worker cannot say it itself.
+    """
+
+    code: int
+    has_listened: bool
+    reason: str | None = None
+
+
+def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
+    """Returns the end of a node with a worker that cannot serve.
+
+    end: its last run. failures: how many times it has ended without having listened, if it has listened before; 0: it
+    has never listened.
+    """
+    reason = None
+    if failures:
+        reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops"
+        if end.reason is not None:
+            reason += f"; the last time, {end.reason}"
+    elif end.reason is not None:
+        reason = end.reason
+    elif end.code < 0:
+        reason = f"the worker {name} was ended by signal {-end.code} before it listened"
+    return NodeEnd(max(end.code, 1), reason)
+
+
+class Supervisor:
+    """The worker processes of one node.
+
+    addresses: the `host:port` at which they listen together.
+    """
+
+    def __init__(self, config: Config, lock: DirectoryLock, arguments: Sequence[str], notifier: Notifier) -> None:
+        """Opens the sockets of the workers. Raises CannotListen.
+
+        lock: the lock on the data directory, which the workers hold too, so that it lasts as long as any of them lives.
+        arguments: the command line of a worker. notifier: tells the service manager about a reload. If there is such a
+        manager, the workers report to this process as the node does to the manager, and a worker that reports no
+        progress for the time of the manager's watchdog is killed.
+        """
+        self._notifier = notifier
+        self._watches = [
+            WorkerWatch(
+                worker_name(number),
+                notifier.watchdog_s,
+                kill=partial(self._kill, number),
+                end_reload=partial(self._end_reload, number),
+            )
+            for number in range(config.workers if notifier.is_active else 0)
+        ]
+        self._count = config.workers
+        self._lock = lock
+        self._arguments = list(arguments)
+        try:
+            self._public = [
+                listen_together(host, port, self._count) for host, port in resolved(*split_host_port(config.listen))
+            ]
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {config.listen}: {error}") from error
+        self.addresses = [socket_name(group[0].getsockname()) for group in self._public]
+        self._private, self._own_addresses = _open_private(config)
+        self._secret = secrets.token_hex(16)
+        self._alive, self._end = os.pipe()
+        self._use = tempfile.TemporaryFile()  # noqa: SIM115  (it is open as long as the workers may be started)
+        self._use.truncate(shared_bytes(self._count))
+        self._processes: dict[int, trio.Process] = {}
+        # The workers that have listened, also those of which a new process is being started.
+        self._listening: set[int] = set()
+        # The workers whose present process listens, so that it can take signals.
+        self._serving: set[int] = set()
+        self._all_listening = trio.Event()
+        self._ready = trio.Event()
+        self._reloading = trio.Lock()
+        # By worker, the end of the reload that it has to do.
+        self._reloads: dict[int, trio.Event] = {}
+        self._stopping = trio.Event()
+        self._failure: NodeEnd | None = None
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Makes all workers stop. Safe to repeat."""
+        self._stopping.set()
+        for process in self._processes.values():
+            process.send_signal(number)
+
+    async def reload(self) -> None:
+        """Makes all workers read their files again, and tells the service manager when they begin and when they have.
+
+        Waits until the workers have listened once: before, they read their files for the first time.
+        """
+        await self._ready.wait()
+        async with self._reloading:
+            if self._stopping.is_set():
+                return
+            self._notifier.reloading()
+            self._reloads = {number: trio.Event() for number in self._processes}
+            ends = list(self._reloads.values())
+            # A signal would end a process that does not listen yet. It gets the signal when it listens.
+            for number in sorted(self._serving):
+                self._hang_up(number)
+            with trio.move_on_after(RELOAD_S_MAX) as scope:
+                for end in ends:
+                    await end.wait()
+            if scope.cancelled_caught:
+                names = [worker_name(number) for number in self._reloads]
+                logger.warning("workers_not_reloaded", workers=names, within_s=RELOAD_S_MAX)
+            # After `stopping`, the manager expects the end of this process and no other state.
+            if not self._stopping.is_set():
+                self._notifier.ready()
+
+    def _hang_up(self, number: int) -> None:
+        self._processes[number].send_signal(signal.SIGHUP)
+        if not self._watches:
+            # This worker reports to nobody, and nobody asks.
+            self._end_reload(number)
+
+    def _end_reload(self, number: int) -> None:
+        """Notes that a worker has read its files, or has ended: a new process reads them at its start. Safe to
+        repeat."""
+        end = self._reloads.pop(number, None)
+        if end is not None:
+            end.set()
+
+    async def run(self, tell_ready: Callable[[], None]) -> NodeEnd:
+        """Runs the workers until `stop`, or until one cannot serve. The exit code is the highest one of a worker.
+
+        tell_ready: called once, when all workers listen.
+        """
+        codes = [0] * self._count
+        async with trio.open_nursery() as nursery:
+
+            async def keep(number: int) -> None:
+                codes[number] = await self._keep(number)
+
+            async def tell() -> None:
+                await self._all_listening.wait()
+                tell_ready()
+                self._ready.set()
+
+            nursery.start_soon(tell)
+            for watch in self._watches:
+                nursery.start_soon(watch.run)
+            async with trio.open_nursery() as workers:
+                for number in range(self._count):
+                    workers.start_soon(keep, number)
+            nursery.cancel_scope.cancel()
+        # A worker that is stopped before it handles signals ends by SIGTERM, and has nothing to drain.
+        return self._failure or NodeEnd(max(code if code >= 0 else int(code != -signal.SIGTERM) for code in codes))
+
+    def close(self) -> None:
+        """Closes the sockets of the workers. Safe to repeat."""
+        for listener in (*chain.from_iterable(self._public), *self._private):
+            listener.close()
+        self._use.close()
+
+    async def _keep(self, number: int) -> int:
+        """Runs one worker, and starts it again when it dies. Returns its exit code after `stop`, or when it can serve
+        no more."""
+        pause_s, failures = RESTART_S_MIN, 0
+        while True:
+            started_s = trio.current_time()
+            try:
+                end = await self._run_once(number)
+            finally:
+                self._processes.pop(number, None)
+                self._serving.discard(number)
+                self._end_reload(number)
+            if self._stopping.is_set():
+                return end.code
+            failures = 0 if end.has_listened else failures + 1
+            if number not in self._listening or failures == FAILURES_MAX:
+                # A first start that fails finds wrong settings or data, and another attempt would find them as well.
+                served = number in self._listening
+                self._failure = self._failure or _failed_end(worker_name(number), end, failures if served else 0)
+                self.stop()
+                return end.code
+            if trio.current_time() - started_s > STABLE_S:
+                pause_s = RESTART_S_MIN
+            logger.error("worker_died", worker=worker_name(number), code=end.code, restart_in_s=pause_s)
+            with trio.move_on_after(pause_s):
+                await self._stopping.wait()
+                return 0
+            pause_s = min(2 * pause_s, RESTART_S_MAX)
+
+    async def _run_once(self, number: int) -> WorkerEnd:
+        """Runs one worker until it ends."""
+        place = self._place(number)
+        kept = [*place.public, place.private, place.supervisor, place.use, self._lock.descriptor]
+        told = msgspec.json.encode(place).decode()
+        environment = {**os.environ, VARIABLE: told, "PYTHONFAULTHANDLER": "1"}
+        if self._watches:
+            environment |= self._watches[number].environment
+        try:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "stream_node", *self._arguments],
+                stdout=subprocess.PIPE,
+                env=environment,
+                pass_fds=kept,
+                # A signal of the terminal is for the supervisor, which tells the workers.
+                start_new_session=True,
+            )
+        except OSError as error:
+            # A machine without memory, processes or files for one more worker may have them again soon, and the other
+            # workers must go on meanwhile.
+            logger.error("worker_not_started", worker=worker_name(number), reason=str(error))
+            return WorkerEnd(0, False, f"the system did not start the worker {worker_name(number)}: {error}")
+        self._processes[number] = process
+        if self._stopping.is_set():
+            process.terminate()
+        try:
+            assert process.stdout is not None, "its output is a pipe"
+            async with process.stdout:
+                has_listened = False
+                with trio.move_on_after(LISTEN_S_MAX) as patience:
+                    has_listened = await self._read_listening(number, process.stdout)
+                why = await self._end_silent(number, process) if patience.cancelled_caught else None
+                return WorkerEnd(await process.wait(), has_listened, why)
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    async def _end_silent(self, number: int, process: trio.Process) -> str:
+        """Ends a worker that does not listen. Returns why."""
+        name = worker_name(number)
+        logger.error("worker_silent", worker=name, within_s=LISTEN_S_MAX)
+        # At this signal, Python writes to the log where each thread stands, and ends.
+        process.send_signal(signal.SIGABRT)
+        with trio.move_on_after(ABORT_S):
+            await process.wait()
+        process.kill()
+        told = f"the worker {name} did not listen within {LISTEN_S_MAX:g} s and was killed"
+        return f"{told}; its log, the stderr of this node, says where its threads stood"
+
+    def _kill(self, number: int) -> None:
+        process = self._processes.get(number)
+        if process is not None:
+            process.kill()
+
+    async def _read_listening(self, number: int, output: trio.abc.ReceiveStream) -> bool:
+        """Reads the output of a worker until it says that it listens, or ends. Returns whether it has said so."""
+        text = b""
+        while b"\n" not in text:
+            chunk = await output.receive_some()
+            if not chunk:
+                return False
+            text += chunk
+        if json.loads(text.splitlines()[0]).get("event") != "listening":
+            return False
+        self._listening.add(number)
+        self._serving.add(number)
+        if number in self._reloads:
+            # The process may have read its files just before they changed.
+            self._hang_up(number)
+        if len(self._listening) == self._count:
+            self._all_listening.set()
+        return True
+
+    def _place(self, number: int) -> WorkerPlace:
+        return WorkerPlace(
+            number=number,
+            addresses=self._own_addresses,
+            public=[group[number].fileno() for group in self._public],
+            private=self._private[number].fileno(),
+            supervisor=self._alive,
+            use=self._use.fileno(),
+            secret=self._secret,
+        )
+
+
+def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
+    """Opens a socket for each worker alone. Returns the sockets, and the addresses by which the others reach them.
+    Raises CannotListen."""
+    sockets: list[socket.socket] = []
+    addresses = []
+    for number in range(config.workers):
+        place = own_address(config, number)
+        try:
+            sockets.append(listen_alone(*resolved(place.host, place.port)[0]))
+        except OSError as error:
+            raise CannotListen(f"the worker {worker_name(number)} cannot listen at {place}: {error}") from error
+        addresses.append(place.told or socket_name(sockets[-1].getsockname()))
+    return sockets, addresses

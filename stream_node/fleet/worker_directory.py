@@ -1,0 +1,238 @@
+"""The data directory of a node with several workers: its lock, the number of the workers, and the folders of their
+databases.
+
+Each worker has a folder, with a database that says whose it is (`stream_node.care.stored_place`), and locks it itself.
+An older version wrote the number of workers into a note in the data directory. The note is read only as long as no
+database says the number.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import trio
+
+from stream_node.care.stored_place import StoredPlace, ensure_stored, read_stored
+from stream_node.fleet.worker_place import own_address, worker_name
+from stream_node.node.config import Config, ConfigError
+from stream_storage.directory_lock import DirectoryLock, owner_lives
+from stream_storage.durable_files import make_folder
+from stream_storage.errors import DatabaseInUse, StorageError, system_error
+from stream_storage.parsing import ParseError, convert, parse_toml
+from stream_storage.sqlite.backup import BackupError
+from stream_storage.sqlite.database import FILE_NAME, Database
+
+NOTE_FILE = "workers.toml"
+LEFT_S = 20.0
+"""The time that the workers of a killed supervisor get to end, beside the one that they may use to drain."""
+POLL_S = 0.05
+_WORKER_FOLDER = re.compile(r"w\d{2,}")
+
+
+class _Note(msgspec.Struct, frozen=True):
+    workers: Annotated[int, msgspec.Meta(ge=2)]
+
+
+async def lock_directory(config: Config) -> DirectoryLock:
+    """Makes the data directory and takes the lock on it, which the supervisor shares with its workers.
+
+    The lock of a supervisor that was killed lasts until its workers have drained and ended. Waits for that, because
+    these workers still listen and still have their databases open. Raises StorageError.
+    """
+    folder = Path(config.data_dir)
+    try:
+        make_folder(folder, mode=0o700)
+    except OSError as error:
+        raise system_error(error) from error
+    end_s = trio.current_time() + config.drain_timeout_s + LEFT_S
+    while True:
+        try:
+            return DirectoryLock(folder)
+        except DatabaseInUse:
+            if owner_lives(folder) or trio.current_time() > end_s:
+                raise
+        await trio.sleep(POLL_S)
+
+
+def check_workers(config: Config) -> None:
+    """Raises ConfigError if the data directory is for another number of workers, or belongs to one worker.
+
+    The streams of each worker are in a database of its own, and the number of workers decides which streams these are.
+    """
+    folder = Path(config.data_dir)
+    if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:
+        raise ConfigError(
+            "workers: the workers connect to each other with TLS too, so tls_forward_ca must name the authority of "
+            f"tls_certificate, which must be valid for {own_address(config, 0).host_told}"
+        )
+    if config.database is not None:
+        return
+    whose = worker_of(folder)
+    if whose is not None:
+        raise ConfigError(
+            f"data_dir: {folder} has {whose} that share the streams of a node; serve the directory that holds the "
+            f"folders of all workers, with --workers {whose.workers}. Alone, this one would begin the streams of the "
+            "other workers again"
+        )
+    known = find_workers(folder)
+    if known is None and (folder / FILE_NAME).exists():
+        known = 1
+    if known is not None and known != config.workers:
+        raise ConfigError(
+            f"workers: the streams in {folder} are shared among {known}, not {config.workers}; start the node with "
+            f"--workers {known}, or start a second node with --workers {config.workers} and another data directory and "
+            "copy the streams to it (stream-node stream copy NAME NAME --to HOST:PORT)"
+        )
+    check_not_lost(database_folders(folder))
+
+
+def worker_of(folder: Path) -> StoredPlace | None:
+    """Returns whose database is in the folder, if it is one worker's of several."""
+    stored = _read_stored(folder)
+    if stored is not None:
+        return stored if stored.workers > 1 else None
+    # A database of an older version does not say it, but the note beside its folder does. A folder of a worker may be a
+    # link to another disk, and a link may lead to a folder of a worker.
+    for place in {Path(os.path.abspath(folder)), Path(os.path.realpath(folder))}:
+        if _WORKER_FOLDER.fullmatch(place.name) and (place.parent / NOTE_FILE).exists():
+            number, workers = int(place.name[1:]), _noted(place.parent)
+            if place.name == worker_name(number) and number < workers:
+                return StoredPlace(number, workers)
+    return None
+
+
+def find_workers(folder: Path) -> int | None:
+    """Returns the number of workers that share the streams of a data directory, as their databases say it. Returns None
+    if the directory has no folder of a worker.
+
+    Raises ConfigError if folders are there and the number is not known, or if a database is not in its place.
+    """
+    stored = {each.name: _read_stored(each) for each in worker_folders(folder)}
+    numbers = {each.workers for each in stored.values() if each is not None}
+    if not numbers and (stored or (folder / NOTE_FILE).exists()):
+        numbers = {_noted(folder)}
+    if not numbers:
+        return None
+    if len(numbers) > 1:
+        said = "; ".join(f"{name} has {place}" for name, place in stored.items() if place is not None)
+        raise ConfigError(f"data_dir: the databases in {folder} are not of one node: {said}; {_PUT_BACK}")
+    (workers,) = numbers
+    if workers == 1:
+        raise ConfigError(
+            f"data_dir: {folder / next(iter(stored))} has the database of a node with one process, which such a node "
+            f"does not look for there; move it to {folder}"
+        )
+    for name, place in stored.items():
+        if place is not None and worker_name(place.number) != name:
+            raise ConfigError(f"data_dir: {folder / name} has {place}; {_PUT_BACK}")
+        if int(name[1:]) >= workers:
+            raise ConfigError(f"data_dir: {folder / name} has a database, but the workers are {workers}; {_PUT_BACK}")
+    if (folder / FILE_NAME).exists():
+        raise ConfigError(
+            f"data_dir: {folder} has a database of its own beside those of {workers} workers; move one of them out"
+        )
+    return workers
+
+
+_PUT_BACK = "put each database back where it was, or restore one backup of the whole data directory"
+
+
+def worker_folders(folder: Path) -> Iterator[Path]:
+    """Yields the folders of workers that have a database, in the order of their numbers."""
+    if folder.is_dir():
+        found = (each for each in folder.iterdir() if _WORKER_FOLDER.fullmatch(each.name))
+        yield from sorted((each for each in found if (each / FILE_NAME).exists()), key=lambda each: int(each.name[1:]))
+
+
+def has_database(folder: Path) -> bool:
+    """Whether a data directory has a database, its own or that of a worker."""
+    return (folder / FILE_NAME).exists() or any(worker_folders(folder))
+
+
+def _read_stored(folder: Path) -> StoredPlace | None:
+    """Returns whose the database in a folder is; None if it does not say it. A damaged one says nothing: whoever opens
+    it says what is wrong with it."""
+    try:
+        return read_stored(folder)
+    except (StorageError, BackupError):
+        return None
+
+
+def _noted(folder: Path) -> int:
+    """Returns the number of workers in the note of an older version. Raises ConfigError."""
+    note = folder / NOTE_FILE
+    try:
+        return convert(parse_toml(note.read_bytes()), _Note).workers
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"workers: {folder} has the databases of several workers, and nothing says how many there were; write "
+            f"`workers = NUMBER` into {note}"
+        ) from error
+    except (OSError, ParseError) as error:
+        raise ConfigError(f"workers: {note} cannot be read: {error}; write `workers = NUMBER` into it") from error
+
+
+def database_folders(folder: Path) -> dict[str, Path]:
+    """Returns the folders of the databases of a data directory by the names of the workers. A data directory without
+    workers has one database, with the name "". Raises ConfigError."""
+    count = find_workers(folder)
+    if count is None:
+        return {"": folder}
+    return {worker_name(number): folder / worker_name(number) for number in range(count)}
+
+
+def one_database_folder(folder: Path) -> Path:
+    """Returns the folder itself if it has one database. Raises ConfigError if it has several, of workers."""
+    names = list(database_folders(folder))
+    if names == [""]:
+        return folder
+    raise ConfigError(
+        f"data_dir: the streams in {folder} are shared among {len(names)} workers, each with a database of its own; "
+        f"run this command for each of them: --data-dir {folder / names[0]} to {folder / names[-1]}"
+    )
+
+
+def check_not_lost(folders: Mapping[str, Path]) -> None:
+    """Raises ConfigError if a worker has no database although another one has streams: its database was lost, since the
+    first start makes them all (`make_databases`). A worker that began with an empty one would begin its streams anew.
+
+    folders: see `database_folders`.
+    """
+    missing = [str(folder) for folder in folders.values() if not (folder / FILE_NAME).exists()]
+    filled = [folder for folder in folders.values() if missing and _has_streams(folder)]
+    if filled:
+        raise ConfigError(
+            f"data_dir: {filled[0]} has streams, and {', '.join(missing)} has no database; put it back, or restore a "
+            "backup of it: without it, the worker would begin its streams again"
+        )
+
+
+def make_databases(config: Config) -> None:
+    """Makes the databases of the workers that have none, before any worker serves. Raises ConfigError, StorageError."""
+    for number in range(0 if config.database is not None else config.workers):
+        folder = Path(config.data_dir) / worker_name(number)
+        if not (folder / FILE_NAME).exists():
+            database = Database.open(folder)
+            try:
+                ensure_stored(database, StoredPlace(number, config.workers))
+            finally:
+                database.close()
+
+
+def _has_streams(folder: Path) -> bool:
+    """Whether the database in a folder has streams, or may have streams that cannot be read."""
+    if not (folder / FILE_NAME).exists():
+        return False
+    try:
+        session = Database.open(folder, read_only=True).read_session()
+        try:
+            return bool(session.log.list_streams(limit=1))
+        finally:
+            session.close()
+    except StorageError:
+        return True

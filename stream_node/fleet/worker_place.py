@@ -1,0 +1,157 @@
+"""WorkerPlace: what one of several worker processes of a machine learns from its supervisor when it starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+
+from ockam.actors.address import complete_address, split_host_port
+from ockam.transport.sockets import socket_name
+from stream_node.fleet.cluster.view import Member
+from stream_node.node.config import Config, ConfigError
+
+VARIABLE = "_STREAM_NODE_WORKER"
+"""The variable by which a worker process gets its place. No user sets it."""
+PORT_MAX = 65_535
+
+
+class WorkerPlace(msgspec.Struct, frozen=True):
+    """The place of one worker process.
+
+    number: from 0. addresses: by worker, the `host:port` that it has for the others.
+    public: the descriptors of its sockets that listen at the address of the node. private: that of its own address.
+    supervisor: the descriptor of a pipe that ends with the supervisor. use: that of the file in which the workers count
+    together what identities use (`ockam.quotas.shared_use`). secret: by which the workers know each other.
+    """
+
+    number: int
+    addresses: list[str]
+    public: list[int]
+    private: int
+    supervisor: int
+    use: int
+    secret: str
+
+    @property
+    def name(self) -> str:
+        return worker_name(self.number)
+
+    @property
+    def members(self) -> list[Member]:
+        """All workers, if each has a database of its own."""
+        return worker_members(self.addresses, self.secret)
+
+    @property
+    def token(self) -> str:
+        return f"{self.secret}{self.number}"
+
+    def listeners(self) -> list[trio.SocketListener]:
+        """The sockets of this worker, the one for the other workers last."""
+        return [_listener(descriptor) for descriptor in (*self.public, self.private)]
+
+
+def _listener(descriptor: int) -> trio.SocketListener:
+    return trio.SocketListener(trio.socket.from_stdlib_socket(socket.socket(fileno=descriptor)))
+
+
+def worker_members(addresses: Sequence[str], secret: str) -> list[Member]:
+    """Returns the workers of a node as members that share its shards. secret: see `WorkerPlace`."""
+    return [
+        Member(worker_name(number), address, f"{secret}{number}", 0, False) for number, address in enumerate(addresses)
+    ]
+
+
+def worker_name(number: int) -> str:
+    return f"w{number:02}"
+
+
+def own_settings(config: Config, place: WorkerPlace | None) -> Config:
+    """Returns the settings of one worker process. Without a place, the settings are those of a whole node.
+
+    Each worker has HTTP at a port of its own: the first one at the port of the setting, the next one at the next port.
+    """
+    if place is None:
+        return config
+    config = msgspec.structs.replace(config, http=tuple(_http_of(address, place.number) for address in config.http))
+    if config.database is None:
+        return config
+    # With a shared database, the workers are members of a cluster.
+    name = f"{config.cluster}-{place.name}" if config.cluster else place.name
+    return msgspec.structs.replace(config, cluster=name, cluster_address=place.addresses[place.number])
+
+
+def shares_shards(config: Config) -> bool:
+    """Whether a process with these settings shares the streams with other ones, see `cluster`."""
+    return config.cluster is not None or config.workers > 1
+
+
+def has_own_databases(config: Config) -> bool:
+    """Whether each of several workers has a database of its own, so that none of them knows all streams."""
+    return config.workers > 1 and config.database is None
+
+
+def _http_of(address: str, number: int) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + number}" if port.isdigit() and int(port) else address
+
+
+def database_folder(config: Config, place: WorkerPlace | None) -> Path:
+    """Returns the folder of the database of one process."""
+    folder = Path(config.data_dir)
+    return folder if place is None else folder / place.name
+
+
+def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlace | None:
+    """Returns the place of this process, or None if it has no supervisor."""
+    text = environment.pop(VARIABLE, None)
+    return None if text is None else msgspec.json.decode(text, type=WorkerPlace)
+
+
+class OwnAddress(msgspec.Struct, frozen=True):
+    """Where one worker listens for the others. Its text is `host:port`.
+
+    told: the `host:port` by which the others reach it; None: the address of its socket.
+    """
+
+    host: str
+    port: int
+    told: str | None
+
+    @property
+    def host_told(self) -> str:
+        return self.host if self.told is None else split_host_port(self.told)[0]
+
+    def __str__(self) -> str:
+        return socket_name((self.host, self.port))
+
+
+def own_address(config: Config, number: int) -> OwnAddress:
+    """Returns where a worker listens for the others.
+
+    Workers without a cluster are on one machine, and the kernel picks their ports. The members of a cluster also reach
+    the workers from other machines, through firewalls. So the workers have the ports behind that of the setting
+    `cluster_address`, or of `listen`, in the order of their numbers.
+    """
+    if config.database is None or config.cluster is None:
+        return OwnAddress("127.0.0.1", 0, None)
+    host, port = split_host_port(config.listen)
+    if config.cluster_address is None:
+        return OwnAddress(host, port + 1 + number if port else 0, None)
+    told, port = split_host_port(complete_address(config.cluster_address))
+    return OwnAddress(host, port + 1 + number, socket_name((told, port + 1 + number)))
+
+
+def check_own_addresses(config: Config) -> None:
+    """Raises ConfigError if the workers of a cluster cannot have the ports that they need."""
+    _, listen_port = split_host_port(config.listen)
+    ports = [own_address(config, number).port for number in range(config.workers)]
+    if max(ports) > PORT_MAX or (listen_port and listen_port in ports):
+        raise ConfigError(
+            f"cluster_address: the {config.workers} workers listen at the ports {ports[0]} to {ports[-1]}, behind that "
+            f"of this setting; choose one so that these are ports and {listen_port} is not among them"
+        )

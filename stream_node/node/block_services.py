@@ -1,0 +1,291 @@
+"""Runs the block node inside a stream node. The block node uses the stream node's configuration, storage
+and streams."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from block_node.backfill.service import BackfillService
+from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
+from block_node.backfill.state import BackfillState
+from block_node.backfill.statistics import BackfillStatistics
+from block_node.blocks.address_book import AddressBook, AddressBooks
+from block_node.blocks.errors import AddressBookError, Level, SettingsError
+from block_node.blocks.settings import VerifierSettings
+from block_node.blocks.tss import TssVerifier
+from block_node.moved import MOVED
+from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
+from block_node.persist.chain_log import STREAM_PREFIX
+from block_node.persist.retention import BlockRetention
+from block_node.persist.scan import BlockScan
+from block_node.publish.limits import PublishLimits
+from block_node.read.services import ReadServices, ReadStatistics
+from block_node.read.subscription_plan import SubscribeLimits
+from ockam.actors.address import Address, local
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.identity.identity import Identity
+from ockam.identity.rules.rights import Right
+from ockam.identity.rules.rules import Rule
+from stream_node.node.config import Config, ConfigError
+from stream_service.names import refusal_of_name, stream_address
+from stream_service.workers.directory import StreamDirectory
+from stream_storage.runner import Runner
+
+KEEPERS = (
+    Rule(
+        "the block node keeps its streams",
+        (),
+        may_not=Right.WRITE | Right.CREATE | Right.DELETE | Right.ADMIN,
+        on=(STREAM_PREFIX,),
+        keeper=Identity("local", "block-node"),
+        reason=f"a stream whose name begins with {STREAM_PREFIX!r} is made and written by the block node alone",
+    ),
+)
+"""The built-in rules. They forbid everybody except the block node to change the streams of the block node."""
+SCAN_ADDRESS = local("block_scan")
+LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
+
+
+class BlockTrust(NamedTuple):
+    """What checks the signatures of blocks, read once: a file that is replaced while the node runs changes nothing.
+
+    book: the keys of the nodes; None without an address book. tss: checks threshold signatures; None if none are
+    checked.
+    """
+
+    book: AddressBook | None
+    tss: TssVerifier | None
+
+
+def check_settings(config: Config) -> None:
+    """Checks the settings of the block node. Raises ConfigError if they are invalid. Checks nothing if the block node
+    is off."""
+    if config.block_node:
+        read_trust(config)
+
+
+def read_trust(config: Config) -> BlockTrust:
+    """Checks the settings of the block node, and returns what they name. Raises ConfigError if they are invalid."""
+    book = _address_book(config)
+    tss = _tss_verifier(config)
+    settings = _settings(config)
+    if book is not None and config.block_signatures_min > len(book.node_ids):
+        reason = f"{config.block_signatures_min} are wanted, and the address book has {len(book.node_ids)} nodes"
+        raise ConfigError(f"block_signatures_min: {reason}; no block would pass")
+    refusal = refusal_of_name(STREAM_PREFIX + settings.chain)
+    if refusal is not None or not settings.chain:
+        raise ConfigError(f"block_chain: {settings.chain!r} cannot name a stream")
+    try:
+        (settings.verifier or VerifierSettings()).check()
+    except SettingsError as error:
+        raise ConfigError(f"block_{error}") from error
+    try:
+        _backfill_settings(config).check()
+    except BackfillSettingsError as error:
+        raise ConfigError(f"backfill: {error}") from error
+    return BlockTrust(book, tss)
+
+
+def chain_address(config: Config) -> Address:
+    """Returns the address of the stream that has the blocks of the chain."""
+    return stream_address(STREAM_PREFIX + config.block_chain, 0)
+
+
+class BlockServicesStatistics(msgspec.Struct, frozen=True):
+    node: BlockNodeStatistics
+    readers: ReadStatistics
+    backfill: BackfillStatistics
+
+
+class BlockServices:
+    """The services for the chain of one node: publishing, subscriptions, access to blocks, status and backfill."""
+
+    def __init__(
+        self,
+        node: Node,
+        storage: Runner,
+        config: Config,
+        directory: StreamDirectory,
+        trust: BlockTrust,
+        *,
+        now_us: Callable[[], int],
+        new_id: Callable[[], str],
+        now_s: Callable[[], float] = trio.current_time,
+    ) -> None:
+        """Creates the services, which `start` then starts. config: its settings are valid, see `read_trust`."""
+        book = trust.book
+        self._blocks = BlockNode(
+            node,
+            storage,
+            _settings(config),
+            now_us=now_us,
+            new_id=new_id,
+            now_s=now_s,
+            address_books=None if book is None else AddressBooks.always(book),
+            tss=trust.tss,
+            on_stream_changed=directory.note_changed,
+        )
+        self._read = ReadServices(
+            node,
+            self._blocks,
+            version=program_version(),
+            new_id=new_id,
+            now_s=now_s,
+            limits=SubscribeLimits(**_given(config, "block_subscribe_")),
+            address_book=None if book is None else book.serialize(),
+        )
+        backfill = BackfillState(
+            node,
+            self._blocks,
+            storage,
+            _backfill_settings(config),
+            chain=config.block_chain,
+            first_block=_first_block(config),
+            new_id=new_id,
+            now_s=now_s,
+        )
+        self._backfill = BackfillService(node, self._blocks, backfill)
+        self._node = node
+        self._scan_bytes_per_s = config.block_scan_bytes
+
+    def start(self) -> None:
+        self._blocks.start()
+        if self._scan_bytes_per_s:
+            self._node.register([SCAN_ADDRESS], lambda: BlockScan(self._blocks.store, self._scan_bytes_per_s))
+        self._read.start()
+        self._backfill.start()
+
+    def stop(self) -> None:
+        """Ends all sessions of publishers and subscribers. Each is sent a status."""
+        self._blocks.stop()
+
+    def hand_over(self) -> list[Message]:
+        """Ends all sessions and the services, because another node of the cluster serves the chain from now on. What
+        was submitted to the storage is still stored. Returns the messages that were not served, in order for each
+        service."""
+        self._blocks.stop(MOVED)
+        self._node.unregister(SCAN_ADDRESS)
+        return [*self._backfill.close(), *self._read.close(), *self._blocks.close()]
+
+    def statistics(self) -> BlockServicesStatistics:
+        return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
+
+    def change_retention(self, config: Config) -> None:
+        """Changes how many blocks are kept, and deletes those that are too many."""
+        self._blocks.store.retention = _retention(config)
+        self._blocks.store.apply_retention()
+
+    def refuse_blocks(self, reason: str | None) -> None:
+        """Makes the node refuse all blocks for this reason. None makes it accept blocks again."""
+        self._blocks.store.refusal = reason
+
+
+def program_version() -> str:
+    """Returns the version of the installed program, or "unknown" if it is not installed as a package."""
+    try:
+        return metadata.version("stream-node")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _settings(config: Config) -> BlockNodeSettings:
+    verifier = VerifierSettings(
+        levels=_levels(config.block_levels),
+        accept_unchecked_proofs=config.block_accept_unchecked_proofs,
+        known_roots=_known_roots(config.block_known_roots),
+        link_record_blocks=config.block_link_record_blocks,
+        signatures_min=config.block_signatures_min,
+        skip_unknown_signers=config.block_skip_unknown_signers,
+        block_bytes_max=config.block_bytes_max,
+        items_max=config.block_items_max,
+        item_bytes_max=min(config.block_bytes_max, VerifierSettings().item_bytes_max),
+    )
+    return BlockNodeSettings(
+        first_block=_first_block(config),
+        chain=config.block_chain,
+        retention=_retention(config),
+        verifier=verifier,
+        publish=PublishLimits(**_given(config, "block_publish_")),
+    )
+
+
+def _retention(config: Config) -> BlockRetention:
+    return BlockRetention(blocks=config.block_retention_blocks, size_bytes=config.block_retention_bytes)
+
+
+def _given(config: Config, prefix: str) -> dict[str, Any]:
+    """Returns the settings whose names begin with the prefix. The returned names do not have the prefix."""
+    names = [name for name in config.__struct_fields__ if name.startswith(prefix)]
+    return {name.removeprefix(prefix): getattr(config, name) for name in names}
+
+
+def _backfill_settings(config: Config) -> BackfillSettings:
+    return BackfillSettings(**_given(config, "backfill_"))
+
+
+def _first_block(config: Config) -> int:
+    """Returns the number of the first block that an empty node accepts. If backfill is on, this number is not below the
+    first block that backfill fetches."""
+    if not config.backfill_block_node_sources:
+        return config.block_first
+    return max(config.block_first, config.backfill_first_block_available)
+
+
+def _levels(names: tuple[str, ...]) -> Level:
+    levels = Level(0)
+    for name in names:
+        level = LEVELS.get(name)
+        if level is None:
+            raise ConfigError(f"block_levels: {name!r} is not one of {', '.join(LEVELS)}")
+        levels |= level
+    return levels
+
+
+def _tss_verifier(config: Config) -> TssVerifier | None:
+    """Calls the function that the setting `block_tss_verifier` names, and returns its result, a verifier of threshold
+    signatures (TSS). Returns None without this setting. Raises ConfigError."""
+    text = config.block_tss_verifier
+    if text is None:
+        if "tss" in config.block_levels:
+            raise ConfigError("block_levels: tss needs block_tss_verifier, MODULE:NAME of what makes a verifier")
+        return None
+    module, _, name = text.partition(":")
+    try:
+        made: TssVerifier = getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        raise ConfigError(f"block_tss_verifier: {text!r} does not make a verifier: {error!r}") from error
+    if not callable(getattr(made, "verify_tss", None)):
+        raise ConfigError(f"block_tss_verifier: what {text!r} makes has no verify_tss")
+    return made
+
+
+def _known_roots(texts: tuple[str, ...]) -> dict[int, bytes]:
+    roots: dict[int, bytes] = {}
+    for text in texts:
+        number, _, root = text.partition(":")
+        try:
+            if not (number.isdecimal() and root):
+                raise ValueError(text)
+            roots[int(number)] = bytes.fromhex(root)
+        except ValueError:
+            raise ConfigError(f"block_known_roots: {text!r} is not NUMBER:HEX, a block and its root") from None
+    return roots
+
+
+def _address_book(config: Config) -> AddressBook | None:
+    if config.block_address_book is None:
+        if "record_proof" in config.block_levels:
+            raise ConfigError("block_levels: record_proof needs block_address_book, the keys to check signatures with")
+        return None
+    try:
+        return AddressBook.load(Path(config.block_address_book))
+    except AddressBookError as error:
+        raise ConfigError(f"block_address_book: {error}") from error

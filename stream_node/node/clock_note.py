@@ -1,0 +1,114 @@
+"""Keeps a note in the data directory: the time that the node trusted, and its offset from the machine's steady clock.
+
+The next start of the node reads the note. If the machine has not restarted since, the note shows whether the wall clock
+has jumped. After a restart of the machine, the note shows whether the wall clock is earlier than a time that the node
+trusted before. A power cut may destroy the note. Without a note, the node uses the time of the newest stored message.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from stream_storage.durable_files import create_private
+from stream_storage.parsing import parse_json
+from stream_storage.sealed_file import with_seal, without_seal
+
+FILE_NAME = "clock.json"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+logger = structlog.get_logger(__name__)
+
+
+class Note(msgspec.Struct, frozen=True):
+    """The note about a trusted time.
+
+    boot_id: the id of the machine's last boot; empty if the system has no such id.
+    time_us: the trusted time, in microseconds since 1970.
+    offset_us: `time_us` minus the steady clock `since_boot_s`, in microseconds.
+    """
+
+    boot_id: str
+    time_us: int
+    offset_us: int
+
+
+class Known(NamedTuple):
+    """What a starting node knows about the time. The values are parameters of `stream_service.workers.clock.Clock`.
+
+    newest_us: the newest known time, from a stored message or from the note, in microseconds since 1970. A wall clock
+    that shows an earlier time is not trusted. 0 means that there is no such limit.
+    offset_us: the trusted time minus the steady clock, in microseconds; None if it is unknown.
+    """
+
+    newest_us: int
+    offset_us: int | None
+
+
+def since_boot_s() -> float:
+    """Returns the time of a clock that never jumps, in seconds. On systems that offer it, the clock also counts while
+    the machine sleeps."""
+    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+
+
+def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
+    """Reads the note, and returns what it says about the time.
+
+    stored_us: the time of the newest stored message, which may be wrong. It is used if the note is missing, or if the
+    wall clock is earlier than the note.
+    wall_us: the present time of the wall clock.
+    Both are in microseconds since 1970.
+    """
+    try:
+        note = parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
+    except (OSError, ValueError):
+        return Known(stored_us, None)
+    # A steady clock before that of the note is one of a virtual machine that went on from a snapshot.
+    is_steady = since_boot_s() * 1_000_000 >= note.time_us - note.offset_us
+    if note.boot_id and note.boot_id == _boot_id() and is_steady:
+        return Known(0, note.offset_us)
+    if wall_us >= note.time_us:
+        # Stored messages may have later times, because the clock was wrong once. The node corrected its time before it
+        # wrote the note.
+        return Known(0, None)
+    return Known(max(stored_us, note.time_us), None)
+
+
+def find_problem(directory: Path) -> str | None:
+    """Returns what is wrong with the note, which a start then passes over; None if the note is right, or missing."""
+    try:
+        parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return f"{directory / FILE_NAME}: {error}; the next start passes it over"
+    return None
+
+
+def write_note(directory: Path, offset_us: int) -> None:
+    """Writes the note. A failure is only logged, because the node works without the note.
+
+    offset_us: the trusted time minus the steady clock, in microseconds.
+    """
+    note = Note(_boot_id(), offset_us + int(since_boot_s() * 1_000_000), offset_us)
+    beside = directory / f"{FILE_NAME}.new"
+    try:
+        with create_private(beside) as writing:
+            writing.write(with_seal(msgspec.json.format(msgspec.json.encode(note), indent=1)))
+        beside.replace(directory / FILE_NAME)
+    except OSError as error:
+        logger.warning("clock_not_noted", reason=str(error))
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)

@@ -1,0 +1,234 @@
+"""Reads the settings of a node from flags, `STREAM_NODE_…` variables and a TOML file, and checks them together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ockam.actors.address import split_host_port
+from ockam.errors import InvalidAddress
+from stream_node.care.patience import parse_stuck_after
+from stream_node.cli.units import UnitError, parse_duration, parse_size
+from stream_node.node.access import check_exposure, check_rules
+from stream_node.node.block_services import check_settings as check_block_settings
+from stream_node.node.channel_services import check_settings as check_channel_settings
+from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
+from stream_node.node.environment import unknown_variables
+from stream_node.node.tls_settings import check_settings as check_tls_settings
+from stream_node.node.token_services import check_settings as check_token_settings
+from stream_service.names import near_names
+from stream_storage.parsing import ParseError, parse_toml
+
+BACKFILL_TABLE = "backfill"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_CAPITAL = re.compile("[A-Z]")
+_TIME = re.compile(r"(_s|_s_max|_secs)$")
+_BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_bytes_per_second|_buffer_size)$")
+"""Matches the names of settings in bytes, because a setting's name ends with its unit. Names with the end "_batch_size"
+do not match, because they count blocks."""
+_NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
+
+
+def load_config(
+    flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> Config:
+    """Returns the effective settings. A flag replaces a variable, which replaces a value in the file. Raises
+    ConfigError with all mistakes.
+
+    flags: the values by the name of the setting; None means that the flag was not given.
+    file: a TOML file; None means no file.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    mistakes = unknown_variables(environment, FIELDS)
+    text, in_file = _from_file(file)
+    for source, given in (
+        (f"in {file}", in_file),
+        (f"in the environment ({ENVIRONMENT_PREFIX}…)", _from_environment(environment)),
+        ("on the command line", {name: value for name, value in flags.items() if value is not None}),
+    ):
+        for name, value in given.items():
+            sources[name] = source
+            try:
+                values[name] = _converted(name, value, source)
+            except ConfigError as error:
+                mistakes += error.mistakes
+    config = Config(**values)
+    found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
+    if config.log_level not in LOG_LEVELS:
+        found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+    for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
+        try:
+            check(config)
+        except ConfigError as error:
+            found += error.mistakes
+    mistakes += [_placed(mistake, sources) for mistake in found]
+    if mistakes:
+        raise ConfigError(*_with_lines(mistakes, file, text))
+    return config
+
+
+def check_start(config: Config) -> None:
+    """Checks what a node with these settings checks only at its start: the file of the rules, and whether the node may
+    listen beyond this machine. Raises ConfigError with all mistakes."""
+    mistakes: list[str] = []
+    # A node that may be reached without protection only logs a warning.
+    for check in (check_rules,) if config.insecure else (check_rules, check_exposure):
+        try:
+            check(config)
+        except ConfigError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise ConfigError(*mistakes)
+
+
+def _placed(mistake: str, sources: Mapping[str, str]) -> str:
+    """Adds to a mistake that begins with the name of a setting where this setting was given, if it was given."""
+    name, colon, text = mistake.partition(": ")
+    return f"{name} {sources[name]}{colon}{text}" if colon and name in sources else mistake
+
+
+def _with_lines(mistakes: list[str], file: Path | None, text: str) -> list[str]:
+    """Adds to each mistake in the file the number of its line, after the name of the file."""
+    lines = _lines_of(text) if any(f" in {file}" in mistake for mistake in mistakes) else {}
+    placed = []
+    for mistake in mistakes:
+        before, found, after = mistake.partition(f" in {file}")
+        line = lines.get(before.removeprefix("unknown setting ").strip("'\"")) if found else None
+        placed.append(mistake if line is None else f"{before}{found} line {line}{after}")
+    return placed
+
+
+def _lines_of(text: str) -> dict[str, int]:
+    """Returns the line on which each setting of a file begins, by the name of the setting.
+
+    Parses the first line, the first two lines, and so on. A text that ends inside a value is not TOML, and is skipped.
+    When a setting appears for the first time, it begins on the line after the previous text that was valid.
+    """
+    lines = text.splitlines(keepends=True)
+    found: dict[str, int] = {}
+    begins = 1
+    for number in range(1, len(lines) + 1):
+        try:
+            settings = flattened(parse_toml("".join(lines[:number])))
+        except (ParseError, ConfigError):
+            continue
+        for name in settings.keys() - found.keys():
+            found[name] = begins
+        begins = number + 1
+    return found
+
+
+def _address_mistakes(config: Config) -> list[str]:
+    mistakes = []
+    for name, destinations in (
+        ("listen", (config.listen,)),
+        ("allow_forward", config.allow_forward),
+        ("tls_forward_plaintext", config.tls_forward_plaintext),
+        ("http", config.http),
+        ("mirror_address", () if config.mirror_address is None else (config.mirror_address,)),
+    ):
+        for destination in destinations:
+            try:
+                split_host_port(destination)
+            except InvalidAddress as error:
+                mistakes.append(f"{name}: {error}")
+    return mistakes
+
+
+def _origin_mistakes(config: Config) -> list[str]:
+    """Returns a sentence for each origin that no browser would send, and for those that stand for every page."""
+    mistakes = []
+    for origin in config.http_origins:
+        try:
+            parts = urlsplit(origin)
+            port = "" if parts.port is None or parts.port == _DEFAULT_PORTS.get(parts.scheme) else f":{parts.port}"
+            host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+            sent = f"{parts.scheme}://{host}{port}"
+        except ValueError:
+            parts, sent = urlsplit(""), ""
+        if not (parts.scheme and parts.hostname and origin.isascii()):
+            mistakes.append(f"http_origins: {origin!r} is not an origin, such as https://shop.example.org")
+        elif sent != origin:
+            mistakes.append(f"http_origins: {origin!r} is not an origin as browsers send it; write {sent}")
+    return mistakes
+
+
+def _stuck_mistakes(config: Config) -> list[str]:
+    mistakes = []
+    for text in config.consumer_stuck_after:
+        try:
+            parse_stuck_after(text)
+        except UnitError as error:
+            mistakes.append(f"consumer_stuck_after: {error}")
+    return mistakes
+
+
+def _from_file(file: Path | None) -> tuple[str, dict[str, Any]]:
+    """Returns the text of a file, and the settings in it."""
+    if file is None:
+        return "", {}
+    try:
+        text = file.read_text(encoding="utf-8")
+        return text, flattened(parse_toml(text))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {error}") from error
+    except (ParseError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration {file} is not TOML: {error}") from error
+
+
+def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a file under the names of `Config`: `[backfill] scanIntervalSecs`
+    becomes `backfill_scan_interval_secs`.
+
+    Raises ConfigError.
+    """
+    found = {name: value for name, value in values.items() if name != BACKFILL_TABLE}
+    table = values.get(BACKFILL_TABLE, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{BACKFILL_TABLE}: is a table, [{BACKFILL_TABLE}], with settings in it")
+    for name, value in table.items():
+        full = f"{BACKFILL_TABLE}_{_CAPITAL.sub(lambda match: '_' + match[0].lower(), name)}"
+        if full in found:
+            raise ConfigError(f"{full}: is given twice, as {BACKFILL_TABLE}.{name} too")
+        found[full] = value
+    return found
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the settings that environment variables give. In the value of a list, commas separate the items."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Config):
+        text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+        if text is not None:
+            is_list = isinstance(field.default, tuple)
+            found[field.name] = [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+    return found
+
+
+def _converted(name: str, value: Any, source: str) -> Any:
+    field = FIELDS.get(name)
+    if field is None:
+        near = near_names(name, FIELDS)
+        known = f"there is {near}" if near else "`stream-node config show` lists those there are"
+        raise ConfigError(f"unknown setting {name!r} {source}; {known}")
+    try:
+        return msgspec.convert(_in_units(name, value), field.type, strict=False)
+    except (msgspec.ValidationError, UnitError) as error:
+        raise ConfigError(f"{name} {source}: {error}") from error
+
+
+def _in_units(name: str, value: Any) -> Any:
+    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Returns any other value unchanged.
+    Raises UnitError."""
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):
+        return value
+    if _TIME.search(name):
+        return parse_duration(value)
+    return parse_size(value) if _BYTES.search(name) else value

@@ -1,0 +1,82 @@
+"""The log lines that a node writes about itself: its start, who sends most, what goes on, and its stop.
+
+docs/operating.md says which questions about a day these lines answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+import trio
+
+from companion import VERSION
+from ockam.identity.token import hide_tokens
+from ockam.transport.roster import Roster
+from ockam.transport.tcp_statistics import Traffic
+from stream_node.node.logs import REPEATED
+from stream_node.node.setting_origins import Setting
+from stream_node.node.statistics import ServerStatistics
+
+CLIENTS_EVERY_S = 3_600.0
+"""The time between two lines about the busiest clients, in seconds."""
+CLIENTS_MAX = 10
+"""The number of clients in such a line."""
+
+logger = structlog.get_logger(__name__)
+
+
+def log_started(settings: Iterable[Setting], addresses: list[str], http: list[str]) -> None:
+    """Logs with what a node has started: its version, its addresses, and each setting that is not the default, with the
+    place where it was set."""
+    shown = ((each, each.value if isinstance(each.value, tuple) else (each.value,)) for each in settings if each.where)
+    given = [f"{each.name}={hide_tokens(','.join(map(str, values)))} ({each.where})" for each, values in shown]
+    logger.info("started", version=VERSION, addresses=addresses, http=http, settings=given)
+
+
+class DayLog:
+    """Writes, while a node runs, which events came again and again, and which clients have sent and received most."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._before: dict[str, Traffic] = {}
+        self._started_s = self._since_s = trio.current_time()
+
+    async def run(self) -> None:
+        """Runs without end."""
+        while True:
+            await trio.sleep(1)
+            REPEATED.tell(logger)
+            if trio.current_time() >= self._since_s + CLIENTS_EVERY_S:
+                self._tell_clients()
+
+    def end(self, found: ServerStatistics) -> None:
+        """Writes what was counted since the last lines, and that the node has stopped. found: the figures of its
+        run."""
+        self._tell_clients()
+        REPEATED.tell(logger, is_end=True)
+        logger.info(
+            "stopped",
+            up_s=round(trio.current_time() - self._started_s, 1),
+            connections=found.tcp.accepted,
+            http_requests=0 if found.http is None else sum(found.http.requests.values()),
+            commits=found.storage.commits,
+            checkpoints=found.storage.checkpoints,
+            stored=found.storage.rows,
+            pushes_failed=found.services.pushes_failed,
+            refused=found.services.refused + found.services.index.refused,
+        )
+
+    def _tell_clients(self) -> None:
+        before, self._before = self._before, self._roster.traffic()
+        grown = [(party, now.less(before.get(party, Traffic()))) for party, now in self._before.items()]
+        busiest = sorted(grown, key=lambda each: -(each[1].received_bytes + each[1].sent_bytes))[:CLIENTS_MAX]
+        clients = [
+            f"{party} sent {each.received_bytes} bytes in {each.received} messages and received {each.sent_bytes} in "
+            f"{each.sent}"
+            for party, each in busiest
+            if each.received or each.sent
+        ]
+        since_s, self._since_s = self._since_s, trio.current_time()
+        if clients:
+            logger.info("busiest_clients", seconds=round(self._since_s - since_s), clients=clients)

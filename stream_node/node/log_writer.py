@@ -1,0 +1,99 @@
+"""Writes log lines in a thread, so that the node never waits for the reader of the log.
+
+Lines that do not fit into the queue are dropped and counted. The count is written as a log line when there is
+room again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+from typing import TextIO
+
+LINES_MAX = 10_000
+"""The maximum number of lines that wait in the queue for a slow reader."""
+WRITE_TIMEOUT_S = 2.0
+"""The longest wait for lines that are not written yet, in seconds."""
+writer_of_process: LogWriter | None = None
+"""The writer of the log of this process. None until `stream_node.node.logs.configure_logs` makes it."""
+
+
+def write_waiting_lines() -> None:
+    """Waits until the log of this process is written as far as it goes, at most WRITE_TIMEOUT_S seconds.
+
+    A command calls this before it prints a line on stderr, so that the line follows what was logged before it.
+    """
+    if writer_of_process is not None:
+        writer_of_process.wait()
+
+
+class LogWriter:
+    """A text stream for loggers. Its method `write` never blocks and never fails.
+
+    out: the stream that the thread writes to.
+    dropped: the number of lines that were dropped and are not reported yet.
+    """
+
+    def __init__(self, out: TextIO, lines_max: int = LINES_MAX) -> None:
+        self._out = out
+        self._lines: queue.Queue[str | threading.Event | None] = queue.Queue(lines_max)
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._counting = threading.Lock()
+        self.dropped = 0
+        self._thread.start()
+
+    def write(self, text: str) -> int:
+        try:
+            self._lines.put_nowait(text)
+        except queue.Full:
+            self._count(1)
+        return len(text)
+
+    def flush(self) -> None:
+        """Does nothing: the thread writes the lines as soon as it can."""
+
+    def wait(self) -> None:
+        """Waits until the lines so far are written: at most WRITE_TIMEOUT_S seconds for room in the queue, and then at
+        most as long for the writes."""
+        if not self._thread.is_alive():
+            return
+        written = threading.Event()
+        try:
+            self._lines.put(written, timeout=WRITE_TIMEOUT_S)
+        except queue.Full:
+            return
+        written.wait(WRITE_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Writes the remaining lines, and ends the thread. Waits as long as `wait`. Safe to repeat."""
+        try:
+            self._lines.put(None, timeout=WRITE_TIMEOUT_S)
+        except queue.Full:
+            return
+        self._thread.join(WRITE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while (text := self._lines.get()) is not None:
+            if isinstance(text, threading.Event):
+                with contextlib.suppress(OSError, ValueError):
+                    self._out.flush()
+                text.set()
+                continue
+            try:
+                self._out.write(text)
+                dropped = self.dropped
+                if dropped:
+                    self._count(-dropped)
+                    self._out.write(json.dumps({"event": "log_lines_dropped", "count": dropped}) + "\n")
+                if self._lines.empty():
+                    self._out.flush()
+            except (OSError, ValueError):
+                self._count(1)
+
+    def _count(self, lines: int) -> None:
+        """Adds to the number of dropped lines. It takes a lock, because the callers of `write` and the writing thread
+        both call it."""
+        with self._counting:
+            self.dropped += lines

@@ -1,0 +1,110 @@
+"""Writes log lines to stderr, one for each event: as text at a terminal, otherwise as JSON. Other modules decide what
+is logged."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TextIO, cast
+
+import structlog
+import structlog.tracebacks
+
+from stream_node.cli.printable import printable
+from stream_node.node import log_writer
+from stream_node.node.log_writer import LogWriter
+from stream_node.node.repeated_events import RepeatedEvents
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+PLAIN = "\x1b[0m"
+TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+"""Turns an exception into its traceback, without the local variables: these could be keys, tokens or messages."""
+
+
+REPEATED = RepeatedEvents()
+"""What this process logs again and again. A node writes the counts each second."""
+
+
+class NodeLogger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]
+    """The class of all loggers. `set_level` changes its methods: those below the level do nothing, at no cost."""
+
+
+def set_level(level: str) -> None:
+    """Changes the lowest level that is logged, also for the loggers that exist. level: one of `LEVELS`."""
+    logging.getLogger().setLevel(LEVELS[level])
+    for name, method in vars(structlog.make_filtering_bound_logger(LEVELS[level])).items():
+        if not name.startswith("__"):
+            setattr(NodeLogger, name, method)
+
+
+def configure_logs(level: str, *, counts_repeated: bool = False) -> None:
+    """Sends all log lines of this process to stderr, including those of libraries.
+
+    level: the lowest level that is logged, one of `LEVELS`.
+    counts_repeated: whether events that come again and again are counted (`REPEATED`), which the caller has to write.
+    """
+    level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
+    written: tuple[structlog.typing.Processor, ...]
+    if sys.stderr.isatty():
+        coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        written = (structlog.processors.format_exc_info, HumanLine(coloured))
+    else:
+        written = (TRACEBACKS, structlog.processors.JSONRenderer())
+    writer = log_writer.writer_of_process = LogWriter(sys.stderr)
+    atexit.register(writer.close)
+    handler = logging.StreamHandler(writer)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *level_and_time],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *written],
+        )
+    )
+    logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
+    # The node tells an upgrade in its own words.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            *((REPEATED,) if counts_repeated else ()),
+            *level_and_time,
+            *written,
+        ],
+        wrapper_class=NodeLogger,
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, writer)),
+        cache_logger_on_first_use=True,
+    )
+    set_level(level)
+
+
+class HumanLine:
+    """Formats an event for people, such as `08:15:00Z warning push failed stream=orders reason='the disk is full'`.
+
+    Fields whose values are mappings are left out, because they are meant for programs, which read JSON. Control
+    characters in the text are escaped, because peers choose some of it.
+    """
+
+    def __init__(self, coloured: bool) -> None:
+        self._coloured = coloured
+
+    def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+        time = str(event.pop("timestamp", ""))[11:19]
+        level = str(event.pop("level", method))
+        traceback = event.pop("exception", None)
+        what = printable(str(event.pop("event", "")).replace("_", " "))
+        colour = COLOURS.get(level, "") if self._coloured else ""
+        head = f"{time}Z {colour}{level:7}{PLAIN if colour else ''}  {what}"
+        fields = [f"{name}={_shown(value)}" for name, value in event.items() if not isinstance(value, Mapping)]
+        lines = ["  ".join(filter(None, (head, " ".join(fields))))]
+        lines += (f"    {printable(each)}" for each in str(traceback).splitlines()) if traceback else ()
+        return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    """Returns a simple word unchanged. Returns any other value in quotes, so that a reader sees where it ends."""
+    if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" '\"="):
+        return value
+    return printable(repr(value))

@@ -1,0 +1,264 @@
+"""The service `node_connections`: lists the open connections of a node with their bytes, and closes some. Workers with
+a database each answer together; members of a cluster, each for itself.
+
+node/connections/1
+  request   { request_id: uint  limit: uint }
+  response  ConnectionsResponse, whose schema is below
+
+node/connections_close/1
+  request   { request_id: uint  who: str  keep: str }
+  response  { request_id: uint  closed: uint }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import nlargest, nsmallest
+from operator import itemgetter
+
+import msgspec
+import structlog
+import trio
+from msgspec.structs import astuple
+
+import bare
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.pages import ask_all
+from ockam.actors.worker import Worker
+from ockam.identity.rules.audit_lines import Entry
+from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
+from ockam.protocol import Protocol, ProtocolError, error_payload
+from ockam.transport.connection_machine import ConnectionStatistics
+from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.roster import Connected, Presence, Roster
+from ockam.transport.tcp_statistics import Traffic
+from stream_node.node.parts import NodeParts
+
+ADDRESS = "node_connections"
+PART_ADDRESS = local("node_connections_part")
+"""The address at which one worker of several tells its part."""
+LISTED_MAX = 1_000
+"""The largest number of connections, and of identities, in an answer."""
+LISTED_EVERY_S = 1.0
+"""The shortest time between two looks at all connections, in seconds. Many browsers ask again and again."""
+CLOSED = "closed_by_operator"
+"""The reason, for counters, why such a connection is closed."""
+
+logger = structlog.get_logger(__name__)
+
+
+# type ConnectionsRequest struct { request_id: uint  limit: uint }
+class ConnectionsRequest(msgspec.Struct, frozen=True):
+    """limit: the largest number of connections, and of identities, in the answer: those with the most bytes a second,
+    and then the most bytes."""
+
+    request_id: bare.UInt
+    limit: bare.UInt
+
+
+# type OpenConnection struct { peer: str  identity: str  framing: str  age_s: uint  received: uint  received_bytes: uint
+#   sent: uint  sent_bytes: uint  received_bytes_s: uint  sent_bytes_s: uint  backlog_bytes: uint }
+class OpenConnection(msgspec.Struct, frozen=True):
+    """One open connection. received, sent: the numbers of messages from and to the peer, with their bytes.
+
+    peer: the `host:port` of the other side. identity: what it has proved. framing: how its messages are framed; `http`
+    for HTTP, where requests count as received messages and answers as sent ones.
+    age_s: for how long it is open. received_bytes_s, sent_bytes_s: the bytes a second in the last 10 to 20 seconds.
+    backlog_bytes: the bytes that wait to be sent to the peer.
+    """
+
+    peer: str
+    identity: str
+    framing: str
+    age_s: bare.UInt
+    received: bare.UInt
+    received_bytes: bare.UInt
+    sent: bare.UInt
+    sent_bytes: bare.UInt
+    received_bytes_s: bare.UInt
+    sent_bytes_s: bare.UInt
+    backlog_bytes: bare.UInt
+
+
+# type PartyTraffic struct { party: str  connections: uint  received: uint  received_bytes: uint  sent: uint
+#   sent_bytes: uint  received_bytes_s: uint  sent_bytes_s: uint }
+class PartyTraffic(msgspec.Struct, frozen=True):
+    """What one identity has sent and received since the start of the node, also by connections that have ended.
+
+    party: the identity; for anonymous peers, with their host. connections: the number of its open connections.
+    """
+
+    party: str
+    connections: bare.UInt
+    received: bare.UInt
+    received_bytes: bare.UInt
+    sent: bare.UInt
+    sent_bytes: bare.UInt
+    received_bytes_s: bare.UInt
+    sent_bytes_s: bare.UInt
+
+
+# type ConnectionsResponse struct { request_id: uint  total: uint  connections: list<OpenConnection>
+#   parties: list<PartyTraffic> }
+class ConnectionsResponse(msgspec.Struct, frozen=True):
+    """total: the number of all open connections."""
+
+    request_id: bare.UInt
+    total: bare.UInt
+    connections: list[OpenConnection]
+    parties: list[PartyTraffic]
+
+
+# type CloseRequest struct { request_id: uint  who: str  keep: str }
+class CloseRequest(msgspec.Struct, frozen=True):
+    """who: the `host:port` of one connection; or an identity or a `party`, all of whose connections are closed. The
+    connection by which the request comes stays open. keep: the `host:port` of another one that does."""
+
+    request_id: bare.UInt
+    who: str
+    keep: str = ""
+
+
+# type CloseResponse struct { request_id: uint  closed: uint }
+class CloseResponse(msgspec.Struct, frozen=True):
+    request_id: bare.UInt
+    closed: bare.UInt
+
+
+CONNECTIONS = Protocol("node/connections/1", ConnectionsRequest, ConnectionsResponse)
+CLOSE = Protocol("node/connections_close/1", CloseRequest, CloseResponse)
+
+
+class NodeConnectionsService(Worker):
+    """The worker that answers at `node_connections`."""
+
+    def __init__(self, roster: Roster, elsewhere: Elsewhere | None, note: Callable[[Entry], None]) -> None:
+        """note: writes a line to the audit log."""
+        self._roster = roster
+        self._elsewhere = elsewhere
+        self._note = note
+        self._listed_at_s, self._list = -math.inf, ConnectionsResponse(0, 0, [], [])
+
+    def handle(self, message: Message) -> None:
+        try:
+            if CLOSE.is_in(message.payload):
+                request = CLOSE.decode_request(message.payload)
+                closed = partial(self._closed, message, request)
+                if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CLOSE, closed):
+                    closed([CloseResponse(request.request_id, self._close(message, request))])
+                return
+            asked = CONNECTIONS.decode_request(message.payload)
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+            return
+        listed = partial(self._listed, message, asked)
+        if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CONNECTIONS, listed):
+            if trio.current_time() >= self._listed_at_s + LISTED_EVERY_S:
+                self._listed_at_s, self._list = trio.current_time(), list_connections(self._roster)
+            listed([self._list])
+
+    def _listed(self, message: Message, asked: ConnectionsRequest, found: Sequence[ConnectionsResponse]) -> None:
+        # Who asks all workers needs all that each has, to add up the parts of an identity.
+        limit = LISTED_MAX if message.onward_route[0] == PART_ADDRESS else asked.limit
+        joined = join_connections(found, asked.request_id, limit)
+        self.reply(message, CONNECTIONS.encode_response(joined))
+
+    def _closed(self, message: Message, request: CloseRequest, found: Sequence[CloseResponse]) -> None:
+        closed = sum(each.closed for each in found)
+        self.reply(message, CLOSE.encode_response(CloseResponse(request.request_id, closed)))
+
+    def demand(self, message: Message) -> Demand:
+        """Returns the rights of which the sender of this message needs one, see
+        `ockam.identity.rules.authorizer.Guarded`."""
+        rights = Right.ADMIN if CLOSE.is_in(message.payload) else Right.OPERATE | Right.ADMIN
+        return Demand(rights, EVERY_NAME)
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+    def _close(self, message: Message, request: CloseRequest) -> int:
+        """Closes connections, and notes in both logs who has closed whose."""
+        who = request.who
+
+        def is_meant(connection: Connected, presence: Presence) -> bool:
+            is_named = who in (presence.peer, str(connection.identity), presence.party)
+            # Another worker knows the connection by which the request came by its peer only.
+            is_kept = presence.peer in (message.origin.peer, request.keep)
+            return is_named and not is_kept
+
+        gone = self._roster.close(is_meant, CLOSED)
+        self._listed_at_s = -math.inf
+        if gone:
+            logger.info("connections_closed", of=who, closed=len(gone), **message.origin.who)
+            whose = ", ".join(sorted({f"{presence.peer} ({each.identity})" for each, presence in gone.items()}))
+            self._note(
+                Entry("connections_closed", str(message.origin.identity), message.origin.peer, name=who, reason=whose)
+            )
+        return len(gone)
+
+
+def list_connections(roster: Roster) -> ConnectionsResponse:
+    """Returns the connections and the identities that send and receive most, at most LISTED_MAX of each."""
+    now_s, rates = trio.current_time(), dict[str, list[float]]()
+    found = list[tuple[float, int, Connected, ConnectionStatistics, Presence]]()
+    for connection, presence in roster.open.items():
+        each = connection.statistics()
+        received_s, sent_s = presence.rates(each, now_s)
+        sums = rates.setdefault(presence.party, [0, 0.0, 0.0])
+        sums[:] = sums[0] + 1, sums[1] + received_s, sums[2] + sent_s
+        found.append((received_s + sent_s, each.received_bytes + each.sent_bytes, connection, each, presence))
+    parties = [_party(name, traffic, *rates.get(name, (0, 0.0, 0.0))) for name, traffic in roster.traffic().items()]
+    return ConnectionsResponse(
+        0,
+        len(found),
+        # With many connections, only those that are listed are written out.
+        [_open(*each[2:], now_s) for each in nlargest(LISTED_MAX, found, itemgetter(0, 1))],
+        nsmallest(LISTED_MAX, parties, _busiest),
+    )
+
+
+def _open(connection: Connected, each: ConnectionStatistics, presence: Presence, now_s: float) -> OpenConnection:
+    received_s, sent_s = map(round, presence.rates(each, now_s))
+    identity, age_s = str(connection.identity), round(now_s - presence.began_s)
+    moved = each.received, each.received_bytes, each.sent, each.sent_bytes
+    return OpenConnection(each.peer, identity, each.framing, age_s, *moved, received_s, sent_s, each.backlog_bytes)
+
+
+def join_connections(found: Sequence[ConnectionsResponse], request_id: int, limit: int) -> ConnectionsResponse:
+    """Joins what the workers of a node have answered. limit: the most connections, and identities, of the answer."""
+    parties: dict[str, PartyTraffic] = {}
+    for each in (party for part in found for party in part.parties):
+        same = parties.setdefault(each.party, each)
+        if same is not each:
+            figures = zip(astuple(same)[1:], astuple(each)[1:], strict=True)
+            parties[each.party] = PartyTraffic(each.party, *map(sum, figures))
+    connections = [each for part in found for each in part.connections]
+    return ConnectionsResponse(
+        request_id,
+        sum(each.total for each in found),
+        nsmallest(limit, connections, _busiest),
+        nsmallest(limit, parties.values(), _busiest),
+    )
+
+
+def _party(name: str, traffic: Traffic, connections: float, received_s: float, sent_s: float) -> PartyTraffic:
+    moved = traffic.received, traffic.received_bytes, traffic.sent, traffic.sent_bytes
+    return PartyTraffic(name, round(connections), *moved, round(received_s), round(sent_s))
+
+
+def _busiest(each: OpenConnection | PartyTraffic) -> tuple[int, int]:
+    return -(each.received_bytes_s + each.sent_bytes_s), -(each.received_bytes + each.sent_bytes)
+
+
+def register_connections(parts: NodeParts) -> None:
+    """Starts the service on a node."""
+
+    def note(entry: Entry) -> None:
+        if parts.authorizer is not None:
+            parts.authorizer.audit.note(entry)
+
+    addresses = [local(ADDRESS), PART_ADDRESS]
+    parts.node.register(addresses, lambda: NodeConnectionsService(parts.tcp.roster, parts.elsewhere, note))

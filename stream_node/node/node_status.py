@@ -1,0 +1,166 @@
+"""The service `node_status`: answers how the node is, in counters from which a client computes rates.
+
+node/status/1
+  request   { request_id: uint }
+  response  NodeStatus, whose schema is below
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+import msgspec
+import trio
+
+import bare
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
+from ockam.protocol import Protocol, ProtocolError, error_payload
+from stream_node.care.trouble_service import register_troubles
+from stream_node.node.parts import NodeParts
+from stream_storage.sqlite.schema import SCHEMA_VERSION
+
+ADDRESS = "node_status"
+MADE_EVERY_S = 0.1
+"""The shortest interval between two answers that differ, in seconds. Gathering the statistics of thousands of
+connections takes milliseconds, so a client that asks often gets an answer that was made already."""
+
+
+# type StatusRequest struct { request_id: uint }
+class StatusRequest(msgspec.Struct, frozen=True):
+    request_id: bare.UInt
+
+
+# type NodeStatus struct { request_id: uint  version: str  schema_version: uint  now_us: u64  started_us: u64
+#   connections: uint  partitions: uint  messages: uint  commits: uint  commit_us: uint  commit_us_max: uint
+#   reads: uint  waiting: uint  failed: uint  refused: uint  memory_bytes: uint  free_disk_bytes: optional<uint>
+#   refusing_pushes: bool  write_failure: optional<str>  chain: optional<str> }
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The present condition of a node. Times are in microseconds since 1970; counters begin at the start of the node.
+
+    version: the version of the program.
+    schema_version: the version of the tables in its database.
+    now_us, started_us: the node's clock, and when the node started.
+    connections: the number of open connections.
+    partitions: the number of partitions that are served.
+    messages: the number of stored messages.
+    commits: the number of committed transactions, each with a sync.
+    commit_us, commit_us_max: the duration of all commits together, and of the longest one, in microseconds.
+    reads: the number of finished reads of the database.
+    waiting: the number of operations that wait for the database now.
+    failed: the number of reads and writes that ended with an error.
+    refused: the number of requests that were refused, see `ServerStatistics`.
+    memory_bytes: the memory that the node holds for its peers.
+    free_disk_bytes: the free space of the disk with the data; None if it is not known.
+    refusing_pushes: whether pushes are refused because the disk is nearly full.
+    write_failure: the reason why pushes are not stored: that of the last push, or of a write that the node has tried;
+    None after a push has succeeded.
+    chain: the name of the chain of the block node; None if it is off.
+    """
+
+    request_id: bare.UInt
+    version: str
+    schema_version: bare.UInt
+    now_us: bare.U64
+    started_us: bare.U64
+    connections: bare.UInt
+    partitions: bare.UInt
+    messages: bare.UInt
+    commits: bare.UInt
+    commit_us: bare.UInt
+    commit_us_max: bare.UInt
+    reads: bare.UInt
+    waiting: bare.UInt
+    failed: bare.UInt
+    refused: bare.UInt
+    memory_bytes: bare.UInt
+    free_disk_bytes: bare.UInt | None
+    refusing_pushes: bool
+    write_failure: str | None
+    chain: str | None
+
+
+NODE_STATUS = Protocol("node/status/1", StatusRequest, NodeStatus)
+
+
+class NodeStatusService(Worker):
+    """The worker that answers at `node_status`."""
+
+    def __init__(
+        self, made: Callable[[], NodeStatus], try_write: Callable[[], Awaitable[object]], nursery: trio.Nursery
+    ) -> None:
+        """made: returns the present status, with the request id 0.
+        try_write: returns when it is known whether pushes are stored (`WriteTrials.settle`).
+        nursery: runs the tasks that wait for this.
+        """
+        self._made = made
+        self._try_write = try_write
+        self._nursery = nursery
+        self._status: NodeStatus | None = None
+        self._made_at_s = 0.0
+
+    def handle(self, message: Message) -> None:
+        try:
+            request = NODE_STATUS.decode_request(message.payload)
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+            return
+        self._nursery.start_soon(self._answer, message, request)
+
+    async def _answer(self, message: Message, request: StatusRequest) -> None:
+        await self._try_write()
+        if self._status is None or monotonic() > self._made_at_s + MADE_EVERY_S:
+            self._status, self._made_at_s = self._made(), monotonic()
+        answer = msgspec.structs.replace(self._status, request_id=request.request_id)
+        self.reply(message, NODE_STATUS.encode_response(answer))
+
+    def demand(self, message: Message) -> Demand:
+        """Returns the rights of which the sender of this message needs one, see
+        `ockam.identity.rules.authorizer.Guarded`.
+
+        The use of one right alone would be an administrative act, with a line in the audit log for each question.
+        """
+        return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+
+def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, nursery: trio.Nursery) -> None:
+    """Starts this service and that of `stream_node.care.trouble_service` on a node.
+
+    version: the version of this program. nursery: runs the searches for what is wrong.
+    """
+    started_us = now_us()
+
+    def made() -> NodeStatus:
+        found = parts.statistics()
+        storage, services = found.storage, found.services
+        return NodeStatus(
+            request_id=0,
+            version=version,
+            schema_version=SCHEMA_VERSION,
+            now_us=now_us(),
+            started_us=started_us,
+            connections=len(found.tcp.connections),
+            partitions=services.streams,
+            messages=storage.rows,
+            commits=storage.commits,
+            commit_us=round(storage.commit_s_total * 1e6),
+            commit_us_max=round(storage.commit_s_max * 1e6),
+            reads=storage.reads,
+            waiting=storage.writes_waiting + storage.reads_waiting,
+            failed=storage.failed,
+            refused=found.refused,
+            memory_bytes=found.tcp.memory.size_bytes,
+            free_disk_bytes=parts.condition.free_disk_bytes,
+            refusing_pushes=parts.condition.refusing_pushes,
+            write_failure=storage.failure or services.write_failure,
+            chain=parts.config.block_chain if parts.config.block_node else None,
+        )
+
+    parts.node.register([local(ADDRESS)], lambda: NodeStatusService(made, parts.services.trials.settle, nursery))
+    register_troubles(parts, nursery)

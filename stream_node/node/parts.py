@@ -1,0 +1,63 @@
+"""NodeParts: the parts of a running node, for what looks at the node from within, such as HTTP and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ockam.actors.node import Node
+from ockam.identity.authenticator import Authenticator
+from ockam.identity.rules.authorizer import Authorizer
+from ockam.identity.tls import ServerTls
+from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.tcp import TcpTransport
+from stream_node.care.trouble import Troubles
+from stream_node.node.config import Config
+from stream_node.node.services import Services
+from stream_node.node.statistics import ServerStatistics
+from stream_storage.thread_runner import ThreadRunner
+
+
+@dataclass
+class NodeCondition:
+    """What the server knows about its own condition at present.
+
+    refusing_pushes: whether pushes are refused because the disk is nearly full.
+    free_disk_bytes: the free space of the disk with the data; None if it could not be measured, and before the first
+    time. disk_failure: why it could not be measured; None if it could.
+    needed_disk_bytes: the free space below which pushes are refused: `free_disk_bytes_min`, and the ballast while it is
+    given up (`stream_storage.sqlite.ballast`).
+    is_draining: whether the node is stopping.
+    """
+
+    refusing_pushes: bool = False
+    free_disk_bytes: int | None = None
+    disk_failure: str | None = None
+    needed_disk_bytes: int = 0
+    is_draining: bool = False
+
+
+@dataclass
+class NodeParts:
+    """The parts of a running node.
+
+    authorizer: decides by the rules; None: everybody may do everything.
+    config: the settings in force.
+    tls: the TLS of the listeners; None: peers connect without TLS.
+    statistics: returns the present statistics of all parts.
+    elsewhere: the other nodes of the cluster, or the other workers of the node; None without.
+    find_troubles: returns what is wrong now. None without HTTP, where nothing looks for it.
+    """
+
+    config: Config
+    node: Node
+    tcp: TcpTransport
+    runner: ThreadRunner
+    services: Services
+    authenticator: Authenticator
+    authorizer: Authorizer | None
+    tls: ServerTls | None
+    statistics: Callable[[], ServerStatistics]
+    condition: NodeCondition
+    elsewhere: Elsewhere | None = None
+    find_troubles: Callable[[], Awaitable[Troubles]] | None = None

@@ -1,0 +1,228 @@
+"""Runs a node in a child process, with the real command and real signals. The demo, the bench and the tests use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from ockam.actors.address import split_host_port
+
+
+class NodeNotStarted(Exception):
+    """The child process ended before it listened. The text has the exit code and the last line of its log."""
+
+
+class NodeProcess:
+    """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end of the
+    block.
+
+    Between two starts, nobody else gets the port of the node.
+
+    data_dir: the data directory of the node.
+    listen: the `host:port` at which the node listens; port 0 chooses a free port.
+    arguments: further flags of `serve`.
+    environment: variables that the child gets in addition to those of this process.
+    log_file: the file for the child's stderr; None chooses a file next to the data directory.
+    address: the address of the node after its first start.
+    http: the addresses at which the node listens for HTTP.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        log_file: Path | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.listen = listen
+        self._arguments = tuple(arguments)
+        self._environment = dict(environment or {})
+        self.log_file = log_file if log_file is not None else data_dir.with_suffix(".log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._release_port: Callable[[], object] = lambda: None
+        self.address = ""
+        self.http: list[str] = []
+
+    def __enter__(self) -> NodeProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+        self._release_port()
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def command(self) -> list[str]:
+        """Returns the command line that `start` runs."""
+        serve = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(self.data_dir)]
+        return [*serve, "--listen", self.address or self.listen, *self._arguments]
+
+    def start(self) -> None:
+        """Starts the node and waits until it listens. A later start listens at the same address.
+
+        Raises NodeNotStarted. If this call is interrupted, the child process is killed.
+        """
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self._environment},
+            )
+        assert self._process.stdout is not None
+        try:
+            line = self._process.stdout.readline()
+        except BaseException:
+            self.kill()
+            raise
+        if not line:
+            code = self._process.wait()
+            self._forget()
+            raise NodeNotStarted(f"the node ended with {code}: {self._log_end()}")
+        told = json.loads(line)
+        self.address = told["addresses"][0]
+        self.http = told.get("http", [])
+        self._release_port()
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """Asks the node to stop (SIGTERM) and returns its exit code. Kills the node if it has not ended after
+        `timeout_s` seconds."""
+        process = self._running()
+        process.terminate()
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        self._forget()
+        return code
+
+    def kill(self) -> None:
+        """Kills the node (SIGKILL), as a crash would. Does nothing if the node is not running."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._running().send_signal(number)
+
+    def memory_bytes(self) -> int:
+        """Returns the present resident memory of the node, in bytes. Returns 0 if the system does not tell it."""
+        return memory_bytes(self.pid)
+
+    def cpu_seconds(self) -> float:
+        """Returns the processor time that the node has used, in seconds. Returns 0 if the system does not tell it."""
+        return cpu_seconds(self.pid)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired after
+        `timeout_s` seconds."""
+        code = self._running().wait(timeout_s)
+        self._forget()
+        return code
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the node is not running")
+        return self._process
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+        self._release_port()
+        held = hold_port(self.address)
+        if held is not None:
+            self._release_port = weakref.finalize(self, held.close)
+
+    def _log_end(self) -> str:
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "it wrote nothing"
+
+
+def hold_port(address: str) -> socket.socket | None:
+    """Takes the port of a `host:port` at which nobody listens, so that no outgoing connection of any program begins
+    there. A node can listen there all the same.
+
+    Returns a socket that is to be closed; None if the system does not do this, or if the port is not free.
+    """
+    # A port that the system chose is one of those that it also chooses for outgoing connections. A connection that got
+    # it while the node is down would keep the node from listening again.
+    if sys.platform != "linux" or not address:
+        return None
+    host, port = split_host_port(address)
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # With this option on both sides, Linux lets a second socket have the port while the first does not listen.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        return None
+    return held
+
+
+def memory_bytes(pid: int) -> int:
+    """Returns the resident memory of a process in bytes (Linux). Returns 0 if the system does not tell it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return int(fields.get("VmRSS", "0 kB").split()[0]) * 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns the processor time that a process has used, in seconds (Linux). Returns 0 if the system does not
+    tell it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Makes these signals end the block as Ctrl-C does, so that the block stops its nodes and removes their data.
+
+    A signal is turned into SIGINT, because at SIGINT trio cancels its tasks, which then clean up. After a signal, the
+    end of the block raises SystemExit with the exit code 128 plus the number of the signal.
+    """
+    told: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if not told:
+            told.append(number)
+            signal.raise_signal(signal.SIGINT)
+
+    handlers = [(number, signal.signal(number, interrupt)) for number in numbers]
+    # A shell starts a background command (`&`) with SIGINT ignored.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except BaseException:
+        if told:
+            sys.exit(128 + told[0])
+        raise
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)

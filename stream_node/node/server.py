@@ -1,0 +1,327 @@
+"""The server of a node. It opens the data directory, starts the node, listens, and drains the node when it is stopped.
+
+It stops in this order:
+
+1. It accepts no more connections, and reads no more from the open ones.
+2. It waits until the submitted operations are committed, and sends their confirms.
+3. It checkpoints the write-ahead log and closes the database.
+
+A kill skips all these steps and loses no confirmed message, because a confirmed message is already on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from ockam.actors.address import split_host_port
+from ockam.actors.node import Node
+from ockam.identity.channel.workers.channels import SecureChannels
+from ockam.identity.identity import Identity
+from ockam.identity.rules.audit import Audit
+from ockam.transport.tcp import TcpTransport
+from stream_node.care.disk_watch import watch_disk
+from stream_node.care.stored_place import stored_place
+from stream_node.fleet.cluster_services import NodeCluster
+from stream_node.fleet.mirror_address import own_address
+from stream_node.fleet.worker_place import WorkerPlace, database_folder
+from stream_node.node.access import NodeAccess, open_access
+from stream_node.node.block_services import program_version
+from stream_node.node.channel_services import start_channels
+from stream_node.node.clock_note import read_known, since_boot_s, write_note
+from stream_node.node.config import Config
+from stream_node.node.databases import open_database
+from stream_node.node.day_log import DayLog
+from stream_node.node.identity_limits import make_usages
+from stream_node.node.live_settings import LiveParts, change_settings
+from stream_node.node.memory_limit import bounded, find_memory_limit
+from stream_node.node.node_connections import register_connections
+from stream_node.node.node_status import register_status
+from stream_node.node.notify import Notifier
+from stream_node.node.opening import streams_to_open
+from stream_node.node.parts import NodeCondition, NodeParts
+from stream_node.node.preparing import check_settings, make_tcp
+from stream_node.node.services import Services, wall_clock_us
+from stream_node.node.statistics import ServerStatistics
+from stream_node.node.tls_settings import TlsWatch, make_tls
+from stream_node.node.token_services import NodeTokens
+from stream_node.node.traces import end_traces, start_traces
+from stream_service.stored import StoredStream
+from stream_storage.sqlite.ballast import Ballast
+from stream_storage.thread_runner import ThreadRunner
+
+if TYPE_CHECKING:
+    from ockam.tracing.spans import Tracing
+    from stream_node.doors.http.listener import HttpListener
+
+logger = structlog.get_logger(__name__)
+
+
+class CannotListen(OSError):
+    """The node cannot listen at an address, because it is in use or does not belong to this machine. The text has
+    the address."""
+
+
+class Server:
+    """One node that serves one data directory. `serve` runs it until `stop` is called.
+
+    config: the settings in force.
+    addresses: the `host:port` texts at which the node listens.
+    http: the `host:port` texts at which the node listens for HTTP.
+    condition: what the server knows about its condition.
+    """
+
+    def __init__(self, config: Config, notifier: Notifier | None = None, place: WorkerPlace | None = None) -> None:
+        """notifier: tells a service manager that the node makes progress, and that it stops; None: nobody is told.
+        place: the place of this process among the workers of the node; None: it is the only one."""
+        self._memory_limit = find_memory_limit()
+        self.config = bounded(config, self._memory_limit)
+        self._place = place
+        self._notifier = Notifier({}) if notifier is None else notifier
+        self.addresses: list[str] = []
+        self.http: list[str] = []
+        self.condition = NodeCondition()
+        self._stop = trio.Event()
+        self._listening = trio.Event()
+        self._tls_watch: TlsWatch | None = None
+        self._statistics: Callable[[], ServerStatistics] | None = None
+        self._access: NodeAccess | None = None
+        self._parts: LiveParts | None = None
+        self._http: HttpListener | None = None
+        self._tracing: Tracing | None = None
+        self._cluster: NodeCluster | None = None
+        self._day_log: DayLog | None = None
+
+    @property
+    def refusing_pushes(self) -> bool:
+        """Whether pushes are refused because the disk is nearly full."""
+        return self.condition.refusing_pushes
+
+    def stop(self) -> None:
+        """Begins to drain the node. `serve` returns when this is done. Safe to repeat."""
+        self._stop.set()
+
+    async def wait_listening(self) -> None:
+        """Returns when the node listens, or has listened."""
+        await self._listening.wait()
+
+    def reload(self) -> None:
+        """Begins to read the certificates and the rules again, and opens the audit log again. A file that is not valid
+        changes nothing."""
+        if self._tls_watch is not None:
+            self._tls_watch.reload()
+        if self._access is not None:
+            self._access.reload()
+
+    def change_settings(self, wanted: Config, source: str) -> None:
+        """Changes the settings that change while the node runs, see `stream_node.node.live_settings`. A server that
+        does not listen changes nothing.
+
+        wanted: valid settings.
+        source: where they were read, for the log.
+        """
+        if self._parts is not None:
+            wanted = bounded(wanted, self._memory_limit)
+            self.config = change_settings(self._parts, self.config, wanted, source)
+            if self._http is not None:
+                self._http.parts.config = self.config
+
+    def statistics(self) -> ServerStatistics:
+        """Returns the present statistics. Raises RuntimeError while the server is not listening."""
+        if self._statistics is None:
+            raise RuntimeError("the server is not listening")
+        return self._statistics()
+
+    @property
+    def _audit(self) -> Audit | None:
+        return None if self._access is None else self._access.audit
+
+    async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until `stop` is called. Reports the addresses at which the node listens to `task_status`. Raises
+        StorageError, CannotListen, ConfigError."""
+        config = self.config
+        check_settings(config)
+        self._tracing = start_traces(config)
+        folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
+        database = await trio.to_thread.run_sync(open_database, config, folder, stored_place(self._place))
+        try:
+            stored = await trio.to_thread.run_sync(streams_to_open, database, is_member)
+            newest_us = max((each.last_time_us for each in stored), default=0)
+            async with trio.open_nursery() as nursery:
+                node = Node(nursery, make_usages(config, self._place))
+                runner = ThreadRunner(database, batches=node, times_appends=self._tracing is not None)
+                try:
+                    tls = make_tls(config)
+                    tokens = NodeTokens(config)
+                    tcp = make_tcp(config, node, nursery, tls, tokens)
+                    self._access = open_access(config, node, tcp, wall_clock_us, nursery, self._place)
+                    tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
+                    if is_member:
+                        self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place)
+                    elsewhere = None if self._cluster is None else self._cluster.router
+                    services = Services(
+                        node,
+                        runner,
+                        config,
+                        steady_s=since_boot_s,
+                        known_time=read_known(folder, newest_us, wall_clock_us()),
+                        note_offset=partial(write_note, folder),
+                        tracing=self._tracing,
+                        elsewhere=elsewhere,
+                    )
+                    services.start(stored)
+                    channels = start_channels(node, nursery, config, self._access)
+                    self._statistics = partial(self._gather, node, tcp, runner, services, channels)
+                    parts = NodeParts(
+                        config=config,
+                        node=node,
+                        tcp=tcp,
+                        runner=runner,
+                        services=services,
+                        authenticator=tokens.authenticator,
+                        authorizer=None if self._access is None else self._access.authorizer,
+                        tls=tls,
+                        statistics=self.statistics,
+                        condition=self.condition,
+                        elsewhere=elsewhere,
+                    )
+                    register_status(parts, wall_clock_us, program_version(), nursery)
+                    register_connections(parts)
+                    await self._watch(parts, nursery, Ballast(folder))
+                    await self._listen(parts, nursery, stored)
+                    self._parts = LiveParts(node, tcp, services, channels)
+                    if self._cluster is not None:
+                        await self._cluster.start(runner, services.shards, self.addresses[0])
+                    self._listening.set()
+                    task_status.started(self.addresses)
+                    await self._stop.wait()
+                    await self._drain(tcp, runner, services, channels, node)
+                finally:
+                    self._statistics = self._parts = None
+                    if self._access is not None:
+                        self._access.close()
+                    with trio.CancelScope(shield=True):
+                        await runner.aclose()
+                nursery.cancel_scope.cancel()
+        finally:
+            database.close()
+            await end_traces(self._tracing)
+
+    async def _watch(self, parts: NodeParts, nursery: trio.Nursery, ballast: Ballast) -> None:
+        """Starts the tasks that look at the disk, at the writing thread, and at the files of certificates."""
+        # Only the server of another database sees its disk.
+        if parts.config.database is None:
+            watched = self.condition, parts.services, parts.runner, ballast
+            await nursery.start(watch_disk, lambda: self.config, *watched)
+        nursery.start_soon(self._notifier.report_progress, parts.runner)
+        self._day_log = DayLog(parts.tcp.roster)
+        nursery.start_soon(self._day_log.run)
+        if parts.tls is not None:
+            self._tls_watch = TlsWatch(parts.tls, partial(self._end_refused, parts.tcp), self._audit)
+            nursery.start_soon(self._tls_watch.run)
+
+    def _gather(
+        self,
+        node: Node,
+        tcp: TcpTransport,
+        runner: ThreadRunner,
+        services: Services,
+        channels: SecureChannels | None,
+    ) -> ServerStatistics:
+        return ServerStatistics(
+            node.statistics(),
+            tcp.statistics(),
+            runner.statistics(),
+            services.statistics(),
+            None if channels is None else channels.statistics(),
+            None if self._access is None else self._access.statistics(),
+            node.usages.statistics(),
+            None if self._http is None else self._http.statistics(),
+            None if self._tracing is None else self._tracing.statistics(),
+            None if self._cluster is None else self._cluster.statistics(),
+        )
+
+    async def _listen(self, parts: NodeParts, nursery: trio.Nursery, stored: list[StoredStream]) -> None:
+        """Starts to accept connections, also for HTTP if the settings say so, and to follow the sources of mirrors.
+        Raises CannotListen."""
+        listen = parts.config.listen
+        try:
+            if self._place is None:
+                self.addresses = await parts.tcp.listen(*split_host_port(listen))
+            else:
+                *self.addresses, _ = parts.tcp.listen_at(self._place.listeners())
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {listen}: {error}") from error
+        parts.services.start_mirrors(nursery, stored, own_address(parts.config, self.addresses))
+        if not parts.config.http:
+            return
+        # Only a node with HTTP waits for hypercorn and starlette, which take a quarter of a second.
+        from stream_node.doors.dashboard.dashboard import Dashboard
+        from stream_node.doors.http.endpoints import ENDPOINTS
+        from stream_node.doors.http.listener import HttpListener
+
+        dashboard = Dashboard(parts)
+        parts.find_troubles = dashboard.find_troubles
+        nursery.start_soon(dashboard.watch)
+        nursery.start_soon(dashboard.watch_troubles)
+        nursery.start_soon(dashboard.watch_trends)
+        self._http = HttpListener(parts, (*ENDPOINTS, *dashboard.endpoints), nursery)
+        try:
+            self.http = await self._http.listen()
+        except OSError as error:
+            raise CannotListen(f"cannot listen for HTTP at {' and '.join(parts.config.http)}: {error}") from error
+        if self._access is not None:
+            self._access.closers.append(self._http.close_identities)
+
+    def _close_identities(self, tcp: TcpTransport, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Ends all connections of some identities, see `TcpTransport.close_identities`."""
+        over_http = 0 if self._http is None else self._http.close_identities(is_meant, reason)
+        return tcp.close_identities(is_meant, reason) + over_http
+
+    def _end_refused(self, tcp: TcpTransport) -> None:
+        """Ends all connections whose certificate was revoked or has expired."""
+        tcp.end_refused()
+        if self._http is not None:
+            self._http.end_refused()
+
+    async def _drain(
+        self,
+        tcp: TcpTransport,
+        runner: ThreadRunner,
+        services: Services,
+        channels: SecureChannels | None,
+        node: Node,
+    ) -> None:
+        logger.info("draining")
+        self._notifier.stopping()
+        self.condition.is_draining = True
+        deadline_s = trio.current_time() + self.config.drain_timeout_s
+        if self._http is not None:
+            await self._http.stop_accepting()
+        # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile.
+        if self._cluster is not None:
+            await self._cluster.leave(deadline_s)
+        # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
+        tcp.stop_accepting()
+        tcp.stop_reading()
+        services.stop_mirrors()
+        # All submitted messages are committed and get their confirms.
+        with trio.move_on_at(deadline_s):
+            await runner.wait_idle()
+        # One batch, so that each connection sends all its last messages at once.
+        with node.batch():
+            services.stop()
+        # Secure channels end after the last answers have gone through them.
+        if channels is not None:
+            with node.batch():
+                channels.stop()
+        # Connections close only after the peers have been sent their confirms.
+        await tcp.close_when_sent(deadline_s)
+        if self._http is not None:
+            await self._http.aclose(deadline_s)
+        assert self._day_log is not None, "the node has started"
+        self._day_log.end(self.statistics())

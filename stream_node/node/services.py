@@ -1,0 +1,296 @@
+"""Starts the services of a node. Only this module combines storage, routes and workers.
+
+The server, the simulation and the tests start their nodes with this module, so the tests run the same code as users.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from index_service.limits import IndexStatistics, LeaseLimits
+from index_service.storage import delete_positions
+from index_service.worker import IndexService
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.transport.elsewhere import Elsewhere
+from stream_node.care.write_trials import WriteTrials
+from stream_node.fleet.cluster_services import StreamShards
+from stream_node.fleet.mirror.protocol import MirrorState
+from stream_node.fleet.mirror.service import MirrorService
+from stream_node.node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address, read_trust
+from stream_node.node.clock_note import Known
+from stream_node.node.config import Config
+from stream_service.counters import StreamCounters
+from stream_service.extensions import Retention
+from stream_service.follower_rows import list_followers
+from stream_service.limits import StreamLimits
+from stream_service.mirror_rows import list_mirrors
+from stream_service.stored import StoredStream, list_stored
+from stream_service.workers.clock import Clock
+from stream_service.workers.directory import StreamDirectory
+from stream_service.workers.retention import register_retention
+from stream_service.workers.service import register_service
+from stream_storage.engine import Engine
+from stream_storage.runner import Runner
+
+if TYPE_CHECKING:
+    from ockam.tracing.spans import Tracing
+
+
+def wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def random_id() -> str:
+    """Returns a random id: 16 hexadecimal digits from the system's random number generator."""
+    return secrets.token_hex(8)
+
+
+def stored_streams(database: Engine) -> list[StoredStream]:
+    """Returns all streams of the database, one entry for each partition. Each entry takes about 300 bytes of memory.
+    Raises StorageError."""
+    session = database.read_session()
+    try:
+        followers = list_followers(session)
+        stored = list_stored(session, list_mirrors(session))
+        return [
+            msgspec.structs.replace(each, followers=tuple(followers[each.record.stream_id]))
+            if each.record.stream_id in followers
+            else each
+            for each in stored
+        ]
+    finally:
+        session.close()
+
+
+class ServicesStatistics(msgspec.Struct, frozen=True):
+    """The statistics of a node's services.
+
+    streams: the number of partitions that are served.
+    index: the statistics of the index service.
+    blocks: the statistics of the block node; None if it is off, or if another node of the cluster serves the chain.
+    mirrors: the partitions that follow a source on another node, or fence their former one.
+
+    `stream_service.counters.StreamCounters` describes the other fields.
+    """
+
+    streams: int
+    refused: int
+    creates_failed: int
+    pushes_failed: int
+    pulls_failed: int
+    messages_passed_over: int
+    write_failure: str | None
+    index: IndexStatistics
+    blocks: BlockServicesStatistics | None
+    mirrors: list[MirrorState]
+
+
+class Services:
+    """The stream service, the index service and the block node of one node.
+
+    now_us, steady_s, new_id: functions that return the wall clock in microseconds since 1970, a steady clock in
+    seconds, and a random id. A simulation passes its own functions.
+    known_time: what is known about the time from earlier runs of this node.
+    note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
+    tracing: makes the spans of pushes; None: the node does not trace.
+    elsewhere: tells which streams other nodes of a cluster serve; None: the node is not in a cluster.
+    trials: finds out whether pushes are stored now.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        storage: Runner,
+        config: Config,
+        *,
+        now_us: Callable[[], int] = wall_clock_us,
+        steady_s: Callable[[], float] = trio.current_time,
+        new_id: Callable[[], str] = random_id,
+        known_time: Known = Known(0, None),  # noqa: B008  (immutable)
+        note_offset: Callable[[int], None] | None = None,
+        tracing: Tracing | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        clock = Clock(
+            now_us,
+            steady_s,
+            newest_us=known_time.newest_us,
+            trust_after_s=config.clock_trust_s,
+            known_offset_us=known_time.offset_us,
+            note_offset=note_offset,
+        )
+        self._config = config
+        self._node = node
+        self._directory = StreamDirectory(
+            node,
+            storage,
+            limits=_stream_limits(config),
+            clock=clock,
+            new_id=new_id,
+            default_retention=_default_retention(config),
+            keepers=KEEPERS,
+            tracing=tracing,
+            elsewhere=elsewhere,
+        )
+        limits = LeaseLimits(ttl_s=config.lease_ttl_s)
+        self._directory.forget_positions = delete_positions
+        self.trials = WriteTrials(storage, self._directory.counters)
+        self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
+        self._mirrors = MirrorService(
+            node,
+            self._directory,
+            self._index.groups,
+            new_id=new_id,
+            now_us=now_us,
+            passes_pushes=config.mirror_passes_pushes,
+        )
+        self._refusal: str | None = None
+        self._blocks: BlockServices | None = None
+        if config.block_node:
+            self._make_blocks = partial(
+                BlockServices,
+                node,
+                storage,
+                directory=self._directory,
+                trust=read_trust(config),
+                now_us=now_us,
+                new_id=new_id,
+            )
+            # The node of a cluster that serves the shard of the chain has the block node, see `shards`.
+            if elsewhere is None:
+                self._blocks = self._make_blocks(config=config)
+
+    def start(self, stored: list[StoredStream]) -> None:
+        """Begins to serve the stored streams, and every stream that is created later."""
+        for stream in stored:
+            self._directory.open_stream(stream)
+        register_retention(self._directory, self._config.retention_interval_s)
+        register_service(self._directory, self._config.service_addresses)
+        self._index.register(self._node, self._config.index_addresses)
+        if self._blocks is not None:
+            self._blocks.start()
+
+    def start_mirrors(self, nursery: trio.Nursery, stored: list[StoredStream], own_address: str | None) -> None:
+        """Begins to follow the sources of the mirrors.
+
+        nursery: runs their tasks. own_address: the `host:port` at which other nodes reach this node; None if it is not
+        known.
+        """
+        if self._directory.elsewhere is None:
+            self._mirrors.start(nursery, stored, own_address)
+        else:
+            self._mirrors.start_refusing(
+                nursery,
+                "this node is a member of a cluster or has several workers, and has no mirrors; its streams "
+                "can be the source of a mirror elsewhere",
+            )
+
+    def stop_mirrors(self) -> None:
+        """Ends the tasks of the mirrors, so that nothing new is stored."""
+        self._mirrors.stop()
+
+    @property
+    def shards(self) -> StreamShards:
+        """What starts and stops the workers of shards, if the node is in a cluster."""
+        return StreamShards(
+            self._directory,
+            self._index.groups,
+            chain=chain_address(self._config),
+            serve_chain=self._serve_chain,
+            leave_chain=self._leave_chain,
+        )
+
+    def statistics(self) -> ServicesStatistics:
+        counters = self._directory.counters
+        return ServicesStatistics(
+            streams=self._directory.count,
+            refused=counters.refused,
+            creates_failed=counters.creates_failed,
+            pushes_failed=counters.pushes_failed,
+            pulls_failed=counters.pulls_failed,
+            messages_passed_over=counters.messages_passed_over,
+            write_failure=self.trials.failure,
+            index=self._index.statistics(),
+            blocks=None if self._blocks is None else self._blocks.statistics(),
+            mirrors=self.mirrors,
+        )
+
+    @property
+    def mirrors(self) -> list[MirrorState]:
+        """The partitions that follow a source on another node, or fence their former one."""
+        return self._mirrors.states()
+
+    @property
+    def counters(self) -> StreamCounters:
+        """The counters of all streams."""
+        return self._directory.counters
+
+    @property
+    def has_mirrors(self) -> bool:
+        """Whether a stream of this node follows a source on another one, or fences its former source."""
+        return self._mirrors.is_used
+
+    @property
+    def acknowledged_blocks(self) -> int | None:
+        """The number of acknowledgements to publishers of blocks since the start; None if the node takes no blocks."""
+        publish = None if self._blocks is None else self._blocks.statistics().node.publish
+        return None if publish is None else publish.acknowledgements
+
+    def stop(self) -> None:
+        """Tells publishers and subscribers of blocks that their sessions end. Members of groups keep their leases."""
+        self._index.members.is_stopping = True
+        if self._blocks is not None:
+            self._blocks.stop()
+
+    def change_settings(self, config: Config) -> None:
+        """Changes the limits of streams, and how long messages and blocks are kept."""
+        self._config = config
+        self._directory.limits = _stream_limits(config)
+        self._directory.default_retention = _default_retention(config)
+        if self._blocks is not None:
+            self._blocks.change_retention(config)
+
+    def leave_room(self, room_bytes: float) -> None:
+        """Sets the number of bytes that may be written to the disk until the next call.
+
+        Pushes that do not fit into this room are answered with ERROR. Blocks are refused if the room is 0 or less.
+        """
+        self._directory.counters.room_bytes = room_bytes
+        self._refusal = None if room_bytes > 0 else "the disk is below free_disk_bytes_min"
+        if self._blocks is not None:
+            self._blocks.refuse_blocks(self._refusal)
+
+    def _serve_chain(self) -> None:
+        """Starts the block node, because this node of the cluster serves the stream of the chain from now on."""
+        if self._config.block_node and self._blocks is None:
+            self._blocks = self._make_blocks(config=self._config)
+            self._blocks.refuse_blocks(self._refusal)
+            self._blocks.start()
+
+    def _leave_chain(self) -> list[Message]:
+        """Ends the block node, because another node of the cluster serves the stream of the chain from now on. Returns
+        the messages that were not served."""
+        blocks, self._blocks = self._blocks, None
+        return [] if blocks is None else blocks.hand_over()
+
+
+def _stream_limits(config: Config) -> StreamLimits:
+    return StreamLimits(
+        partitions_max=config.partitions_max,
+        streams_max=config.streams_max,
+        pull_bytes_max=config.pull_bytes_max,
+        error_delay_s=config.error_delay_s,
+    )
+
+
+def _default_retention(config: Config) -> Retention | None:
+    retention = Retention(config.retention_age_s, config.retention_messages, config.retention_bytes)
+    return None if retention == Retention() else retention

@@ -1,0 +1,153 @@
+"""Group commit: commits many operations in one transaction. If an operation fails, the others are still committed.
+
+The operations of a batch are applied in the order of the batch. This module starts no threads and calls no `on_done`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+
+from stream_storage.contract import Operation, Session
+from stream_storage.errors import CommitInDoubt, CommitUnsettled, PartFailed, StorageError
+from stream_storage.failpoint import failpoint
+
+
+def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
+    """Do all operations in one transaction. Afterwards each operation is on disk, or it has an `error`.
+
+    An operation with an error has stored nothing, unless the error is in doubt. The steps are:
+
+    1. Begin, and apply consecutive operations of the same class together. The session may send all of that together
+       with the commit.
+    2. If step 1 raises, or the commit raises PartFailed, roll back, begin again, and apply each operation alone in a
+       savepoint. Then only the operations that raise an error fail.
+    3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: only the
+       next start of the node finds out whether they are stored. If the connection to a database server is lost in this
+       step, the session finds it out. If it takes the session too long, the operations get CommitUnsettled, and the
+       next transaction waits until it is found out.
+    4. If the connection to a database server was lost and nothing is stored, repeat everything on a new connection.
+    5. If it is not known whether the transaction is stored, it ends here. If an operation made the database undo the
+       whole transaction, as on a full disk, repeat without the operations that failed. If the transaction was undone
+       for another reason, all operations fail.
+
+    Returns a fatal error, or None. After a fatal error, the caller must not write in this session any more.
+    """
+    pending = operations
+    while pending:
+        failpoint("before_begin")
+        # 1. The usual way: everything together, without a savepoint for each operation.
+        error = _tried(session, partial(session.begin, deferred=True))
+        error = error or _tried(session, partial(_apply_groups, session, pending))
+        one_is_bad = error is not None and not error.fatal and (len(pending) > 1 or isinstance(error, PartFailed))
+        if error is None:
+            error = _commit(session)
+            one_is_bad = isinstance(error, PartFailed)
+        # 2. Some operation is bad. Find the bad operations, and keep the others.
+        if one_is_bad:
+            error = _tried(session, session.rollback) or _tried(session, session.begin)
+            error = error or _apply_each(session, pending) or _commit(session)
+        if error is None:
+            failpoint("after_commit_before_confirm")
+            return None
+        # 4. The connection to the server was lost: do everything again on a new one.
+        if session.recover(error):
+            for operation in pending:
+                operation.error = None
+            continue
+        # 5. The transaction is undone or in doubt. Operations in doubt are perhaps stored, so they are not repeated.
+        #    Each pass of the loop has fewer operations than the last pass, so the loop ends.
+        fatal = error.failure if isinstance(error, CommitInDoubt) else error
+        failed = _tried_rollback(session) or (fatal if fatal.fatal else None)
+        left = [operation for operation in pending if operation.error is None]
+        if failed is not None or error.in_doubt or len(left) == len(pending):
+            fail_all(left, error)
+            return failed
+        pending = left
+    return None
+
+
+def _commit(session: Session) -> StorageError | None:
+    """Step 3. Returns None if the transaction is stored."""
+    failpoint("after_rows_before_commit")
+    error = _tried(session, session.commit)
+    if error is None:
+        return None
+    stored = session.settle(error)
+    if isinstance(stored, StorageError):
+        return _in_doubt(error, stored)
+    return None if stored else error
+
+
+def apply_read(session: Session, operation: Operation) -> None:
+    """Apply one read operation. All its statements see the same state of the database."""
+    error = _tried(session, partial(_read, session, operation))
+    while error is not None and session.recover(error):
+        error = _tried(session, partial(_read, session, operation))
+    operation.error = error
+
+
+def _read(session: Session, operation: Operation) -> None:
+    session.begin()
+    try:
+        operation.apply(session)
+    finally:
+        session.rollback()
+
+
+def fail_all(operations: Sequence[Operation], error: StorageError) -> None:
+    """Set `error` on each operation that has no error yet."""
+    for operation in operations:
+        if operation.error is None:
+            operation.error = error
+
+
+def _apply_groups(session: Session, operations: Sequence[Operation]) -> None:
+    for kind, group in groupby(operations, lambda operation: type(operation)):
+        kind.apply_group(list(group), session)
+
+
+def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageError | None:
+    """Apply each operation in its own savepoint, and set `error` on the operations that fail. Returns an error only if
+    the whole transaction is undone or cannot continue, else None."""
+    for operation in operations:
+        lost = _tried(session, session.savepoint)
+        if lost is not None:
+            return lost
+        operation.error = _tried(session, partial(operation.apply, session))
+        if operation.error is None:
+            lost = _tried(session, session.release)
+        elif operation.error.fatal or not session.in_transaction:
+            lost = operation.error
+        else:
+            lost = _tried(session, session.rollback_to)
+        if lost is not None:
+            return lost
+    return None
+
+
+def _tried_rollback(session: Session) -> StorageError | None:
+    """Roll the transaction back, if it is still open. Returns an error if the rollback fails; that error is fatal,
+    since the session cannot be used any more."""
+    error = _tried(session, session.rollback)
+    if error is not None:
+        error.fatal = True
+    return error
+
+
+def _in_doubt(failure: StorageError, reason: StorageError) -> StorageError:
+    """The error of operations that are perhaps stored. failure: the error of the commit. reason: what keeps the session
+    from finding out."""
+    error = CommitInDoubt(reason) if reason.fatal else CommitUnsettled(reason)
+    error.__cause__ = failure
+    return error
+
+
+def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
+    """Call `step`. Returns None if the call succeeds. Otherwise returns the StorageError for the exception."""
+    try:
+        step()
+    except Exception as raised:
+        return session.error_of(raised)
+    return None

@@ -1,0 +1,169 @@
+"""The lock on a data directory: only one node at a time can hold the lock. The lock file also shows whether the last
+stop was clean.
+
+The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A killed process
+loses the lock, but its id stays in the file. If another program was reading the database at a clean stop, commits stay
+in the write-ahead log, and the file holds the word KEPT in place of the process id.
+
+The second line of the file is the boot id of the machine, if the system has one. If the boot id is still the same, the
+machine has not restarted since the write-ahead log was begun, so no power cut can have lost a part of the log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+from stream_storage.durable_files import CANNOT_BE_LOCKED, PRIVATE_MODE, give_to_folder
+from stream_storage.errors import DatabaseInUse, NoLocks, system_error
+
+FILE_NAME = "node.lock"
+OWNER_BYTES_MAX = 128
+KEPT = b"kept"
+"""The first line of the lock file after a clean stop that left commits in the write-ahead log. The log is complete and
+synced, so the next owner has nothing to check."""
+
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> bytes:
+    """Returns the boot id of the machine, which changes at each restart. Returns b"" if the system has no boot id."""
+    try:
+        return BOOT_ID_FILE.read_bytes().strip()
+    except OSError:
+        return b""
+
+
+def owner_of(directory: Path) -> int | None:
+    """Returns the process id in the lock file of a data directory. Returns None after a clean stop, or if no lock file
+    exists. Takes no lock. Raises OSError."""
+    try:
+        owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
+    except FileNotFoundError:
+        return None
+    return int(owner) if owner.isdigit() else None
+
+
+def owner_lives(directory: Path) -> bool:
+    """Whether a process with the id in the lock file is running. The id can belong to another program by now. Takes
+    no lock."""
+    try:
+        owner = owner_of(directory)
+        if owner is None:
+            return False
+        os.kill(owner, 0)
+    except (OverflowError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def left_in_this_boot(directory: Path) -> bool:
+    """Returns True if the machine has certainly not restarted since the last owner of the directory wrote to the
+    directory. Returns False if this is not certain. Takes no lock."""
+    try:
+        content = (directory / FILE_NAME).read_bytes()
+    except OSError:
+        return False
+    boot = content[:OWNER_BYTES_MAX].strip().partition(b"\n")[2]
+    return boot != b"" and boot == boot_id()
+
+
+def check_locks(directory: Path) -> None:
+    """Raises NoLocks if the file system has no locks of the kind that SQLite takes: SQLite would say that another
+    program holds the database. A nameless file is locked, since a lock of the database would end with its descriptor.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Whatever else is wrong with the directory, the next step tells it.
+        if error.errno in CANNOT_BE_LOCKED:
+            raise NoLocks(directory, error.strerror) from error
+
+
+class DirectoryLock:
+    """The lock on one data directory. The object owns the lock from its creation until `release`.
+
+    left_unclean: whether the last stop was not clean.
+    log_kept: whether the last stop was clean and left commits in the write-ahead log.
+    same_boot: True if the machine has certainly not restarted since the last owner wrote to the directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock. Raises DatabaseInUse, with the process id of the owner, if another process holds the lock,
+        NoLocks, and other StorageErrors."""
+        try:
+            self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
+            give_to_folder(self._file, directory)
+        except OSError as error:
+            raise system_error(error) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            owner, _, self._boot = os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")
+            self.log_kept = owner == KEPT
+            self.left_unclean = owner != b"" and not self.log_kept
+            self.same_boot = self._boot != b"" and self._boot == boot_id()
+            # Keep the old boot id in the file until the database is recovered: it shows whether the machine has
+            # restarted since the database was written.
+            self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
+        except BlockingIOError as error:
+            owner = self._read_owner()
+            os.close(self._file)
+            raise DatabaseInUse(int(owner) if owner.isdigit() else None, directory) from error
+        except OSError as error:
+            os.close(self._file)
+            if error.errno in CANNOT_BE_LOCKED:
+                raise NoLocks(directory, error.strerror) from error
+            raise system_error(error) from error
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the lock file. A process that inherits it holds the lock, too, until it ends."""
+        return self._file
+
+    def confirm_boot(self, *, emptied: bool) -> None:
+        """Write the current boot id into the lock file. Called after the database is recovered.
+
+        A boot id in the file says that all data in the write-ahead log was written in that boot of the machine.
+
+        emptied: whether the write-ahead log is empty. If it is not, and the machine may have restarted since the log
+            was begun, no boot id is written.
+        """
+        self._boot = boot_id() if emptied or self.same_boot else b""
+        try:
+            self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
+        except OSError as error:
+            raise system_error(error) from error
+
+    def release(self, *, clean: bool, log_kept: bool = False) -> None:
+        """Release the lock.
+
+        clean: whether the next owner has nothing to recover or check.
+        log_kept: whether a clean stop leaves commits in the write-ahead log.
+        """
+        try:
+            if clean:
+                self._write_owner(b"%s\n%s\n" % (KEPT, self._boot) if log_kept else b"")
+        except OSError as error:
+            raise system_error(error) from error
+        finally:
+            os.close(self._file)
+
+    def release_as_found(self) -> None:
+        """Release the lock of an owner that has changed nothing, so that the next owner makes the same checks."""
+        self.release(clean=not self.left_unclean, log_kept=self.log_kept)
+
+    def _read_owner(self) -> bytes:
+        return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
+
+    def _write_owner(self, owner: bytes) -> None:
+        """Write the content of the lock file, then cut off the rest of the old content. In this order, a reader never
+        finds the file empty."""
+        os.pwrite(self._file, owner, 0)
+        os.ftruncate(self._file, len(owner))
+        os.fsync(self._file)

@@ -1,0 +1,474 @@
+"""The errors of storage, and the function that turns errors of the SQLite driver and of the operating system into
+storage errors.
+
+The text of every error says what happened and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+NO_ROOM = "no room to write"
+"""The beginning of the text of every DiskFull. Clients find the text in the reason of a node that failed."""
+
+
+class StorageError(Exception):
+    """The base class of all errors of this package.
+
+    retriable: whether the same operation can succeed later, when the disk has room again or another program releases
+    the database.
+    fatal: if True, the connection must not write any more, and the node must be stopped.
+    in_doubt: whether the operation is perhaps on disk in spite of the error. If False, nothing of it is on disk.
+    """
+
+    retriable = False
+    fatal = False
+    in_doubt = False
+
+
+class StorageBusy(StorageError):
+    """The error of an operation that another process blocked for longer than the busy timeout."""
+
+    retriable = True
+
+
+class DiskFull(StorageError):
+    """The error of a write that found no room: the disk is full, or a quota or a limit on file sizes is reached.
+    Nothing of the operation is stored."""
+
+    retriable = True
+
+
+class DiskFailed(StorageError):
+    """The error of a disk that failed in a write, a sync or otherwise. After this error, even earlier writes can be
+    missing on the disk.
+    """
+
+    fatal = True
+
+
+class WriteFailed(DiskFailed):
+    """The error of a failed write whose cause is not known yet: lack of room, or a failing disk.
+    `stream_storage.sqlite.disk_diagnosis.diagnose` finds the cause."""
+
+
+class DiskReadFailed(StorageError):
+    """The error of an operation that failed because the disk cannot read a part of the database. The operation stores
+    nothing. Other operations continue."""
+
+
+class CommitInDoubt(DiskFailed):
+    """The error of a commit whose result is unknown: the transaction was written to the write-ahead log, but the disk
+    failed in the sync.
+
+    No reader sees the transaction until the node restarts. The restart finds out whether the write-ahead log contains
+    the whole transaction.
+
+    failure: the error that made the commit fail.
+    """
+
+    in_doubt = True
+
+    def __init__(self, failure: StorageError) -> None:
+        super().__init__(f"what was being stored may or may not be there after the next start, since {failure}")
+        self.failure = failure
+
+
+class StorageReadOnly(StorageError):
+    """The error of writing to a data directory or database that is read-only."""
+
+
+class DatabaseInUse(StorageError):
+    """The error of opening a data directory that another node uses.
+
+    pid: the process id of that node, or None if the id is not known.
+    """
+
+    def __init__(self, pid: int | None, path: Path) -> None:
+        owner = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"the data directory {path} is in use by {owner}; stop it, or choose another data directory")
+        self.pid = pid
+        self.path = path
+
+
+class DatabaseTooNew(StorageError):
+    """The error of opening a database that a later version of this program has written.
+
+    found: the schema version of the database.
+    supported: the latest schema version that this program knows.
+    backup: the backup from before the upgrade, which this program can restore; None if there is none.
+    """
+
+    def __init__(self, found: int, supported: int, backup: Path | None = None) -> None:
+        text = f"the database has schema version {found}, this program knows versions up to {supported}; "
+        text += "install the newer program that wrote it, or choose another data directory"
+        if backup is not None:
+            text += f", or go back to before the upgrade and lose what was stored since: stream-node restore {backup} "
+            text += f"--data-dir {backup.parent} --over"
+        super().__init__(text)
+        self.found = found
+        self.supported = supported
+        self.backup = backup
+
+
+class DatabaseTooOld(StorageError):
+    """The error of opening a database of an earlier schema version when it must not be brought up to date.
+
+    found: the schema version of the database.
+    wanted: the schema version of this program.
+    """
+
+    def __init__(self, found: int, wanted: int) -> None:
+        super().__init__(
+            f"the database has schema version {found}, this program uses version {wanted}, and migrating is off; start "
+            "with --migrate, which makes a backup first, or install the program that wrote the database"
+        )
+        self.found = found
+        self.wanted = wanted
+
+
+class ConnectionLost(StorageError):
+    """The error of an operation during which the connection to the database server broke, or whose time was up before a
+    server could be reached. Nothing of the operation is stored."""
+
+    retriable = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the connection to the database server was lost: {reason}; check that it runs and can be reached"
+        )
+
+
+class ServerRefused(ConnectionLost):
+    """The error of a connection that the database server runs but does not accept: the role, the database or the
+    password is wrong, or the rules of the server exclude the node."""
+
+    def __init__(self, reason: str) -> None:
+        StorageError.__init__(
+            self, f"the database server refused the node: {reason}; correct the URL or the password, or let the role in"
+        )
+
+
+class StandbyMissing(ConnectionLost):
+    """The error of an operation that had to wait for a commit, while the commit waited for a standby of the database
+    server. Nothing of the operation is stored."""
+
+    def __init__(self) -> None:
+        StorageError.__init__(
+            self,
+            "a commit of the database server waits for a standby; start the standby, or set "
+            "synchronous_standby_names on the server to nothing",
+        )
+
+
+class CommitUnsettled(StorageError):
+    """The error of a commit to a database server whose answer was lost, and about which no server could be asked within
+    the time of an operation. The node goes on asking, and writes again when it knows.
+
+    failure: the error of the last attempt to ask.
+    """
+
+    in_doubt = True
+
+    def __init__(self, failure: StorageError) -> None:
+        super().__init__(f"the node does not know yet whether this was stored, since {failure}")
+        self.failure = failure
+
+
+class PartFailed(StorageError):
+    """The error of a commit that was sent together with the statements of its transaction, one of which failed. Nothing
+    of the transaction is stored. The operations are then done one by one, so that only the bad one fails.
+
+    failure: the error of the statement.
+    """
+
+    def __init__(self, failure: StorageError) -> None:
+        super().__init__(f"an operation of the transaction failed: {failure}")
+        self.failure = failure
+
+
+class NodeReplaced(StorageError):
+    """The error of writing after another node has taken over the database. Nothing of the operation is stored."""
+
+    fatal = True
+
+    def __init__(self) -> None:
+        super().__init__("another node has taken over this database; stop this node, or give it another database")
+
+
+class MemberFenced(NodeReplaced):
+    """The error of writing after another member of the cluster has taken what this member served, since this member was
+    silent, or after a new process has taken its name. Nothing of the operation is stored."""
+
+    def __init__(self) -> None:
+        StorageError.__init__(
+            self,
+            "another node has taken over what this member of the cluster served, since it did not write in time or a "
+            "new process has its name; start it again, and it joins as a new member",
+        )
+
+
+class ConfirmedLost(StorageError):
+    """The error of writing after a server has become the primary that lacks transactions which were confirmed: it was a
+    standby, it was behind, and nobody had to wait for it. Nothing of the operation is stored.
+
+    lost: how many confirmed transactions it lacks.
+    """
+
+    fatal = True
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(
+            f"the database lacks the last {lost} transactions that this node has confirmed; it was a standby that was "
+            "behind: set synchronous_standby_names, and start this node again to go on with what is there"
+        )
+        self.lost = lost
+
+
+class DatabaseTaken(StorageError):
+    """The error of starting a node on a database that another node uses. holder: what is known of the other node."""
+
+    found = "another node uses this database"
+    advice = "stop that node, or choose another database"
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"{self.found}: {holder}; {self.advice}")
+        self.holder = holder
+
+
+class ClusterThere(DatabaseTaken):
+    """The error of starting a node without a cluster on a database that the members of a cluster use."""
+
+    found = "a cluster, or a node with several workers, uses this database"
+    advice = "give this node a name in that cluster (--cluster NAME), or choose another database"
+
+
+class LoneNodeThere(DatabaseTaken):
+    """The error of starting a member of a cluster on a database that a node without a cluster uses."""
+
+    found = "a node that is not in a cluster uses this database"
+    advice = "stop that node and start it with a name of its own, too (--cluster NAME), or choose another database"
+
+
+class MemberNameTaken(DatabaseTaken):
+    """The error of starting a member of a cluster with the name of a member that runs. name: that name."""
+
+    def __init__(self, holder: str, name: str) -> None:
+        self.found = f"the cluster of this database has a member named {name!r} already"
+        self.advice = "give this node a name of its own (--cluster NAME), or stop the other one"
+        super().__init__(holder)
+        self.name = name
+
+
+class UnsafeDatabase(StorageError):
+    """The error of a database server that would confirm what it has not synced.
+
+    settings: the settings of the server that allow it, and the tables that a crash of the server empties (UNLOGGED).
+    """
+
+    def __init__(self, settings: Sequence[str]) -> None:
+        super().__init__(
+            f"the database server can lose what it has confirmed ({', '.join(settings)}); set settings to on and "
+            "tables to LOGGED, or start with the setting `database_unsafe` if that may happen"
+        )
+        self.settings = settings
+
+
+class RightsMissing(StorageError):
+    """The error of starting a node whose role lacks rights in the database.
+
+    rights: what the role lacks.
+    """
+
+    def __init__(self, rights: Sequence[str]) -> None:
+        super().__init__(
+            f"the role of the node lacks rights in the database: {'; '.join(rights)}; grant them, or start the node "
+            "once with the role that owns the tables (docs/postgres.md, 'The rights of the role')"
+        )
+        self.rights = rights
+
+
+class NoRoomToUpgrade(DiskFull):
+    """The error of an upgrade that was not begun, because the disk has no room for its backup. The database is as it
+    was.
+
+    needed_bytes, free_bytes: the room that the upgrade needs, and the room that the disk has.
+    """
+
+    def __init__(self, directory: Path, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"the database in {directory} has an older schema version, and the backup before its upgrade needs "
+            f"{needed_bytes} bytes of free disk, of which {free_bytes} are there; free space, or move the data "
+            "directory to a larger disk, then start again; nothing was changed"
+        )
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
+class MigrationFailed(StorageError):
+    """The error of a revision that has a mistake, or that the database does not fit. The revision changed nothing, so
+    the database has the version before it.
+
+    version: the schema version that the revision leads to.
+    """
+
+    def __init__(self, version: int, reason: str) -> None:
+        super().__init__(
+            f"the database cannot be brought to schema version {version}: {reason}; it is as it was before this step: "
+            "start the program that wrote it, run `stream-node verify`, and report this"
+        )
+        self.version = version
+
+
+class NoLocks(StorageError):
+    """The error of a data directory on a file system that has no locks, such as NFS that is mounted without them."""
+
+    def __init__(self, directory: Path, reason: str | None) -> None:
+        super().__init__(
+            f"the file system of {directory} has no locks ({reason}), and SQLite needs them; put the data directory on "
+            "a local disk, or mount the file system with locks"
+        )
+
+
+class DatabaseCorrupt(StorageError):
+    """The error of a database that is damaged, or that another program has made."""
+
+
+class Behind(NamedTuple):
+    """The messages of one stream-partition that are stored in a write-ahead log after its damaged place.
+
+    first: the index of the first of these messages.
+    end: the index after the last of these messages."""
+
+    name: str
+    partition: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        name = self.name if self.name.isprintable() else ascii(self.name)
+        last = f" to {self.end - 1}" if self.end > self.first + 1 else ""
+        return f"{name}/{self.partition} at {self.first}{last}"
+
+
+class WalDamaged(DatabaseCorrupt):
+    """The error of a write-ahead log that is damaged in the middle, with confirmed messages after the damage.
+
+    bad: the number of the first damaged frame.
+    frames: the number of frames from the frame `bad` to the last commit.
+    commits: the number of commits in these frames.
+    lost: how many of these frames cannot be recovered.
+    behind: for each stream, the messages after the damage; None if the messages cannot be read.
+    kept: the path of a copy of the log; None if no copy was made.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bad: int,
+        frames: int,
+        commits: int,
+        lost: int,
+        behind: Sequence[Behind] | None,
+        kept: Path | None,
+    ) -> None:
+        text = f"the write-ahead log in {directory} is damaged: its frame {bad} does not fit, and from there on stand "
+        text += f"{frames} frames with {commits} commits"
+        if behind is None:
+            text += "; which streams they belong to cannot be told"
+        elif behind:
+            named = ", ".join(map(str, behind[:NAMED_MAX]))
+            more = f" and {len(behind) - NAMED_MAX} more" if len(behind) > NAMED_MAX else ""
+            text += f", with messages of {named}{more}"
+        text += "; nothing was changed"
+        if kept is not None:
+            text += f", and a copy of the log is in {kept.name}"
+        super().__init__(f"{text}; see what `stream-node repair --data-dir {directory}` can recover")
+        self.directory = directory
+        self.bad = bad
+        self.frames = frames
+        self.commits = commits
+        self.lost = lost
+        self.behind = behind
+        self.kept = kept
+
+
+NAMED_MAX = 10
+"""The largest number of streams that the text of a WalDamaged error names."""
+
+
+class IndexConflict(StorageError):
+    """The error of an append that does not begin at the next index of its stream.
+
+    expected: the next index of the stream.
+    found: the first index of the append.
+    """
+
+    def __init__(self, stream_id: int, expected: int, found: int) -> None:
+        super().__init__(f"stream {stream_id} continues at index {expected}, not {found}; read the stream's end again")
+        self.stream_id = stream_id
+        self.expected = expected
+        self.found = found
+
+
+class StreamNotFound(StorageError):
+    """The error of using a stream id that no stream has: the stream was never created, or was deleted."""
+
+    def __init__(self, stream_id: int) -> None:
+        super().__init__(f"there is no stream {stream_id}; it may have been deleted: create it again by name")
+        self.stream_id = stream_id
+
+
+class StorageClosed(StorageError):
+    """The error of an operation that was submitted after the storage was closed, or after a fatal error. Nothing of the
+    operation is stored."""
+
+
+class ReadLate(StorageError):
+    """The error of a read that the database has not answered in time. It may still end, and nobody waits for it."""
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"a read has not ended within {waited_s:g} s; look at the disk or the database server")
+
+
+class OperationFailed(StorageError):
+    """The error of an operation whose code has a bug: the code raised an exception that no disk or file can cause.
+    `__cause__` is that exception."""
+
+
+def system_error(error: OSError) -> StorageError:
+    """Returns the StorageError for an error of the operating system."""
+    reason = f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(f"{NO_ROOM}: {reason}; free space or raise the quota, then repeat")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StorageReadOnly(f"the data directory cannot be written: {reason}; make it writable for this user")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        what = f"{error.filename} is" if error.filename else "a part of its path is"
+        return StorageReadOnly(f"the data directory cannot be used: {what} no directory; choose another")
+    return DiskFailed(f"the data directory cannot be used: {reason}; check the disk and the path")
+
+
+def no_database(directory: Path) -> str:
+    """The text of the error of a data directory without a database."""
+    return (
+        f"there is no database in {directory}; say where the node keeps its data. The streams of a node with the "
+        "setting `database` are in PostgreSQL: back them up with pg_basebackup, and check them with pg_amcheck"
+    )
+
+
+def damaged_message(stream_id: int, index: int) -> str:
+    """Returns what is wrong with a message whose checksum does not fit."""
+    return f"message {index} of stream {stream_id} is not what was written (its checksum differs)"
+
+
+def corrupt_text(reason: str) -> str:
+    """Returns the text of an error about a damaged database: the reason, and what the user should do."""
+    return (
+        f"the database is damaged: {reason}; stop the node, keep a copy of the data directory, run "
+        "`stream-node verify`, then restore a backup or start with another data directory"
+    )

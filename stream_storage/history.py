@@ -1,0 +1,159 @@
+"""Histories of streams: by them, two copies of a stream find out up to which index they agree.
+
+A history is a list of entries, oldest first. An entry has a random id and the index from which on it holds. A stream
+gets an entry when it is made, when a mirror of it becomes a primary, and when a backup of it is restored: at each of
+these moments, another copy of the same stream can go on with other messages. A copy takes over the entries of its
+source. So two copies have the same messages up to the first index at which their histories part.
+
+The histories have a table of their own. A stream of an older version has no entry until somebody asks for its history.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+from sqlalchemy import BigInteger, Column, Integer, Table, bindparam, delete, insert, select
+from sqlalchemy.schema import CreateTable
+
+from stream_storage.contract import Session
+from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.schema import metadata
+from stream_storage.seal import is_sealed, seal_column, seal_of
+from stream_storage.statement import compiled
+
+ENTRIES_MAX = 1_000
+"""The largest number of entries of one history. A stream that gets more forgets its oldest entry."""
+ENTRY_ID_MAX = 2**63 - 1
+"""The largest id of an entry: the largest integer of SQLite and PostgreSQL."""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """One entry of the history of a stream.
+
+    entry_id: a random number from 1 to ENTRY_ID_MAX.
+    first_index: the first index that can have another message in a copy without this entry.
+    """
+
+    entry_id: int
+    first_index: int
+
+
+History: TypeAlias = tuple[HistoryEntry, ...]
+"""The history of a stream: its entries, oldest first. The indexes never decrease."""
+
+histories = Table(
+    "stream_histories",
+    metadata,
+    Column("stream_id", Integer, primary_key=True, autoincrement=False),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("entry_id", BigInteger, nullable=False),
+    Column("first_index", BigInteger, nullable=False),
+    seal_column(),
+    sqlite_with_rowid=False,
+)
+"""The table of histories, with one row for each entry. `place` counts the entries of a stream from 0, oldest first."""
+
+_of_stream = histories.c.stream_id == bindparam("stream_id")
+_LIST = compiled(
+    select(histories.c.stream_id, histories.c.place, histories.c.entry_id, histories.c.first_index, histories.c.seal)
+    .where(_of_stream)
+    .order_by(histories.c.place),
+    "stream_id",
+)
+_STREAMS = compiled(select(histories.c.stream_id).distinct())
+_DELETE = compiled(delete(histories).where(_of_stream), "stream_id")
+_INSERT = compiled(insert(histories), "stream_id", "place", "entry_id", "first_index", "seal")
+_CREATE_TABLE = compiled(CreateTable(histories, if_not_exists=True))
+_COLUMNS = ("stream_id", "place", "entry_id", "first_index")
+
+
+def random_entry_id() -> int:
+    """Returns a new id for an entry of a history, from the system's random number generator."""
+    return secrets.randbelow(ENTRY_ID_MAX) + 1
+
+
+def list_history(session: Session, stream_id: int) -> History:
+    """Returns the history of a stream; empty if the stream has none yet. Raises DatabaseCorrupt if a row is damaged."""
+    rows = session.execute(_LIST, (stream_id,)).fetchall()
+    for place, row in enumerate(rows):
+        if row[1] != place or not is_sealed(histories.name, _COLUMNS, row):
+            raise DatabaseCorrupt(corrupt_text(f"the history of stream {stream_id} is not what was written"))
+    return tuple(HistoryEntry(row[2], row[3]) for row in rows)
+
+
+def set_history(session: Session, stream_id: int, history: Sequence[HistoryEntry]) -> None:
+    """Replaces the history of a stream. Call it inside a transaction."""
+    session.execute(_DELETE, (stream_id,))
+    rows = [(stream_id, place, entry.entry_id, entry.first_index) for place, entry in enumerate(history[-ENTRIES_MAX:])]
+    session.execute_many(_INSERT, [(*row, seal_of(histories.name, row)) for row in rows])
+
+
+def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] = random_entry_id) -> History:
+    """Returns the history of a stream. If the stream has none yet, gives it one entry, which holds from index 0 on.
+
+    Call it inside a transaction.
+    """
+    found = list_history(session, stream_id)
+    if not found:
+        found = (HistoryEntry(new_id(), 0),)
+        set_history(session, stream_id, found)
+    return found
+
+
+def begin_entry(session: Session, stream_id: int, entry_id: int) -> History:
+    """Adds an entry that holds from the next index of the stream on. Returns the whole history.
+
+    From now on, the messages of this copy can differ from those of all other copies. Call it inside a transaction.
+    Raises StreamNotFound.
+    """
+    end = session.log.get_stream(stream_id).next_index
+    # A mirror can have entries of its source that hold beyond its own end: it has none of their messages.
+    known = tuple(entry for entry in list_history(session, stream_id) if entry.first_index <= end)
+    if not known and end:
+        known = ensure_history(session, stream_id)
+    history = (*known, HistoryEntry(entry_id, end))[-ENTRIES_MAX:]
+    set_history(session, stream_id, history)
+    return history
+
+
+def begin_entries(session: Session, new_id: Callable[[], int] = random_entry_id) -> None:
+    """Adds an entry to the history of every stream that has one, since a backup is restored or a database repaired.
+
+    A stream without a history needs none: nobody can have copied it by its history. Call it inside a transaction.
+    """
+    # The table may be missing in a database of an older version.
+    session.execute(_CREATE_TABLE)
+    for (stream_id,) in session.execute(_STREAMS).fetchall():
+        begin_entry(session, stream_id, new_id())
+
+
+def forget_history(session: Session, stream_id: int) -> None:
+    """Deletes the history of a stream, because the stream is being deleted. Call it inside a transaction."""
+    session.execute(_DELETE, (stream_id,))
+
+
+def find_parting(ours: Sequence[HistoryEntry], theirs: Sequence[HistoryEntry]) -> int | None:
+    """Returns the first index at which two copies of a stream can differ, by their histories.
+
+    Returns None if both histories end with the same entry: then nothing parts them. Returns 0 if no entry is in both.
+    """
+    places = {entry.entry_id: place for place, entry in enumerate(theirs)}
+    for place in reversed(range(len(ours))):
+        there = places.get(ours[place].entry_id)
+        if there is not None:
+            # The newest entry that both have. It ends where the next entry of either copy begins.
+            ends = [
+                entries[at + 1].first_index for entries, at in ((ours, place), (theirs, there)) if at + 1 < len(entries)
+            ]
+            return min(ends, default=None)
+    return 0
+
+
+def shared_history(ours: Sequence[HistoryEntry], theirs: Sequence[HistoryEntry]) -> History:
+    """Returns the entries of `ours` up to the newest one that is also in `theirs`."""
+    known = {entry.entry_id for entry in theirs}
+    newest = max((place for place, entry in enumerate(ours) if entry.entry_id in known), default=-1)
+    return tuple(ours[: newest + 1])

@@ -1,0 +1,72 @@
+"""Compiles statements for PostgreSQL, each once.
+
+PostgreSQL's type for texts cannot hold a zero byte and sorts by a locale, so every text is stored as its UTF-8 bytes,
+whose order is that of the code points. Every integer takes 64 bits, as in SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, String
+from sqlalchemy.dialects.postgresql.base import PGDialect, PGTypeCompiler
+
+from stream_storage.statement import Statement, Values
+
+
+class _TypeCompiler(PGTypeCompiler):
+    def visit_TEXT(self, type_: Any, **options: Any) -> str:
+        return "BYTEA"
+
+    def visit_VARCHAR(self, type_: Any, **options: Any) -> str:
+        return "BYTEA"
+
+    def visit_INTEGER(self, type_: Any, **options: Any) -> str:
+        return "BIGINT"
+
+
+class Dialect(PGDialect):
+    """PostgreSQL as a node uses it: with parameters $1, $2 and so on."""
+
+    supports_statement_cache = False
+    type_compiler_cls = _TypeCompiler
+
+
+_dialect = Dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+
+
+class Compiled(NamedTuple):
+    """A statement for PostgreSQL.
+
+    text: its text. positions: the names of the parameters, in the order $1, $2 and so on.
+    texts: the columns of its rows that are texts, counted from 0.
+    """
+
+    text: str
+    positions: tuple[str, ...]
+    texts: tuple[int, ...]
+
+
+def compile_statement(statement: Statement) -> Compiled:
+    """Compiles a statement. Always the same Statement gives the same object."""
+    known = _compiled.get(statement)
+    if known is None:
+        made = statement.element.compile(dialect=_dialect)
+        columns = statement.element.selected_columns if isinstance(statement.element, Select) else ()
+        texts = tuple(place for place, column in enumerate(columns) if isinstance(column.type, String))
+        known = _compiled[statement] = Compiled(str(made), tuple(getattr(made, "positiontup", None) or ()), texts)
+    return known
+
+
+_compiled: dict[Statement, Compiled] = {}
+
+
+def in_order(statement: Statement, compiled: Compiled, values: Values) -> list[Any]:
+    """Returns the values of a statement's parameters in the order of PostgreSQL's text, and each text as bytes."""
+    named = values if isinstance(values, Mapping) else dict(zip(statement.names, values, strict=True))
+    return [as_stored(named[name]) for name in compiled.positions]
+
+
+def as_stored(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value

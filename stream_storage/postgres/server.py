@@ -1,0 +1,241 @@
+"""Server: how a node reaches its PostgreSQL server. `stream_storage.postgres.durability` tells what a confirm means
+there."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import psycopg
+import structlog
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.array import ListBinaryDumper
+from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
+from psycopg.types.string import BytesBinaryDumper
+
+from stream_storage.errors import ConnectionLost, ServerRefused, StandbyMissing, StorageError
+from stream_storage.postgres.deadlines import Deadlines
+from stream_storage.postgres.errors import one_line, storage_error
+
+Connection: TypeAlias = psycopg.Connection[Any]
+
+VERSION_MIN = 14
+"""The oldest version of PostgreSQL that is supported."""
+RETRY_S = 0.2
+"""The pause between two attempts to reach a server."""
+
+_DEFAULTS = {
+    "application_name": "stream-node",
+    "connect_timeout": "2",
+    # With several hosts, only the primary takes writes.
+    "target_session_attrs": "read-write",
+    # After a failover two servers may believe to be the primary. The one that cannot reach its standby commits nothing,
+    # so the next attempt must not always begin with it.
+    "load_balance_hosts": "random",
+    "tcp_user_timeout": "5000",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+}
+"""The parameters of a connection that the URL does not set."""
+
+_SETTINGS = (
+    # A node that is frozen within a transaction must not keep its locks.
+    b"SET idle_in_transaction_session_timeout = '5s'; SET client_min_messages = warning; SET lock_timeout = 0; "
+    b"SET statement_timeout = 0; SET default_transaction_isolation = 'read committed'; "
+    # Values stand in the texts of commands with backslashes that mean themselves.
+    b"SET standard_conforming_strings = on"
+)
+
+_NOTICES_END = (
+    b"SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3",
+    b"SET tcp_user_timeout = '10s'",
+    b"SET client_connection_check_interval = '2s'",
+)
+"""Makes the server end the connection of a node whose machine or network is gone without a word. Such a connection
+holds the lock of the writing node, so that nobody could write until then; the server's own default is two hours. The
+last setting also ends a statement that waits for a lock, when the node has closed its connection. Else each attempt to
+write would leave one connection behind at the server while a commit waits for a standby."""
+COMMIT_WAITS_S = 2.0
+"""A commit that has waited for so long for a standby is told as one that lacks its standby."""
+
+_REFUSED = re.compile(
+    'role ".*" (does not exist|is not permitted to log in)|database ".*" (does not exist|is not currently accepting)|'
+    "authentication failed|no password supplied|no pg_hba.conf entry|permission denied for database"
+)
+"""What servers say to a node that they do not let in. The driver tells no SQLSTATE of a connection that failed. A
+server that speaks another language than English is waited for like one that is away."""
+
+logger = structlog.get_logger(__name__)
+
+
+def lacks_standby(waits_s: float = COMMIT_WAITS_S) -> str:
+    """Returns the condition that the row of a connection in `pg_stat_activity` fulfils whose commit has waited for a
+    standby for longer than this time."""
+    return f"wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '{waits_s} seconds'"
+
+
+class _WholeLoader(NumericBinaryLoader):
+    """Reads the sum of integers, which PostgreSQL gives as a decimal number."""
+
+    def load(self, data: Any) -> Any:
+        return int(super().load(data))
+
+
+class Server:
+    """One PostgreSQL primary, with or without standbys that can take its place.
+
+    url: postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE
+    name: the hosts and the database, without the password.
+    wait_s: for how long an operation waits for a server that takes writes.
+    standby_reads: whether operations that read use a standby while no server takes writes.
+    """
+
+    def __init__(self, url: str, *, wait_s: float, call_s: float, standby_reads: bool = False) -> None:
+        """call_s: the time that one call may take. Raises StorageError if the URL is not valid."""
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.Error as error:
+            # The text of the error can have the password.
+            raise StorageError(
+                f"the URL of the database is not valid ({type(error).__name__}); "
+                "it has the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            ) from None
+        ports = str(given.get("port") or "")
+        if not all(port.isdigit() for port in ports.split(",") if port):
+            raise StorageError(f"the URL of the database is not valid: the port {ports} is not a number")
+        self.name = _name(str(given.get("host") or "this machine"), ports, str(given.get("dbname") or ""))
+        self.wait_s = wait_s
+        self.standby_reads = standby_reads
+        self.deadlines = Deadlines(call_s)
+        self._conninfo = make_conninfo(**{**_DEFAULTS, **given})
+        # A commit of this node itself waits no longer than a call may take.
+        waits = lacks_standby(min(COMMIT_WAITS_S, call_s / 2))
+        self._commit_waits = (
+            f"SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND {waits}".encode()
+        )
+
+    def connect(self, *, to_write: bool = True) -> Connection:
+        """Makes a connection to the server that takes writes. Tries each host once. Raises StorageError.
+
+        to_write: if False, and no server takes writes, a connection to a standby serves, unless the settings forbid it.
+        """
+        try:
+            return self._connect(self._conninfo)
+        except ConnectionLost:
+            if to_write or not self.standby_reads:
+                raise
+        return self._connect(make_conninfo(self._conninfo, target_session_attrs="any"))
+
+    def _connect(self, conninfo: str) -> Connection:
+        try:
+            connection = psycopg.connect(conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
+        except psycopg.Error as error:
+            if _REFUSED.search(str(error)):
+                raise ServerRefused(one_line(str(error))) from error
+            raise storage_error(error, broken=True) from error
+        connection.adapters.register_dumper(int, Int8BinaryDumper)
+        connection.adapters.register_dumper(bytes, BytesBinaryDumper)
+        # As text, the driver would send all lists of one statement as arrays of the type that fits the first list.
+        connection.adapters.register_dumper(list, ListBinaryDumper)
+        connection.adapters.register_loader("numeric", _WholeLoader)
+        try:
+            self._execute(connection, _SETTINGS)
+            # Not every system has these settings, and the refusal of one must not undo the others.
+            for settings in _NOTICES_END:
+                self._execute(connection, settings)
+        except psycopg.Error as error:
+            connection.close()
+            raise ConnectionLost(one_line(str(error))) from error
+        return connection
+
+    def wait_connected(self, adopt: Callable[[Connection], None] | None = None) -> Connection:
+        """Makes a connection, and waits at most `wait_s` for a server that takes writes. Raises StorageError, and at
+        once if a server does not let the node in.
+
+        adopt: the first thing to do with the connection; if the connection is lost in it, this is tried again.
+        """
+        end_s = time.monotonic() + self.wait_s
+        told = False
+        while True:
+            try:
+                return self.connect_and(adopt)
+            except ServerRefused:
+                raise
+            except ConnectionLost as error:
+                if time.monotonic() > end_s:
+                    raise
+                if not told:
+                    logger.warning("database_waited_for", database=self.name, most_s=self.wait_s, reason=str(error))
+                    told = True
+                pause()
+
+    def connect_and(self, adopt: Callable[[Connection], None] | None, *, to_write: bool = True) -> Connection:
+        """Makes a connection as `connect` does, and calls `adopt` with it. Raises StorageError; StandbyMissing if
+        `adopt` has lost the connection because a commit waits for a standby."""
+        connection = self.connect(to_write=to_write)
+        try:
+            if adopt is not None:
+                adopt(connection)
+        except ConnectionLost as error:
+            connection.close()
+            if to_write and self._waits_for_standby():
+                raise StandbyMissing from error
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _waits_for_standby(self) -> bool:
+        """Whether a commit of this database waits for a standby, as far as the server tells it to this role. Under
+        load, some commit always does, for a moment. So only those count that wait for long."""
+        try:
+            connection = self.connect()
+        except StorageError:
+            return False
+        try:
+            return bool(self._execute(connection, self._commit_waits).get_value(0, 0) == b"t")
+        except psycopg.Error:
+            return False
+        finally:
+            connection.close()
+
+    def _execute(self, connection: Connection, text: bytes) -> Any:
+        """Executes statements that must not wait for ever. Returns what the driver returns.
+
+        Raises psycopg.Error.
+        """
+        descriptor = connection.pgconn.socket
+        self.deadlines.begin(descriptor)
+        try:
+            return connection.pgconn.exec_(text)
+        finally:
+            self.deadlines.end(descriptor)
+
+    def close(self) -> None:
+        self.deadlines.close()
+
+
+def _name(hosts: str, ports: str, database: str) -> str:
+    """The name of a database in logs: each host with its port, and the database."""
+    of_host = ports.split(",")
+    named = [
+        f"{host}:{port}" if (port := of_host[place % len(of_host)]) else host
+        for place, host in enumerate(hosts.split(","))
+    ]
+    return f"{','.join(named)}/{database}"
+
+
+def pause() -> None:
+    """Waits between two attempts to reach a server. Called in the storage threads only."""
+    time.sleep(RETRY_S)
+
+
+def check_version(connection: Connection) -> None:
+    """Raises StorageError if the server is too old."""
+    version = connection.info.server_version // 10_000
+    if version < VERSION_MIN:
+        raise StorageError(f"PostgreSQL {version} is too old; the node needs version {VERSION_MIN} or later")

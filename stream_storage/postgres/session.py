@@ -1,0 +1,421 @@
+"""A session: one connection to the primary server, made again when it is lost, and the log of messages on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import psycopg
+import structlog
+
+from stream_storage.errors import (
+    ConfirmedLost,
+    ConnectionLost,
+    NodeReplaced,
+    OperationFailed,
+    PartFailed,
+    StorageError,
+    UnsafeDatabase,
+)
+from stream_storage.histogram import SECONDS, Histogram
+from stream_storage.postgres.commands import check_open, command
+from stream_storage.postgres.dialect import compile_statement, in_order
+from stream_storage.postgres.durability import KeptDurability
+from stream_storage.postgres.errors import storage_error
+from stream_storage.postgres.freshness import Freshness
+from stream_storage.postgres.log import PREPARED, PostgresLog
+from stream_storage.postgres.ownership import Ownership, disconnect_command, fence_command
+from stream_storage.postgres.rows import PostgresRows
+from stream_storage.postgres.server import Server, pause
+from stream_storage.postgres.sets import execute_many, find_many
+from stream_storage.postgres.unsent import Unsent
+from stream_storage.statement import Statement, Values
+
+QUIET_S = 1.0
+"""After this silence, a transaction begins with a trip of its own, so that a dead connection leaves no commit in
+doubt."""
+QUEUED_S = 0.1
+"""Operations that follow within this time after others have waited for a server in vain were in the queue meanwhile."""
+EXAMINE_S = 10.0
+"""How often a session that writes looks at what the meaning of a confirm depends on."""
+CANCELLED_WAIT = "01000"
+"""The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
+
+logger = structlog.get_logger(__name__)
+
+
+class PostgresSession:
+    """A session on one connection: a `stream_storage.contract.Session`.
+
+    In a deferred transaction, appends are sent with the next statement or with the commit: a transaction that has only
+    a small append is one trip to the server, and one with a COPY is two.
+
+    sync_seconds: the times of commits. A commit returns when the server, and its standby if it has to wait for one,
+    have synced.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        ownership: Ownership | None,
+        *,
+        durability: KeptDurability | None = None,
+        freshness: Freshness | None = None,
+    ) -> None:
+        """ownership: the right to write; None: the session only reads.
+        durability: the promise of a confirm, if the session writes. freshness: what it must see, if it only reads.
+
+        Raises StorageError.
+        """
+        self.sync_seconds = Histogram(SECONDS)
+        self.closed = False
+        self.log = PostgresLog(self)
+        self._server = server
+        self._ownership = ownership
+        self._durability = durability
+        self._freshness = freshness
+        self._in_transaction = False
+        self._unsent = Unsent()
+        self._defers = False
+        self._answered_s = self._examined_s = 0.0
+        self._cancelled_wait: str | None = None
+        self._lost_since_s: float | None = None
+        self._unreached: ConnectionLost | None = None
+        self._gave_up_s = 0.0
+        self._end: StorageError | None = None
+        self._doubt: int | None = None
+        self._stored_commits = 0
+        self._connection = server.wait_connected(self._adopt)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this session can write."""
+        return self._ownership is not None
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._in_transaction
+
+    def execute(self, statement: Statement, values: Values = ()) -> PostgresRows:
+        compiled = compile_statement(statement)
+        return PostgresRows(self.run(compiled.text, in_order(statement, compiled, values)), compiled.texts)
+
+    @property
+    def defers(self) -> bool:
+        """Whether the open transaction is a deferred one."""
+        return self._defers and self._in_transaction
+
+    def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
+        execute_many(self, statement, values)
+
+    def find_many(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        return find_many(self, statement, values)
+
+    def run(self, text: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
+        """Executes a statement of PostgreSQL with the parameters $1, $2 and so on. Raises StorageError."""
+        self._send_unsent()
+        cursor = self._connection.cursor(binary=True)
+        self._call(partial(cursor.execute, text, values))
+        return cursor
+
+    def run_each(self, text: str, values: Sequence[Sequence[Any]]) -> None:
+        """Executes a statement of PostgreSQL with several sets of parameters. Raises StorageError."""
+        self._send_unsent()
+        self._call(partial(self._connection.cursor().executemany, text, values))
+
+    def copy(self, text: str, payload: bytes) -> None:
+        """Executes a COPY FROM STDIN. payload: all its rows. Raises StorageError."""
+        self._send_unsent()
+        self._command(text.encode(), payload)
+
+    def later(self, text: bytes, payload: bytes | None = None) -> None:
+        """Sends a command with the next statement of a deferred transaction, or with its commit. Raises StorageError.
+
+        payload: the rows, if the command is a COPY FROM STDIN.
+        """
+        assert self.defers, "the transaction is deferred"
+        if self._unsent.has_rows:
+            self._send_unsent()
+        self._unsent.add(text, payload)
+
+    def begin(self, *, deferred: bool = False) -> None:
+        assert not self._in_transaction, "transactions do not nest"
+        if self._end is not None:
+            raise self._end
+        if self._ownership is None:
+            self._begin_reading()
+        else:
+            try:
+                check_open(self._connection)
+                self._examine()
+            except ConnectionLost as error:
+                self._lose(error)
+                raise self._unreached or error from None
+            self._unsent.add(self._ownership.begin())
+            if not deferred or time.monotonic() - self._answered_s > QUIET_S:
+                self._begin_now(lambda: self._command(*self._unsent.take()))
+        self._in_transaction = True
+        self._defers = deferred
+
+    def commit(self) -> None:
+        self._cancelled_wait = None
+        began_s = time.perf_counter()
+        with_others = bool(self._unsent)
+        try:
+            result = self._command(*self._unsent.take(b"COMMIT"))
+        except StorageError as error:
+            if isinstance(error, ConnectionLost) and self._lost_since_s is not None:
+                # The operations have waited since the commit began.
+                self._lost_since_s = min(self._lost_since_s, time.monotonic() - (time.perf_counter() - began_s))
+            if with_others and not isinstance(error, ConnectionLost):
+                # The server did nothing behind the statement that failed, so the transaction is still open.
+                self._command(b"ROLLBACK")
+                if not error.fatal:
+                    raise PartFailed(error) from error
+            raise
+        finally:
+            self._in_transaction = False
+        try:
+            self._check_waited()
+        except ConnectionLost as lost:
+            self._lose(lost)
+            raise
+        if result.command_status != b"COMMIT":
+            raise OperationFailed("the database undid a transaction at its commit; report this mistake")
+        self._lost_since_s = None
+        if self._ownership is not None:
+            self._ownership.confirmed = self._ownership.number
+        self.sync_seconds.add(time.perf_counter() - began_s)
+
+    def rollback(self) -> None:
+        if self._in_transaction:
+            self._in_transaction = False
+            self._unsent.clear()
+            self._command(b"ROLLBACK")
+            if self._ownership is None:
+                self._lost_since_s = None
+
+    def savepoint(self) -> None:
+        self._command(b"SAVEPOINT part")
+
+    def release(self) -> None:
+        self._command(b"RELEASE SAVEPOINT part")
+
+    def rollback_to(self) -> None:
+        self._command(b"ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part")
+
+    def try_write(self, size_bytes: int) -> bool:
+        # Each transaction that writes begins with a write: the number of the transaction (`Ownership.begin`). It needs
+        # no room on the disk.
+        return False
+
+    def reclaim(self, pages: int, keep: int) -> int:
+        # Autovacuum makes room for new rows.
+        return 0
+
+    def fence(self, owner: str) -> bool:
+        self._send_unsent()
+        return bool(self._command(fence_command(owner)).command_tuples == 1)
+
+    def disconnect(self, owner: str) -> None:
+        self._send_unsent()
+        self._command(disconnect_command(owner))
+
+    def recover(self, error: StorageError) -> bool:
+        if not isinstance(error, ConnectionLost):
+            return False
+        # Others have just waited in vain, and these with them.
+        gave_up_s, self._gave_up_s = self._gave_up_s, 0.0
+        if time.monotonic() - gave_up_s < QUEUED_S:
+            self._lost_since_s = None
+            return False
+        # A server that breaks every connection is not tried for ever.
+        waited_s = 0.0 if self._lost_since_s is None else time.monotonic() - self._lost_since_s
+        if self._connect_again() and waited_s <= self._server.wait_s:
+            return True
+        if self._end is not None:
+            # The next `begin` raises the reason for which this node may not write any more.
+            return True
+        # These operations fail. The next ones try once, until there is a server.
+        self._lost_since_s = None
+        return False
+
+    def settle(self, error: StorageError) -> bool | StorageError:
+        if not isinstance(error, ConnectionLost):
+            # The server has answered that it did not commit.
+            return False
+        assert self._ownership is not None, "only a session that writes commits"
+        self._doubt = number = self._ownership.number
+        if self._connect_again():
+            return self._stored_commits == number
+        if isinstance(self._end, ConfirmedLost):
+            # A server that lacks an earlier transaction lacks this one.
+            return False
+        # The next operations try once, until there is a server, and find it out then.
+        self._lost_since_s = None
+        return self._end or self._unreached or error
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.rollback()
+        except ConnectionLost:
+            # The server undoes the transaction of a connection that is gone.
+            pass
+        finally:
+            self._connection.close()
+
+    def error_of(self, raised: BaseException) -> StorageError:
+        error = storage_error(raised, broken=self._connection.broken)
+        if error is not raised:
+            error.__cause__ = raised
+        return error
+
+    def _examine(self) -> None:
+        """Looks from time to time whether a commit still keeps the promise of a confirm. Raises ConnectionLost if it
+        does not, since a new connection is what waits until it does."""
+        if self._durability is None or time.monotonic() - self._examined_s < EXAMINE_S:
+            return
+        try:
+            self._durability.adopt(self._connection)
+        except UnsafeDatabase as error:
+            raise ConnectionLost(str(error)) from error
+        self._examined_s = time.monotonic()
+
+    def _begin_reading(self) -> None:
+        """Begins a transaction that sees all confirmed writes. Raises StorageError."""
+        freshness = self._freshness
+        assert freshness is not None, "a session that does not write has to see what is confirmed"
+        try:
+            self._begin_now(lambda: freshness.begin(self._command, is_on_standby=self._is_on_standby))
+        except ConnectionLost as error:
+            self._lose(error)
+            raise
+
+    def _begin_now(self, begin: Callable[[], object]) -> None:
+        """Sends the first commands of a transaction. If the server refuses one of them, undoes what it has begun.
+        Raises StorageError."""
+        try:
+            begin()
+        except StorageError as error:
+            if not isinstance(error, ConnectionLost):
+                self._command(b"ROLLBACK")
+            raise
+
+    @property
+    def _is_on_standby(self) -> bool:
+        """Whether the server of this connection is a standby. The server tells when it is promoted."""
+        return bool(self._connection.pgconn.parameter_status(b"in_hot_standby") == b"on")
+
+    def _send_unsent(self) -> None:
+        """Sends the commands that wait, before another statement is sent. Raises PartFailed."""
+        if self._unsent:
+            try:
+                self._command(*self._unsent.take())
+            except StorageError as error:
+                if error.fatal or isinstance(error, ConnectionLost):
+                    raise
+                raise PartFailed(error) from error
+
+    def _command(self, text: bytes, payload: bytes | None = None) -> Any:
+        try:
+            result = command(self._connection, self._server.deadlines, text, payload)
+            self._answered_s = time.monotonic()
+            return result
+        except ConnectionLost as error:
+            self._lose(error)
+            raise
+        except NodeReplaced as error:
+            assert self._ownership is not None, "only a session that writes can be replaced"
+            raise self._ownership.replaced() from error
+
+    def _call(self, call: Callable[[], object]) -> None:
+        """Makes a call of the driver, which may take as long as `Deadlines` allows. Raises StorageError."""
+        if self._connection.closed:
+            raise ConnectionLost("the connection is closed")
+        descriptor = self._connection.fileno()
+        self._server.deadlines.begin(descriptor)
+        try:
+            call()
+        except psycopg.Error as raised:
+            error = storage_error(raised, broken=self._connection.broken or self._connection.closed)
+            if isinstance(error, ConnectionLost):
+                self._lose(error)
+            raise error from raised
+        finally:
+            self._server.deadlines.end(descriptor)
+
+    def _lose(self, error: ConnectionLost) -> None:
+        """The connection is gone, and with it the transaction that was open."""
+        self._in_transaction = False
+        self._unsent.clear()
+        if self._ownership is not None:
+            self._ownership.connected = False
+        self._connection.close()
+        if self._lost_since_s is None:
+            self._lost_since_s = time.monotonic()
+            logger.warning("database_connection_lost", database=self._server.name, reason=str(error))
+
+    def _connect_again(self) -> bool:
+        """Connects again, if the connection is lost. Waits for a server that takes writes, at most `Server.wait_s`
+        after the loss. If that was in vain before, tries once. Returns whether there is a connection.
+        """
+        wait_s = self._server.wait_s if self._unreached is None else 0.0
+        lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
+        while self._connection.closed and self._end is None:
+            try:
+                self._server.connect_and(self._adopt, to_write=self._ownership is not None)
+                logger.info("database_connected_again", database=self._server.name, standby=self._is_on_standby)
+                self._settle_doubt()
+            except (ConnectionLost, UnsafeDatabase) as error:
+                # A server that is not safe must not be used, but it may be mended, or another one take its place.
+                pause()
+                if time.monotonic() - lost_since_s > wait_s:
+                    logger.error("database_not_reached", database=self._server.name, reason=str(error))
+                    self._unreached = error if isinstance(error, ConnectionLost) else ConnectionLost(str(error))
+                    self._gave_up_s = time.monotonic()
+                    return False
+            except StorageError as error:
+                # Another node has taken over, or the role was refused. The next `begin` says so.
+                self._end = error
+                self._end.fatal = True
+        return self._end is None
+
+    def _adopt(self, connection: psycopg.Connection[Any]) -> None:
+        connection.add_notice_handler(self._note)
+        self._cancelled_wait = None
+        if self._durability is not None:
+            self._durability.adopt(connection)
+            self._examined_s = time.monotonic()
+        if self._freshness is not None:
+            self._freshness.renew()
+        if self._ownership is not None:
+            taken = self._ownership.take(connection)
+            prepared = "; ".join((self._ownership.prepared(), *PREPARED))
+            command(connection, self._server.deadlines, prepared.encode())
+            # A server whose answer nobody has confirmed is not believed.
+            self._check_waited()
+            self._ownership.believe(taken)
+            self._stored_commits = taken.stored
+        self._connection = connection
+        self._unreached = None
+
+    def _settle_doubt(self) -> None:
+        """Tells what became of the commit whose answer was lost, if there is one. The new connection knows it."""
+        if self._doubt is not None:
+            stored = self._stored_commits == self._doubt
+            self._doubt = None
+            logger.warning("lost_commit_settled", database=self._server.name, stored=stored)
+
+    def _check_waited(self) -> None:
+        """Raises ConnectionLost if a write has succeeded only because somebody has cancelled its wait for a standby."""
+        if self._cancelled_wait is not None:
+            raise ConnectionLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
+
+    def _note(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == CANCELLED_WAIT:
+            self._cancelled_wait = notice.message_primary or "no reason given"

@@ -1,0 +1,156 @@
+"""Executes statements for many rows at once: turns a statement for one row into one for many, which is one trip.
+
+    INSERT INTO t (a, b) VALUES ($1, $2) ON CONFLICT …
+    INSERT INTO t (a, b) SELECT * FROM unnest($1::bytea[], $2::bigint[]) ON CONFLICT …
+
+    SELECT c FROM t WHERE a = $1
+    SELECT asked.place, found.* FROM unnest($1::bytea[]) WITH ORDINALITY AS asked(p1, place),
+        LATERAL (SELECT c FROM t WHERE a = asked.p1) AS found
+
+A single row is sent by the statement for one row, which the server has prepared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import psycopg
+from sqlalchemy import BigInteger, Insert, Integer, LargeBinary, String
+from sqlalchemy.types import TypeEngine
+
+from stream_storage.postgres.dialect import Compiled, compile_statement, in_order
+from stream_storage.postgres.rows import PostgresRows
+from stream_storage.statement import Rows, Statement, Values
+
+SET_ROWS_MAX, SET_BYTES_MAX = 5_000, 4 * 1024 * 1024
+"""The most rows of one statement, and the most bytes of their values, unless one row has more."""
+
+_INSERT = re.compile(r"INSERT INTO \w+ \((?P<columns>[\w, ]+)\) VALUES \((?P<values>\$[$\d, ]+)\)")
+_CONFLICT = re.compile(r"ON CONFLICT \(([\w, ]+)\) DO UPDATE")
+_PARAMETER = re.compile(r"\$(\d+)")
+
+
+class SetInsert(NamedTuple):
+    """An INSERT of many rows. Its parameters are the columns, each as a list.
+
+    key: the places of the columns that one statement may not have twice with the same values, counted from 0.
+    """
+
+    text: str
+    key: tuple[int, ...]
+
+
+class SetSession(Protocol):
+    """What this module uses of a session. `stream_storage.postgres.session.PostgresSession` describes the methods."""
+
+    def execute(self, statement: Statement, values: Values = ()) -> Rows: ...
+
+    def run(self, text: str, values: Sequence[Any]) -> psycopg.Cursor[Any]: ...
+
+    def run_each(self, text: str, values: Sequence[Sequence[Any]]) -> None: ...
+
+
+def execute_many(session: SetSession, statement: Statement, values: Iterable[Values]) -> None:
+    """Executes a statement, as `stream_storage.contract.Session.execute_many` describes it."""
+    made = compile_statement(statement)
+    rows = [in_order(statement, made, each) for each in values]
+    if len(rows) == 1:
+        session.run(made.text, rows[0])
+    elif (as_set := set_insert(statement)) is not None:
+        for part in split_rows(rows, as_set.key):
+            session.run(as_set.text, _columns(part))
+    elif rows:
+        session.run_each(made.text, rows)
+
+
+def find_many(session: SetSession, statement: Statement, values: Sequence[Values]) -> list[Any]:
+    """Executes a SELECT, as `stream_storage.contract.Session.find_many` describes it."""
+    if len(values) <= 1:
+        return [session.execute(statement, each).fetchone() for each in values]
+    lookup = set_lookup(statement)
+    columns = _columns([in_order(statement, lookup, each) for each in values])
+    rows = PostgresRows(session.run(lookup.text, columns), lookup.texts).fetchall()
+    found = {row[0]: row[1:] for row in rows}
+    return [found.get(place) for place in range(1, len(values) + 1)]
+
+
+def set_insert(statement: Statement) -> SetInsert | None:
+    """Returns the INSERT of many rows that does what an INSERT of one row does; None if it is no such statement."""
+    if statement not in _inserts:
+        _inserts[statement] = _make_insert(statement, compile_statement(statement))
+    return _inserts[statement]
+
+
+def set_lookup(statement: Statement) -> Compiled:
+    """Returns the statement that finds a row for each of many sets of values. Its rows begin with the place of the set,
+    counted from 1; its parameters are those of the SELECT of one row, each as a list.
+    """
+    known = _lookups.get(statement)
+    if known is None:
+        known = _lookups[statement] = _make_lookup(statement, compile_statement(statement))
+    return known
+
+
+def split_rows(rows: Sequence[Sequence[Any]], key: tuple[int, ...]) -> Iterator[list[Sequence[Any]]]:
+    """Splits rows into sets for one statement each, in their order. In a set, no two rows have the same key, because a
+    statement cannot change a row twice. The sets are bounded."""
+    part: list[Sequence[Any]] = []
+    seen: set[tuple[Any, ...]] = set()
+    part_bytes = 0
+    for row in rows:
+        own = tuple(row[place] for place in key)
+        row_bytes = sum(len(value) for value in row if isinstance(value, bytes))
+        if part and (len(part) == SET_ROWS_MAX or part_bytes + row_bytes > SET_BYTES_MAX or (key and own in seen)):
+            yield part
+            part, part_bytes = [], 0
+            seen.clear()
+        part.append(row)
+        seen.add(own)
+        part_bytes += row_bytes
+    if part:
+        yield part
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return list(map(list, zip(*rows, strict=True)))
+
+
+def _make_insert(statement: Statement, made: Compiled) -> SetInsert | None:
+    element, found = statement.element, _INSERT.match(made.text)
+    numbered = ", ".join(f"${number}" for number in range(1, len(made.positions) + 1))
+    # A value that is no parameter, or is one of two columns, would need a list of its own.
+    if not isinstance(element, Insert) or found is None or found["values"] != numbered:
+        return None
+    columns = found["columns"].split(", ")
+    lists = _unnested([element.table.c[name].type for name in columns])
+    text = made.text[: found.end("columns")] + f") SELECT * FROM {lists}" + made.text[found.end() :]
+    conflict = _CONFLICT.search(text)
+    key = () if conflict is None else tuple(columns.index(name) for name in conflict[1].split(", "))
+    return SetInsert(text, key)
+
+
+def _make_lookup(statement: Statement, made: Compiled) -> Compiled:
+    names = ", ".join(f"p{number}" for number in range(1, len(made.positions) + 1))
+    parameters: Any = statement.element.compile()
+    lists = _unnested([parameters.binds[name].type for name in made.positions])
+    found = _PARAMETER.sub(r"asked.p\1", made.text)
+    asked = f"{lists} WITH ORDINALITY AS asked({names}, place)"
+    text = f"SELECT asked.place, found.* FROM {asked}, LATERAL ({found}) AS found"
+    return Compiled(text, made.positions, tuple(place + 1 for place in made.texts))
+
+
+def _unnested(types: Sequence[TypeEngine[Any]]) -> str:
+    return f"unnest({', '.join(f'${number}::{_array(type_)}' for number, type_ in enumerate(types, 1))})"
+
+
+def _array(type_: TypeEngine[Any]) -> str:
+    if isinstance(type_, Integer | BigInteger):
+        return "bigint[]"
+    assert isinstance(type_, String | LargeBinary), f"a parameter of the type {type_!r} has no list"
+    return "bytea[]"
+
+
+_inserts: dict[Statement, SetInsert | None] = {}
+_lookups: dict[Statement, Compiled] = {}

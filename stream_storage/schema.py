@@ -1,0 +1,50 @@
+"""Defines the tables of the log. Other packages add their own tables to `metadata`.
+
+The columns are the same in SQLite and in PostgreSQL, which creates the tables of this module by statements of its own
+(`stream_storage.postgres.schema`).
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
+
+from stream_storage.seal import seal_column
+
+metadata = MetaData()
+"""All tables of the database. A package adds a table by passing this object to the table's definition."""
+
+streams = Table(
+    "streams",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("first_index", BigInteger, nullable=False),
+    Column("next_index", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("attributes", LargeBinary),
+    seal_column(),
+    UniqueConstraint("name", "partition"),
+    sqlite_autoincrement=True,
+)
+"""The table of streams, with one row for each stream-partition. The last column is the seal, a checksum of the row (see
+`stream_storage.seal`). AUTOINCREMENT prevents a new stream from getting the id of a deleted stream."""
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("stream_id", Integer, primary_key=True),
+    Column("idx", BigInteger, primary_key=True),
+    Column("time_us", BigInteger, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    Column("key", LargeBinary),
+    Column("headers", LargeBinary),
+    Column("data", LargeBinary, nullable=False),
+)
+"""The table of messages, with one row for each message. `stream_storage.checksum` describes the checksum.
+
+This is a rowid table with an index on (stream_id, idx): without rowids, a message of 1 KiB would take 4.5 times its
+size on disk. The table has no foreign key, because each append already updates the row of its stream: that update finds
+no row if the stream does not exist. A foreign key would repeat this check for each message.
+"""

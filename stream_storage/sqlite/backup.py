@@ -1,0 +1,231 @@
+"""Takes a backup of a data directory, whether its node is running or stopped. `stream_node.care.restore` restores
+backups.
+
+A backup is a folder with a copy of the database and a manifest. The database includes the saved positions of consumers.
+The manifest has the SHA-256 hash of the copy. The copy has the state of the database when copying began. A backup has
+neither the configuration nor the data of other programs.
+
+Taking a backup only reads the database. SQLite's backup interface copies the pages of one read transaction, so a
+running node continues to store pushes. The node's write-ahead log grows until the copy is complete. The lock of the
+data directory is not touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from stream_storage.contract import Session
+from stream_storage.durable_files import (
+    PRIVATE_MODE,
+    create_private,
+    make_folder,
+    remove_folders,
+    rename_durably,
+    sync,
+    write_durably,
+)
+from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew
+from stream_storage.parsing import ParseError, parse_json
+from stream_storage.sqlite.database import FILE_NAME, Database
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.leftovers import part_path, remove_parts
+from stream_storage.sqlite.schema import SCHEMA_VERSION
+from stream_storage.sqlite.session import SqliteSession
+from stream_storage.sqlite.verify import verify
+
+MANIFEST_NAME = "backup.json"
+FORMAT = 1
+"""The version of the manifest format. It is increased with every change that older programs cannot read."""
+STEP_PAGES = 256
+"""The number of database pages (of 8 KiB) that are copied between two progress reports."""
+CHUNK_BYTES = 1024 * 1024
+LIST_PAGE = 1_000
+
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""A function that reports progress. Its arguments are the current step (such as "copying"), the amount that is done,
+and the total amount. The total is None if it is unknown."""
+
+
+class BackupError(Exception):
+    """A backup cannot be taken or restored as requested. The text says what to do."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest of a backup, stored as a JSON file in the folder of the backup.
+
+    format: the version of the manifest format.
+    created_us: the time of the backup, in microseconds since 1970.
+    schema_version: the version of the database schema.
+    streams, messages: the numbers of partitions and messages.
+    data_bytes: the total size of the data of all messages.
+    database_bytes, sha256: the size and the hash of the database file.
+    """
+
+    format: int
+    created_us: int
+    schema_version: int
+    streams: int
+    messages: int
+    data_bytes: int
+    database_bytes: int
+    sha256: str
+
+
+def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> Manifest:
+    """Copies the database of the data directory `source` into the new or empty folder `target`, and syncs the copy to
+    disk.
+
+    now_us: the present time for the manifest, in microseconds since 1970.
+    check: whether every message of the copy is also read and checked. The copy gets its final name only when it is
+    complete.
+    Raises BackupError, StorageError.
+    """
+    database = Database.open(source, read_only=True)
+    made = _make_folder(target)
+    part = part_path(target / FILE_NAME)
+    try:
+        session = database.read_session()
+        try:
+            session.begin()
+            streams, messages, data_bytes = count_stored(session)
+            schema_version = session.execute("PRAGMA user_version").fetchone()[0]
+            _copy_pages(session.connection, part, progress)
+        finally:
+            session.close()
+        if check:
+            verify_file(part, messages, progress)
+        manifest = Manifest(
+            format=FORMAT,
+            created_us=now_us,
+            schema_version=schema_version,
+            streams=streams,
+            messages=messages,
+            data_bytes=data_bytes,
+            database_bytes=part.stat().st_size,
+            sha256=digest_of(part, progress),
+        )
+        sync(part)
+        _write_manifest(target, manifest)
+        rename_durably(part, target / FILE_NAME)
+    except BaseException as error:
+        _clean_up(target, made, target / MANIFEST_NAME, target / FILE_NAME)
+        if isinstance(error, OSError | sqlite3.Error):
+            raise storage_error(error) from error
+        raise
+    return manifest
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """Reads the manifest of a backup.
+
+    Raises BackupError if the backup cannot be used, and DatabaseTooNew if its database needs a newer program.
+    """
+    try:
+        manifest = parse_json((backup / MANIFEST_NAME).read_bytes(), Manifest)
+    except OSError as error:
+        raise BackupError(
+            f"{backup} is no backup: {MANIFEST_NAME}: {error.strerror or error}; name a folder made by `backup`"
+        ) from error
+    except ParseError as error:
+        raise BackupError(f"{backup / MANIFEST_NAME} cannot be read: {error}; take another backup") from error
+    if manifest.format > FORMAT:
+        raise BackupError(f"{backup} was taken by a newer program; restore it with that one")
+    if manifest.schema_version > SCHEMA_VERSION:
+        raise DatabaseTooNew(manifest.schema_version, SCHEMA_VERSION)
+    return manifest
+
+
+def count_stored(session: Session) -> tuple[int, int, int]:
+    """Returns the numbers of partitions, of messages and of bytes of data. They are sums over the rows of the
+    partitions, so no message is read."""
+    streams = messages = data_bytes = 0
+    after: tuple[str, int] | None = None
+    while page := session.log.list_streams(after=after, limit=LIST_PAGE):
+        streams += len(page)
+        messages += sum(record.next_index - record.first_index for record in page)
+        data_bytes += sum(record.size_bytes for record in page)
+        after = (page[-1].name, page[-1].partition)
+    return streams, messages, data_bytes
+
+
+def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
+    """Copies all database pages of `source` into the file `part`.
+
+    The caller has begun a read transaction on `source`. Without this transaction, every commit of a running node would
+    make SQLite start the copy again.
+    """
+    create_private(part).close()
+    with closing(sqlite3.connect(part, isolation_level=None)) as destination:
+        destination.execute("PRAGMA journal_mode=OFF")
+        destination.execute("PRAGMA synchronous=OFF")
+        source.backup(
+            destination, pages=STEP_PAGES, progress=lambda _, left, total: progress("copying", total - left, total)
+        )
+
+
+def verify_file(file: Path, messages: int, progress: Progress) -> None:
+    """Reads and checks every message of the database `file`. Raises DatabaseCorrupt if there is a problem.
+
+    SQLite opens the database as `immutable`, so it creates no other files in the folder.
+    messages: the number of messages, for the progress reports.
+    """
+    location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
+        session = SqliteSession(connection, writes=False)
+        report = verify(session, lambda _, checked: progress("verifying", checked, messages))
+    if not report.sound:
+        raise DatabaseCorrupt(
+            f"the copy has problems ({report.problem_count:,}), the first: {report.problems[0]}; "
+            "run `stream-node verify` on where it came from, and use an older backup"
+        )
+
+
+def digest_of(file: Path, progress: Progress) -> str:
+    digest, done, total = hashlib.sha256(), 0, file.stat().st_size
+    with file.open("rb") as reading:
+        while chunk := reading.read(CHUNK_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            progress("reading back", done, total)
+    return digest.hexdigest()
+
+
+def _make_folder(target: Path) -> list[Path]:
+    """Makes the target folder and its missing parent folders. Returns the folders that it made. Raises BackupError if
+    the target is not empty or cannot be made."""
+    if names_in(target):
+        raise BackupError(f"{target} is not empty; choose a new folder for each backup")
+    try:
+        return make_folder(target, mode=0o700)
+    except OSError as error:
+        raise BackupError(f"{target} cannot be made: {error.strerror or error}; choose another folder") from error
+
+
+def names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BackupError(f"{folder} cannot be used: {error.strerror or error}; choose another folder") from error
+
+
+def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+    remove_parts(folder / FILE_NAME)
+    remove_folders(made)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    write_durably(folder / MANIFEST_NAME, content, mode=PRIVATE_MODE)

@@ -1,0 +1,212 @@
+"""A thread for bulk reads (pages of a stream as Arrow). It sends the requests to a child process, which reads the
+database, and receives the pages.
+
+The first read starts the child, which runs until the storage runner closes. If the child has died, the thread starts a
+new child and repeats the request. If the new child dies too, or if a child does not answer in time, the read fails. The
+next read then starts a new child.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+import structlog
+
+from stream_storage.contract import Operation
+from stream_storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text
+from stream_storage.sqlite.bulk.child import Answer, BulkChild
+from stream_storage.sqlite.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.freed_memory import keep_freed
+
+BUSY_ROWS = 64
+"""If the node has stored at least this many messages while a page was read, the thread pauses after the page.
+This number of messages for each page is a rate of several thousand messages a second."""
+REST_PAGES = 2.0
+"""The length of a pause between two bulk reads, as a multiple of the time that the last page took. With the value 2,
+bulk reads use a third of the time while the node is busy."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""The number of bytes of freed memory that the C library keeps for reuse. It is enough for the four copies of a page
+(read, packed, framed, half sent), even if the page has twice the largest size of 8 MiB."""
+NEEDED = ("pyarrow", "adbc_driver_sqlite")
+
+logger = structlog.get_logger(__name__)
+
+
+class ArrowUnavailable(StorageError):
+    """The error of a bulk read in a node that cannot do bulk reads. Either packages are missing, or the runner has no
+    child process.
+    """
+
+
+class ArrowAnswer(msgspec.Struct, frozen=True):
+    """One page that the child process has read. `stream_storage.sqlite.bulk.arrow_pages.ArrowPage` describes the other
+    fields.
+
+    rows: the number of rows.
+    body: the rows as an Arrow IPC stream.
+    """
+
+    created_us: int
+    first_index: int
+    next_index: int
+    start: int
+    rows: int
+    body: bytes
+
+
+class ArrowRead(Operation):
+    """A bulk read: reads the messages of one stream from index `start` up to, not including, `end`, as one page of
+    Arrow rows.
+
+    bytes_max: the largest size of the page in bytes. If the range is not empty, the page has at least one message, even
+        if that message is larger.
+    data, checksum: whether to read these columns.
+    beside: whether to read keys and headers.
+    answer: the page, set when the operation is done; None before, or after a failure.
+    """
+
+    __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
+
+    def __init__(
+        self,
+        stream_id: int,
+        start: int,
+        end: int,
+        bytes_max: int,
+        on_done: Callable[[Any], None],
+        *,
+        data: bool = True,
+        beside: bool = True,
+        checksum: bool = False,
+    ) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.start = start
+        self.end = end
+        self.bytes_max = bytes_max
+        self.data = data
+        self.beside = beside
+        self.checksum = checksum
+        self.answer: ArrowAnswer | None = None
+
+    def packed(self) -> bytes:
+        """Returns the request to the child process, encoded as `stream_storage.sqlite.bulk.child_main` describes."""
+        flags = DATA * self.data | BESIDE * self.beside | CHECKSUM * self.checksum
+        return REQUEST.pack(self.stream_id, self.start, self.end, self.bytes_max, flags)
+
+
+def find_missing() -> str | None:
+    """Returns a text that names the packages that are missing for bulk reads, or None if no package is missing."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    return f"{' and '.join(missing)} are not installed here: install the extra `spark`" if missing else None
+
+
+class ArrowThread(threading.Thread):
+    """The thread that does bulk reads, one after the other, until `stop`. After each read, done or failed, the thread
+    calls `post`.
+
+    path: the path of the database file.
+    post: a function that hands a finished read over to the trio thread.
+    rows_written: a function that returns how many messages the node has stored so far. While the node stores many
+        messages, the thread pauses after each page, since pushes and pulls are more urgent than bulk reads.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        post: Callable[[list[Operation]], None],
+        rows_written: Callable[[], int],
+        *,
+        rest: Callable[[float], object] | None = None,
+    ) -> None:
+        """Makes the thread, but does not start it.
+
+        rest: a function that makes this thread wait for a number of seconds. The default function also returns when
+            `stop` is called.
+        """
+        super().__init__(name="storage-arrow", daemon=False)
+        self.pages = 0
+        self.rows = 0
+        self.children = 0
+        self._path = path
+        self._missing = find_missing()
+        self._post = post
+        self._rows_written = rows_written
+        self._stopping = threading.Event()
+        self._rest = rest or self._stopping.wait
+        self._queue: SimpleQueue[ArrowRead | None] = SimpleQueue()
+        self._child: BulkChild | None = None
+
+    def submit(self, operation: ArrowRead) -> None:
+        self._queue.put(operation)
+
+    def stop(self) -> None:
+        """Make the thread end when all submitted reads are done.
+
+        From now on the thread does not pause between two reads.
+        """
+        self._stopping.set()
+        self._queue.put(None)
+
+    def run(self) -> None:
+        while (operation := self._queue.get()) is not None:
+            began_s, written = time.monotonic(), self._rows_written()
+            try:
+                operation.answer = self._ask(operation)
+                self.pages += 1
+                self.rows += operation.answer.rows
+            except BaseException as error:
+                operation.error = storage_error(error)
+                if not isinstance(error, StorageError):
+                    logger.critical("bulk_read_failed", reason=str(error))
+            self._post([operation])
+            if self._rows_written() - written >= BUSY_ROWS:
+                self._rest(REST_PAGES * (time.monotonic() - began_s))
+        self._end_child()
+
+    def _ask(self, operation: ArrowRead) -> ArrowAnswer:
+        """Do one bulk read through the child process, and return the page. Raises StorageError."""
+        if self._missing is not None:
+            raise ArrowUnavailable(self._missing)
+        try:
+            status, bounds, body = self._ask_child(operation.packed())
+        except (OSError, EOFError) as error:
+            self._end_child()
+            raise StorageError(f"the process that reads in bulk ended: {error}; ask again, or pull") from error
+        if status == OK:
+            return ArrowAnswer(*bounds, body)
+        if status == GONE:
+            raise StreamNotFound(operation.stream_id)
+        reason = body.decode(errors="replace")
+        raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
+
+    def _ask_child(self, request: bytes) -> Answer:
+        """Send a request to the child and return the answer. If the child has died, start a new child and repeat
+        the request.
+
+        Raises OSError, EOFError.
+        """
+        if self._child is not None:
+            try:
+                return self._child.ask(request)
+            except (BrokenPipeError, EOFError):
+                # Most likely the child had begun to end before the request was sent.
+                self._end_child()
+        self._child = BulkChild(self._path)
+        self.children += 1
+        # Without this, each copy of a page gets new memory from the system, and the page faults are half of the cost.
+        keep_freed(KEPT_BYTES)
+        return self._child.ask(request)
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()

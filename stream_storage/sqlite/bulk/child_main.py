@@ -1,0 +1,78 @@
+"""The program of the child process for bulk reads, which reads pages of a stream as Arrow for the node.
+
+`stream_storage.sqlite.bulk.child` starts the program as `python -m stream_storage.sqlite.bulk.child_main FILE
+DESCRIPTOR`. The program reads requests from standard input and writes one answer to each request to standard output.
+The program ends when the input ends, which also happens when the node is killed.
+`stream_storage.sqlite.bulk.arrow_pages` explains why bulk reads need a separate process.
+
+    request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
+    answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
+
+columns: the sum of 1 for the data, 2 for keys and headers, 4 for the checksum.
+size: the number of bytes that the child has written into the shared memory of DESCRIPTOR. These bytes are an Arrow IPC
+stream if the status is OK, else the text of an error. They stay unchanged until the next request.
+
+`stream_storage.sqlite.bulk.arrow_pages.ArrowPage` describes the other fields.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from typing import TYPE_CHECKING, BinaryIO
+
+from stream_storage.sqlite.bulk.shared_memory import SharedMemory
+
+if TYPE_CHECKING:
+    from stream_storage.sqlite.bulk.arrow_pages import ArrowPage
+
+REQUEST = struct.Struct("<qqqqB")
+ANSWER = struct.Struct("<BqqqqqI")
+NICE = 10
+REASON_BYTES_MAX = 4096
+OK, FAILED, GONE, DAMAGED = range(4)
+DATA, BESIDE, CHECKSUM = 1, 2, 4
+
+
+def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until the input ends. If the file cannot be read, the answer contains the text of the error."""
+    from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
+
+    pages: ArrowPages | None = None
+    while len(request := requests.read(REQUEST.size)) == REQUEST.size:
+        stream_id, start, end, bytes_max, flags = REQUEST.unpack(request)
+        columns = Columns(bool(flags & DATA), bool(flags & BESIDE), bool(flags & CHECKSUM))
+        try:
+            if pages is None:
+                pages = ArrowPages(path)
+            page = pages.read(stream_id, start, end, bytes_max, columns)
+            size = _share(page, memory)
+        except PagesError as error:
+            status = GONE if isinstance(error, StreamGone) else DAMAGED if isinstance(error, PagesDamaged) else FAILED
+            reason = str(error).encode()[:REASON_BYTES_MAX]
+            memory.view(len(reason))[:] = reason
+            answers.write(ANSWER.pack(status, 0, 0, 0, 0, 0, len(reason)))
+        else:
+            bounds = (page.created_us, page.first_index, page.next_index, page.start, page.rows)
+            answers.write(ANSWER.pack(OK, *bounds, size))
+        answers.flush()
+
+
+def _share(page: ArrowPage, memory: SharedMemory) -> int:
+    """Write a page into the shared memory. Returns the number of bytes written. Raises PagesError."""
+    from stream_storage.sqlite.bulk.arrow_pages import PagesError, ipc_size_bytes, write_ipc
+
+    size = ipc_size_bytes(page.batch)
+    try:
+        memory.grow(size)
+    except OSError as error:
+        raise PagesError(f"there is no memory for a page of {size} bytes: {error}") from error
+    write_ipc(page.batch, memory.view(size))
+    return size
+
+
+if __name__ == "__main__":
+    # If the machine has too few cores, the pushes and pulls of the node must get the processor before bulk reads.
+    os.nice(NICE)
+    serve(sys.argv[1], SharedMemory(int(sys.argv[2])), sys.stdin.buffer, sys.stdout.buffer)

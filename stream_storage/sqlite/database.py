@@ -1,0 +1,340 @@
+"""Opens the database of a data directory: takes the lock, checks the files, creates the tables and makes connections.
+
+Most settings of SQLite belong to a connection and not to the file. So this module makes every connection and checks its
+settings. This module starts no threads.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import structlog
+
+from stream_storage.contract import Session
+from stream_storage.directory_lock import DirectoryLock, check_locks
+from stream_storage.durable_files import create_private, make_folder, make_private, sync
+from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
+from stream_storage.sqlite.ballast import Ballast
+from stream_storage.sqlite.checkpointer import Checkpointer
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.leftovers import FILE_SUFFIXES, check_not_replaced, remove_parts, remove_scratch
+from stream_storage.sqlite.migrate import MIGRATIONS, Migrations, version_of
+from stream_storage.sqlite.schema import APPLICATION_ID
+from stream_storage.sqlite.session import SqliteSession
+from stream_storage.sqlite.structure import check_structure, check_tables, create_schema
+from stream_storage.sqlite.wal.check import prepare_log, refuse_damaged
+from stream_storage.sqlite.wal.settle import settle_log
+
+logger = structlog.get_logger(__name__)
+
+FILE_NAME = "streams.sqlite"
+PAGE_BYTES = 8192
+"""The page size of the database file. Messages of 1 KiB take 1.16 times their size on disk. With pages of 4 KiB,
+messages of 1 KiB would take 1.35 times their size, since only three of them fit into a page."""
+BUSY_TIMEOUT_MS = 5_000
+"""How long a connection waits for a lock of another process, in milliseconds, before StorageBusy is raised."""
+CACHED_STATEMENTS = 256
+"""The number of prepared statements that a connection keeps. The log of messages uses about 45 statements, and other
+packages use more."""
+
+PRAGMAS: Final[dict[str, int]] = {
+    "busy_timeout": BUSY_TIMEOUT_MS,
+    "foreign_keys": 1,
+    "synchronous": 2,
+    "journal_size_limit": 64 * 1024 * 1024,
+    "wal_autocheckpoint": 0,
+    "cache_size": -16 * 1024,
+    "trusted_schema": 0,
+    "cell_size_check": 1,
+    "secure_delete": 0,
+}
+"""The settings of every connection, as SQLite reports them.
+
+synchronous 2 is FULL: COMMIT returns after the sync. wal_autocheckpoint 0 turns SQLite's own checkpoints off, since the
+writing thread decides when a checkpoint runs. A negative cache_size is in KiB. secure_delete is set to 0, since some
+builds of SQLite have 1 by default and overwrite all deleted data with zeros. The zeros would be written to the
+write-ahead log, so a deletion would need as much room as it frees."""
+FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
+"""The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts this value only while the file is empty."""
+
+
+class Database:
+    """The database of one data directory. A database that is open for writing holds the lock on the directory
+    until `close`.
+
+    A session can be used in any thread, but only by one thread at a time.
+
+    Invariant: at most one session that writes is open.
+    """
+
+    is_local = True
+
+    def __init__(
+        self, directory: Path, lock: DirectoryLock | None, *, migrate: bool = True, migrations: Migrations = MIGRATIONS
+    ) -> None:
+        self.directory = directory
+        self.path = directory / FILE_NAME
+        self.ballast = Ballast(directory)
+        self._lock = lock
+        self._migrate = migrate
+        self._migrations = migrations
+        self._writer: SqliteSession | None = None
+        self._upkeep: Checkpointer | None = None
+        self._distrusted = False
+
+    @classmethod
+    def open(
+        cls, path: Path, *, read_only: bool = False, migrate: bool = True, migrations: Migrations = MIGRATIONS
+    ) -> Database:
+        """Open the database of the data directory `path`. Create the database if it does not exist. Bring a database of
+        an older schema version up to date, after a backup (see `stream_storage.sqlite.upgrade`).
+
+        read_only: whether to take no lock and create nothing. A database that a node is using can only be opened in
+        this way.
+
+        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and
+        other StorageError.
+        """
+        if read_only:
+            database = cls(path, None, migrations=migrations)
+            database._check_exists()
+            check_locks(path)
+            refuse_damaged(database.path)
+            connection = database._open_file()
+            try:
+                database._check_version(connection)
+            finally:
+                connection.close()
+            return database
+        # Take the lock first: until this process holds it, another node may change the files that the steps below read.
+        _make_folder(path)
+        lock = DirectoryLock(path)
+        try:
+            check_locks(path)
+            database = cls(path, lock, migrate=migrate, migrations=migrations)
+            database._clear_unfinished()
+            database._hide()
+            # Check the log before SQLite opens the file: SQLite stops reading the log at a damaged place and ignores
+            # all commits after that place.
+            prepare_log(database.path, rebooted=not lock.same_boot)
+            # Commits that stay in the log after a clean stop are announced in the lock file.
+            database._prepare(lock.left_unclean or (_has_log(database.path) and not lock.log_kept))
+            lock.confirm_boot(emptied=not _has_log(database.path))
+            return database
+        except BaseException:
+            # Nothing was recovered, so the next start must make the same checks as this start.
+            lock.release_as_found()
+            raise
+
+    def session(self) -> SqliteSession:
+        """Opens the session that writes. Raises StorageError."""
+        assert self._writer is None or self._writer.closed, "one session that writes is open already"
+        assert self._lock is not None, "the database was opened for reading"
+        self._writer = SqliteSession(self._connect(query_only=False), writes=True)
+        return self._writer
+
+    def read_session(self) -> SqliteSession:
+        """Opens a session that cannot write. Raises StorageError."""
+        return SqliteSession(self._connect(query_only=True), writes=False)
+
+    def close(self) -> None:
+        """Release the lock on the directory. All reading sessions must be closed already. Safe to repeat.
+
+        Commits can stay in the write-ahead log while another program reads the database. The stop is clean
+        nevertheless if the last checkpoint did not fail: every commit in the log is synced.
+        """
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        if self._writer is not None:
+            self._writer.close()
+        log_kept = _has_log(self.path)
+        is_settled = not log_kept or (self._upkeep is not None and self._upkeep.settled)
+        lock.release(clean=is_settled and not self._distrusted, log_kept=log_kept)
+
+    def upkeep(self, session: Session) -> Checkpointer:
+        """Returns what keeps the write-ahead log of the writing session short."""
+        assert isinstance(session, SqliteSession), "the session is one of this database"
+        self._upkeep = Checkpointer(session, self.ballast)
+        return self._upkeep
+
+    def distrust(self) -> None:
+        """Make the next `open` check the structure of the file, even after a clean stop. Called when the disk
+        has failed."""
+        self._distrusted = True
+
+    def _prepare(self, unclean: bool) -> None:
+        """Prepare the database file for writing.
+
+        1. Check that the file is empty, or is a database of this program with a version that this program knows.
+           Nothing is written before this check.
+        2. Write the settings that belong to the file.
+        3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), and write the pages of the
+           write-ahead log once more (`settle_log`). If a sync failed before the stop, some pages can be readable but
+           not on the disk.
+        4. Bring an older database up to date, after a backup.
+        5. Check the rows of streams, positions, leases and blocks, and their indexes: with a wrong next index, or a
+           stream that is not found, an index would be assigned twice.
+        6. Create missing tables.
+        """
+        version = self._inspect()
+        head = self._migrations.head
+        if 0 < version < head and not self._migrate:
+            raise DatabaseTooOld(version, head)
+        session = self.session()
+        try:
+            if unclean and version:
+                check_structure(session.connection, self.path)
+                settle_log(session, self.path)
+            if 0 < version < head:
+                # Imported here, since a database is usually up to date.
+                from stream_storage.sqlite.upgrade import upgrade
+
+                upgrade(session, self.path, self._migrations)
+            if version:
+                check_tables(session.connection)
+            create_schema(session, None if version else head)
+        finally:
+            session.close()
+        _sync_folder(self.directory)
+
+    def _clear_unfinished(self) -> None:
+        """Remove the files that an interrupted restore, log survey or log repair has left.
+
+        A survey examines a damaged write-ahead log in a temporary folder with a hard link to the database. While the
+        link exists, deleting the database frees no disk room. Raises StorageError.
+        """
+        check_not_replaced(self.path)
+        try:
+            remove_scratch(self.path)
+            if remove_parts(self.path):
+                logger.warning("restore_was_interrupted", do="the database is as it was before; restore once more")
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def _hide(self) -> None:
+        """Make the files of the database readable for this user only. SQLite gives the journals the permissions of the
+        database. A folder that existed keeps its own: it may have other files. Raises StorageError."""
+        try:
+            for suffix in FILE_SUFFIXES:
+                make_private(self.path.with_name(self.path.name + suffix))
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def _inspect(self) -> int:
+        """Returns the schema version of the file, or 0 for a new file. Writes FILE_PRAGMAS into a new file."""
+        try:
+            if not self.path.exists():
+                create_private(self.path).close()
+        except OSError as error:
+            raise storage_error(error) from error
+        connection = self._open_file()
+        try:
+            version = self._check_version(connection)
+            if not version:
+                connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+        finally:
+            connection.close()
+        if not version:
+            # SQLite ends the change of the journal mode by removing a journal file. The removal must be on disk before
+            # a write-ahead log begins. Otherwise, after a power cut, the old journal and the new log could both exist.
+            _sync_folder(self.directory)
+        return version
+
+    def _check_version(self, connection: sqlite3.Connection) -> int:
+        """Returns the schema version of the database, or 0 if the database is empty. Raises DatabaseTooNew,
+        DatabaseCorrupt."""
+        try:
+            version = version_of(connection)
+            application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+            tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise storage_error(error) from error
+        if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
+            raise DatabaseCorrupt(
+                f"{FILE_NAME} in the data directory is another program's database; choose another data directory"
+            )
+        if version > self._migrations.head:
+            from stream_storage.sqlite.upgrade import find_way_back
+
+            backup = find_way_back(self.directory, self._migrations.head)
+            raise DatabaseTooNew(version, self._migrations.head, backup)
+        return version
+
+    def _connect(self, *, query_only: bool) -> sqlite3.Connection:
+        connection = self._open_file()
+        try:
+            _configure(connection, query_only=query_only)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise storage_error(error) from error
+            raise
+        return connection
+
+    def _open_file(self) -> sqlite3.Connection:
+        mode = "ro" if self._lock is None else "rwc"
+        try:
+            return sqlite3.connect(
+                f"file:{quote(str(self.path.absolute()))}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=CACHED_STATEMENTS,
+                timeout=PRAGMAS["busy_timeout"] / 1000,
+            )
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+    def _check_exists(self) -> None:
+        if not self.path.exists():
+            raise StorageError(no_database(self.directory))
+
+
+def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
+    """Apply the settings of a connection, and check that SQLite accepted them. Raises StorageError, sqlite3.Error."""
+    settings = {**PRAGMAS, "query_only": int(query_only)}
+    for name, value in settings.items():
+        connection.execute(f"PRAGMA {name}={value}")
+    for name, wanted in {**settings, **FILE_PRAGMAS}.items():
+        row = connection.execute(f"PRAGMA {name}").fetchone()
+        if row != (wanted,):
+            raise StorageError(
+                f"the database cannot be used with {name}={wanted}, it says {row}; "
+                "use a local file system that has shared memory, and a database that this program made"
+            )
+
+
+def _has_log(path: Path) -> bool:
+    """Whether the database has a write-ahead log that is not empty. SQLite removes the log after a clean stop."""
+    log = path.with_name(path.name + "-wal")
+    try:
+        return log.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        # The messages are for the user of the node only. An existing folder keeps its permissions, see `_hide`.
+        make_folder(path, mode=0o700)
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def _sync_folder(path: Path) -> None:
+    """Sync a folder, so that the names of its files are on disk. Syncing a file alone does not write its name.
+    Raises StorageError."""
+    try:
+        sync(path)
+    except OSError as error:
+        raise storage_error(error) from error

@@ -1,0 +1,127 @@
+"""Brings the tables of a database from an older schema version to the newest one, by revisions of Alembic.
+
+The schema version is the `user_version` in the header of the database file, so one read tells whether there is anything
+to do. Alembic is imported only if there is: the import takes half a second. This module makes no backup, see
+`stream_storage.sqlite.upgrade`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stream_storage.errors import MigrationFailed, StorageError
+from stream_storage.failpoint import failpoint
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from alembic.script import Script
+    from sqlalchemy import Connection
+
+
+class Migrations(NamedTuple):
+    """A chain of revisions.
+
+    package: the name of the package whose files are the revisions. The id of a revision is the schema version that it
+        leads to, in four digits.
+    head: the newest schema version.
+    """
+
+    package: str
+    head: int
+
+
+MIGRATIONS: Final = Migrations("stream_storage.sqlite.migrations", SCHEMA_VERSION)
+"""The revisions of this program."""
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Returns the schema version of the database, or 0 for a new file. Raises sqlite3.Error."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def migrate(connection: sqlite3.Connection, migrations: Migrations = MIGRATIONS) -> int:
+    """Runs the revisions that the database lacks, each in one transaction. Returns the number of these revisions.
+
+    connection: a connection that can write, with autocommit (`isolation_level=None`), outside a transaction.
+
+    A kill leaves the database at the version of the last revision that was committed. Raises StorageError; the revision
+    that failed has then changed nothing.
+    """
+    if version_of(connection) == migrations.head:
+        return 0
+    from sqlalchemy import StaticPool, create_engine
+
+    # SQLAlchemy gets this one connection, and does not close it: the engine is never disposed of. Returning the
+    # connection to the pool must not end the transaction of a revision.
+    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None)
+    missing = find_missing(migrations, version_of(connection))
+    foreign_keys = connection.execute("PRAGMA foreign_keys").fetchone()[0]
+    # A revision may replace a table, which would delete the rows that refer to it. SQLite ignores this setting within a
+    # transaction, so it is set before.
+    connection.execute("PRAGMA foreign_keys=0")
+    try:
+        with engine.connect() as alchemy:
+            for revision in missing:
+                _run(connection, alchemy, revision)
+    finally:
+        connection.execute(f"PRAGMA foreign_keys={foreign_keys}")
+    return len(missing)
+
+
+def find_missing(migrations: Migrations, version: int) -> list[Script]:
+    """Returns the revisions from a schema version to the newest one, in the order in which they run.
+
+    version: the schema version of the database; 0 means that it has no tables.
+    """
+    from alembic.script import ScriptDirectory
+
+    spec = find_spec(migrations.package)
+    assert spec is not None, f"there is no package {migrations.package}"
+    assert spec.submodule_search_locations is not None, f"{migrations.package} is no package"
+    folder = spec.submodule_search_locations[0]
+    scripts = ScriptDirectory(folder, version_locations=[folder])
+    assert scripts.get_current_head() == revision_id(migrations.head), "the newest revision is not the schema version"
+    found = scripts.iterate_revisions("heads", revision_id(version) if version else "base")
+    return list(reversed(list(found)))
+
+
+def revision_id(version: int) -> str:
+    """Returns the id of the revision that leads to a schema version."""
+    return f"{version:04}"
+
+
+def _run(connection: sqlite3.Connection, alchemy: Connection, revision: Script) -> None:
+    """Run one revision in one transaction, which also writes the new schema version."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from sqlalchemy.exc import DBAPIError
+
+    version = int(revision.revision)
+    try:
+        # SQLAlchemy ends the transaction, but does not begin one on a connection with autocommit.
+        with alchemy.begin():
+            connection.execute("BEGIN IMMEDIATE")
+            with Operations.context(MigrationContext.configure(alchemy)):
+                revision.module.upgrade()
+            broken: list[Any] = connection.execute("PRAGMA foreign_key_check").fetchall()
+            if broken:
+                table, _, parent, _ = broken[0]
+                raise MigrationFailed(version, f"a row of {table} refers to a row of {parent} that is missing")
+            if not connection.in_transaction:
+                raise MigrationFailed(version, "the revision ended its transaction")
+            connection.execute(f"PRAGMA user_version={version}")
+            failpoint("before_revision_commit")
+    except Exception as error:
+        if isinstance(error, StorageError):
+            raise
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+        found = storage_error(cause)
+        # A full disk and the like have an advice of their own. What is left is a mistake in the revision.
+        if isinstance(cause, sqlite3.Error | OSError) and (found.retriable or found.fatal):
+            raise found from error
+        raise MigrationFailed(version, f"{type(cause).__name__}: {cause}") from error
+    failpoint("after_revision_commit")

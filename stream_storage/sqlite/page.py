@@ -1,0 +1,217 @@
+"""Reads a page of one stream's messages, and checks the checksum of each message.
+
+Reading row by row would be slow: for each row the driver releases the interpreter's lock (GIL) and must acquire it
+again. While the trio thread is busy, one row took up to 7 ms in a measurement, so a page would take seconds. So a page
+is read with two statements that return one row each:
+
+1. The first statement returns the sizes and checksums of the next messages. From the sizes, this module computes how
+   many messages fit into the page.
+2. The second statement returns the data of these messages, joined to one value. This module cuts the value
+   into messages.
+
+Very small pages, very large pages and pages with keys or headers are read row by row after the first statement.
+
+`stream_storage.sqlite.log` checks a page against the first and next index of the stream; this module does not know
+these indexes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_right
+from itertools import accumulate, repeat
+from typing import NamedTuple
+
+import msgspec
+
+from stream_storage.checksum import checksum_full, checksums_plain, checksums_plain_timed, seed_base
+from stream_storage.contract import Record
+from stream_storage.errors import DatabaseCorrupt, corrupt_text, damaged_message
+from stream_storage.sqlite.statements import (
+    JOIN_PROBE,
+    JOIN_PROBE_RESULT,
+    MEASURE_PAGE,
+    READ_JOINED,
+    READ_JOINED_TIMES,
+    READ_ROWS,
+)
+
+WINDOW_MIN = 16
+WINDOW_MAX = 1024
+"""The largest number of messages whose sizes one statement returns. The actual number is an estimate of how many
+messages fit into the page, made from the size of the messages that were measured before."""
+ASSUMED_BYTES = 1024
+"""The assumed size of a message, in bytes, until a message of the page has been measured."""
+JOIN_ROWS_MIN = 8
+"""A page with fewer messages than this is read row by row: for so few rows, reading the data as one joined value would
+cost more."""
+JOIN_BYTES_MAX = 16 * 1024 * 1024
+"""A page with more bytes of data than this is read row by row. Joined data is in memory three times for a moment: in
+SQLite, as one Python value, and as separate messages."""
+_numbers = msgspec.json.Decoder(list[int])
+
+
+class Measure(NamedTuple):
+    """The row that the statement `MEASURE_PAGE` returns: the sizes and checksums of several messages.
+
+    rows: the number of measured messages.
+    first, last: their smallest and largest index.
+    time_us_min, time_us_max: their smallest and largest time, in microseconds since 1970.
+    attributed: the number of messages with a key or headers.
+    sizes_text, checksums_text: the sizes and the checksums of the messages, as numbers joined with commas.
+    """
+
+    rows: int
+    first: int
+    last: int
+    time_us_min: int
+    time_us_max: int
+    attributed: int
+    sizes_text: str
+    checksums_text: str
+
+
+def can_join(connection: sqlite3.Connection) -> bool:
+    """Whether this version of SQLite can join values that contain zero bytes."""
+    return bool(connection.execute(JOIN_PROBE).fetchone()[0] == JOIN_PROBE_RESULT)
+
+
+def read_page(
+    connection: sqlite3.Connection,
+    stream_id: int,
+    index: int,
+    limit: int,
+    bytes_max: int,
+    first_bytes_max: int | None,
+    *,
+    joins: bool,
+) -> tuple[list[Record], bool]:
+    """Returns a page, as `Log.read` describes it, and whether the page ends because the stream has no further message.
+
+    joins: the result of `can_join`. The caller must have begun a transaction, so that all statements see the same
+    state. Raises DatabaseCorrupt if a message is damaged, or if a message between two other messages is missing.
+    Raises sqlite3.Error.
+    """
+    records: list[Record] = []
+    room_bytes = bytes_max
+    window = _window(room_bytes, ASSUMED_BYTES)
+    while limit > 0 and room_bytes >= 0:
+        # Measure the next messages.
+        asked = min(limit, window)
+        measure = Measure(*connection.execute(MEASURE_PAGE, (stream_id, index, asked)).fetchone())
+        if measure.rows == 0:
+            return records, True
+        # The indexes must be consecutive, else the database is damaged. Only the first message of a page may have a
+        # larger index than `index`.
+        totals = list(accumulate(_integers(measure.sizes_text)))
+        begins = index if records else measure.first
+        if (measure.first, measure.last, len(totals)) != (begins, begins + measure.rows - 1, measure.rows):
+            raise _damage(connection, stream_id, begins, measure.rows)
+        # Read as many messages as fit. The first message of a page is always read, unless it is larger than
+        # `first_bytes_max`.
+        fitting = bisect_right(totals, room_bytes)
+        if not records:
+            if first_bytes_max is not None and totals[0] > first_bytes_max:
+                return [], False
+            fitting = max(fitting, 1)
+        if fitting == 0:
+            return records, False
+        records += _messages(connection, stream_id, measure, totals[:fitting], joins)
+        # Return if the page is full or the stream ends. Otherwise continue after these messages.
+        if fitting < measure.rows:
+            return records, False
+        if measure.rows < asked:
+            return records, True
+        room_bytes -= totals[-1]
+        limit -= measure.rows
+        index = measure.last + 1
+        window = _window(room_bytes, totals[-1] // measure.rows)
+    return records, False
+
+
+def _window(room_bytes: int, message_bytes: int) -> int:
+    return min(WINDOW_MAX, max(WINDOW_MIN, room_bytes // max(message_bytes, 1) + 1))
+
+
+def _messages(
+    connection: sqlite3.Connection, stream_id: int, measure: Measure, totals: list[int], joins: bool
+) -> list[Record]:
+    """Reads the first `len(totals)` of the messages that `measure` describes.
+
+    totals: for each message, the total size of the data up to the end of that message, in bytes.
+    """
+    rows = (stream_id, measure.first, len(totals))
+    if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
+        return _by_rows(connection, rows)
+    if measure.time_us_min == measure.time_us_max:
+        joined = connection.execute(READ_JOINED, rows).fetchone()[0]
+        times = [measure.time_us_min] * len(totals)
+    else:
+        joined, times_text = connection.execute(READ_JOINED_TIMES, rows).fetchone()
+        times = _integers(times_text)
+    data = [joined[start:end] for start, end in zip([0, *totals], totals, strict=False)]
+    written = _integers(measure.checksums_text)[: len(totals)]
+    if len(joined) != totals[-1] or len(times) != len(totals) or written != _checksums(stream_id, measure, times, data):
+        raise _damage(connection, *rows)
+    indexes = range(measure.first, measure.first + len(totals))
+    return list(zip(indexes, data, times, repeat(None), repeat(None), strict=False))
+
+
+def _checksums(stream_id: int, measure: Measure, times: list[int], data: list[bytes]) -> list[int] | None:
+    """Returns the checksums that undamaged messages would have, or None if a stored time is not a number."""
+    if not isinstance(measure.time_us_min, int) or not isinstance(measure.time_us_max, int):
+        return None
+    if measure.time_us_min == measure.time_us_max:
+        return checksums_plain(seed_base(stream_id, measure.time_us_min), measure.first, data)
+    return checksums_plain_timed(stream_id, measure.first, times, data)
+
+
+def _by_rows(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list[Record]:
+    records: list[Record] = []
+    for index, time_us, checksum, key, headers, data in connection.execute(READ_ROWS, rows).fetchall():
+        damage = find_damage(rows[0], index, time_us, checksum, key, headers, data)
+        if damage is not None:
+            raise DatabaseCorrupt(corrupt_text(damage))
+        records.append((index, data, time_us, key, headers))
+    return records
+
+
+def find_damage(
+    stream_id: int, index: int, time_us: object, checksum: object, key: object, headers: object, data: object
+) -> str | None:
+    """Returns a text that describes the damage of one stored message, or None if the message is undamaged."""
+    if (
+        isinstance(data, bytes)
+        and isinstance(time_us, int)
+        and isinstance(key, bytes | None)
+        and isinstance(headers, bytes | None)
+        and checksum == checksum_full(seed_base(stream_id, time_us), index, data, key, headers)
+    ):
+        return None
+    return damaged_message(stream_id, index)
+
+
+def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: int) -> DatabaseCorrupt:
+    """Returns the error for the first damaged or missing message among the `rows` messages from `index` on."""
+    expected = index
+    for found, *columns in connection.execute(READ_ROWS, (stream_id, index, rows)):
+        if found != expected:
+            return DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
+        damage = find_damage(stream_id, found, *columns)
+        if damage is not None:
+            return DatabaseCorrupt(corrupt_text(damage))
+        expected += 1
+    reason = f"message {expected} of stream {stream_id}, and perhaps more before it, cannot be read"
+    return DatabaseCorrupt(corrupt_text(reason))
+
+
+def _integers(text: str | None) -> list[int]:
+    """Returns the numbers of a comma-separated text. Returns an empty list if the text is None, or if damage has
+    changed the text so that a number cannot be read."""
+    if text is None:
+        return []
+    try:
+        # The text between brackets is JSON, whose decoder is four times as fast as `int` for each number.
+        return _numbers.decode(f"[{text}]")
+    except (msgspec.MsgspecError, UnicodeError):
+        return []

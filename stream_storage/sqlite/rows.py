@@ -1,0 +1,75 @@
+"""Executes statements on a connection of Python's sqlite3, and reads their rows. Errors become StorageErrors."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from stream_storage.contract import Session
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.statement import Values
+
+
+class SqliteRows:
+    """The rows of one statement: `stream_storage.statement.Rows`. An error of SQLite is raised as a StorageError."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        return self._cursor.rowcount
+
+    def fetchone(self) -> Any:
+        try:
+            return self._cursor.fetchone()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+    def fetchall(self) -> list[Any]:
+        try:
+            return self._cursor.fetchall()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._cursor
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+
+def execute(connection: sqlite3.Connection, statement: str, values: Values) -> SqliteRows:
+    """Executes one statement, as `stream_storage.contract.Session.execute` describes it."""
+    try:
+        return SqliteRows(connection.execute(statement, values))
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+
+
+def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
+    """Executes one statement several times, as `stream_storage.contract.Session.execute_many` describes it."""
+    try:
+        connection.executemany(statement, values)
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+
+
+def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Any]:
+    """Executes a SELECT several times, as `stream_storage.contract.Session.find_many` describes it."""
+    try:
+        return [connection.execute(statement, each).fetchone() for each in values]
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+
+
+def connection_of(session: Session) -> sqlite3.Connection:
+    """Returns the SQLite connection of a session, for code that uses SQLite itself. Raises TypeError if the session is
+    not one of SQLite."""
+    connection = getattr(session, "connection", None)
+    if not isinstance(connection, sqlite3.Connection):
+        raise TypeError(f"a {type(session).__name__} is no session of SQLite")
+    return connection

@@ -1,0 +1,198 @@
+"""A session: one connection to the database file, and the log of messages on that connection.
+`stream_storage.sqlite.database` opens and configures the connection."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stream_storage.errors import OperationFailed, StorageError
+from stream_storage.histogram import SECONDS, Histogram
+from stream_storage.sqlite.disk_diagnosis import diagnose, find_no_room
+from stream_storage.sqlite.errors import caused_error, storage_error
+from stream_storage.sqlite.free_pages import reclaim
+from stream_storage.sqlite.log import SqliteLog
+from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
+from stream_storage.statement import Values
+
+TRIAL_ROOM_BYTES = 256 * 1024
+"""The least room that a trial asks the disk for. A push of a few messages may fit into the rest of a file when hardly
+another one does."""
+
+
+class Checkpoint(NamedTuple):
+    """The result of a checkpoint, as SQLite reports it.
+
+    blocked: whether another connection prevented the checkpoint from finishing.
+    wal_pages: the number of pages in the write-ahead log.
+    copied_pages: how many of these pages have been copied into the database file.
+    """
+
+    blocked: bool
+    wal_pages: int
+    copied_pages: int
+
+
+class SqliteSession:
+    """A session on one SQLite connection: a `stream_storage.contract.Session`.
+
+    sync_seconds: the times of commits. A commit returns after its sync.
+    writes: whether this session can write. If so, each transaction takes the write lock when the transaction
+    begins: a transaction that takes the lock later can fail halfway.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, *, writes: bool) -> None:
+        self.connection = connection
+        self.log = SqliteLog(connection)
+        self.writes = writes
+        self.closed = False
+        self.sync_seconds = Histogram(SECONDS)
+        self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
+    def execute(self, statement: str, values: Values = ()) -> SqliteRows:
+        return execute(self.connection, statement, values)
+
+    def execute_many(self, statement: str, values: Iterable[Values]) -> None:
+        execute_many(self.connection, statement, values)
+
+    def find_many(self, statement: str, values: Sequence[Values]) -> list[Any]:
+        return find_many(self.connection, statement, values)
+
+    def begin(self, *, deferred: bool = False) -> None:
+        self._execute(self._begin)
+
+    def commit(self) -> None:
+        began_s = time.perf_counter()
+        self._execute("COMMIT")
+        self.sync_seconds.add(time.perf_counter() - began_s)
+
+    def rollback(self) -> None:
+        if self.connection.in_transaction:
+            self._execute("ROLLBACK")
+
+    def reclaim(self, pages: int, keep: int) -> int:
+        return reclaim(self.connection, pages, keep)
+
+    def fence(self, owner: str) -> bool:
+        raise OperationFailed("a database file has one writer, and no other one to fence")
+
+    def disconnect(self, owner: str) -> None:
+        raise OperationFailed("a database file has one writer, and no other one to disconnect")
+
+    def recover(self, error: StorageError) -> bool:
+        return False
+
+    def settle(self, error: StorageError) -> bool | StorageError:
+        # After a failed sync, the write-ahead log may have the whole transaction.
+        return error if error.fatal else False
+
+    def savepoint(self) -> None:
+        self._execute("SAVEPOINT part")
+
+    def release(self) -> None:
+        self._execute("RELEASE part")
+
+    def rollback_to(self) -> None:
+        self._execute("ROLLBACK TO part")
+        self._execute("RELEASE part")
+
+    def checkpoint(self, mode: str) -> Checkpoint:
+        """Copy the write-ahead log into the database file.
+
+        mode: PASSIVE waits for no other connection. RESTART and TRUNCATE wait for readers; TRUNCATE also empties
+        the log.
+        """
+        try:
+            blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+        return Checkpoint(bool(blocked), wal_pages, copied_pages)
+
+    def free_disk_bytes(self) -> int:
+        """Returns the number of free bytes on the disk of the database, or 0 if the database is in memory.
+        Raises OSError."""
+        path = self._path()
+        return shutil.disk_usage(os.path.dirname(path)).free if path else 0
+
+    def _path(self) -> str:
+        """Returns the path of the database file; empty if the database is in memory."""
+        path: str = self.connection.execute("PRAGMA database_list").fetchone()[2]
+        return path
+
+    def extend_wal(self, size_bytes: int) -> None:
+        """Extend the write-ahead log to `size_bytes`, so that later commits overwrite a part of the file that exists.
+
+        Syncing a growing file takes twice as long. The log keeps this size until the last connection closes.
+
+        Raises StorageError. After an error the extended part of the log can still take room.
+        """
+        self.begin()
+        try:
+            self.try_write(size_bytes)
+        finally:
+            self.rollback()
+
+    def try_write(self, size_bytes: int) -> bool:
+        # The log may have room that a later commit can overwrite, when the disk has none for the commits after it.
+        path = self._path()
+        no_room = find_no_room(Path(path), max(size_bytes, TRIAL_ROOM_BYTES)) if path else None
+        if no_room is not None:
+            raise storage_error(no_room)
+        # SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.
+        # With a small cache it does so here, and no reader ever sees what the savepoint takes back.
+        try:
+            cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
+            self.connection.execute("PRAGMA cache_size=16")
+            try:
+                self.connection.execute("SAVEPOINT trial")
+                self.connection.execute("CREATE TABLE trial (data BLOB)")
+                self.connection.execute("INSERT INTO trial VALUES (zeroblob(?))", (size_bytes,))
+                self.connection.execute("ROLLBACK TO trial")
+                self.connection.execute("RELEASE trial")
+            finally:
+                self.connection.execute(f"PRAGMA cache_size={cache_size}")
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+        return True
+
+    @contextmanager
+    def busy_timeout(self, timeout_ms: int) -> Iterator[None]:
+        """Returns a context manager inside which this session waits for other connections no longer
+        than `timeout_ms`."""
+        usual_ms = self.connection.execute("PRAGMA busy_timeout").fetchone()[0]
+        self.connection.execute(f"PRAGMA busy_timeout={timeout_ms}")
+        try:
+            yield
+        finally:
+            self.connection.execute(f"PRAGMA busy_timeout={usual_ms}")
+
+    def error_of(self, raised: BaseException) -> StorageError:
+        error = caused_error(raised)
+        # The test for the cause reads the whole file. Only an error of the session that writes is worth that: it can
+        # stop the node.
+        return diagnose(error, self) if self.writes else error
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.rollback()
+        finally:
+            self.connection.close()
+
+    def _execute(self, statement: str) -> None:
+        try:
+            self.connection.execute(statement)
+        except sqlite3.Error as error:
+            raise storage_error(error) from error

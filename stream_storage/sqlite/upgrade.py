@@ -1,0 +1,186 @@
+"""Brings the database of a data directory up to date at the start of a node.
+
+It makes a backup first, then runs the missing revisions.
+
+The backup is a folder in the data directory, such as `backup-schema-1-20261123T010203Z`: schema version and time (UTC).
+It has the format of `stream_storage.sqlite.backup`, so `stream-node restore` puts it back. Nobody removes it but the
+operator.
+
+The caller holds the lock of the data directory. A kill leaves the database at one schema version, and the next start
+goes on there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import structlog
+
+from stream_storage.durable_files import create_private, make_folder, rename_durably, sync, write_durably
+from stream_storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
+from stream_storage.failpoint import failpoint
+from stream_storage.parsing import ParseError, parse_json
+from stream_storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, Manifest, count_stored, digest_of
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX
+from stream_storage.sqlite.migrate import Migrations, migrate, version_of
+from stream_storage.sqlite.session import SqliteSession
+
+ROOM_BYTES: Final = 64 * 1024 * 1024
+"""The free disk space that must be left when the backup is made, for the write-ahead log of the revisions."""
+_NAME: Final = re.compile(rf"{UPGRADE_PREFIX}(\d+)-(\d{{8}}T\d{{6}}Z(?:-\d+)?)")
+
+logger = structlog.get_logger(__name__)
+
+
+def upgrade(session: SqliteSession, database: Path, migrations: Migrations) -> Path:
+    """Makes a backup of the database beside it, and brings the database to the newest schema version.
+
+    session: a session that can write, outside a transaction.
+    database: the path of the database file.
+
+    Returns the folder of the backup. If a start was interrupted after it made the same backup, that one is used. Raises
+    NoRoomToUpgrade and other StorageErrors; the database then has the version of the last revision that was committed.
+    """
+    found = version_of(session.connection)
+    # The whole database must be in its file, because the file alone is copied.
+    if session.checkpoint("TRUNCATE").blocked:
+        raise StorageBusy(f"{database} is being read by another program; end that program, then start again")
+    # Another program that ignores the lock of the directory cannot write while the file is copied.
+    session.begin()
+    try:
+        backup = _find_same(database, found) or _back_up(session, database, found)
+    except OSError as error:
+        raise storage_error(error) from error
+    finally:
+        session.rollback()
+    failpoint("after_upgrade_backup")
+    migrate(session.connection, migrations)
+    logger.info("database_upgraded", from_version=found, to_version=migrations.head, backup=str(backup))
+    return backup
+
+
+def find_way_back(directory: Path, supported: int) -> Path | None:
+    """Returns the newest backup in a data directory that an upgrade made and that this program can restore, or None.
+
+    supported: the newest schema version that this program knows.
+    """
+    usable = [(stamp, folder) for version, stamp, folder in _backups(directory) if version <= supported]
+    return max(usable)[1] if usable else None
+
+
+def _backups(directory: Path) -> Iterator[tuple[int, str, Path]]:
+    """Yields the schema version, the time and the folder of each complete backup that an upgrade made."""
+    for folder in directory.glob(f"{UPGRADE_PREFIX}*"):
+        parts = _NAME.fullmatch(folder.name)
+        if parts is not None and (folder / MANIFEST_NAME).exists():
+            yield int(parts[1]), parts[2], folder
+
+
+def _find_same(database: Path, version: int) -> Path | None:
+    """Returns a backup with the content that the database has now, or None.
+
+    Without this, a node that fails in a revision and is started again and again would fill the disk with backups. The
+    database is only read if there is a backup of its version and size.
+    """
+    digest: str | None = None
+    size_bytes = database.stat().st_size
+    for _, _, folder in filter(lambda each: each[0] == version, _backups(database.parent)):
+        try:
+            manifest = parse_json((folder / MANIFEST_NAME).read_bytes(), Manifest)
+        except ParseError:
+            continue
+        copy = folder / database.name
+        if manifest.database_bytes != size_bytes or not copy.exists():
+            continue
+        digest = digest or digest_of(database, _quiet)
+        if digest == manifest.sha256 == digest_of(copy, _quiet):
+            return folder
+    return None
+
+
+def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
+    """Copies the database file into a new folder beside it.
+
+    1. Check that the disk has room for the copy, and for the write-ahead log that the migration will write.
+    2. Copy the file into a folder with a temporary name, and sync it. If the process ends before step 4, the next start
+       of the node removes this folder.
+    3. Open the copy: it must have the schema version and the numbers of streams and messages of the database.
+    4. Write the manifest, and give the folder its name. This is a single step.
+    """
+    size_bytes = database.stat().st_size
+    free_bytes = session.free_disk_bytes()
+    if free_bytes < size_bytes + ROOM_BYTES:
+        raise NoRoomToUpgrade(database.parent, size_bytes + ROOM_BYTES, free_bytes)
+    now_us = time.time_ns() // 1_000
+    named = _new_folder(database.parent, version, now_us)
+    part = named.with_name(named.name + PART_SUFFIX)
+    make_folder(part, mode=0o700)
+    digest = hashlib.sha256()
+    copy = part / database.name
+    with database.open("rb") as reading, create_private(copy) as writing:
+        while chunk := reading.read(CHUNK_BYTES):
+            writing.write(chunk)
+            digest.update(chunk)
+            failpoint("within_upgrade_backup")
+    sync(copy)
+    held = count_stored(session)
+    _check_copy(copy, version, held)
+    streams, messages, data_bytes = held
+    manifest = Manifest(
+        format=FORMAT,
+        created_us=now_us,
+        schema_version=version,
+        streams=streams,
+        messages=messages,
+        data_bytes=data_bytes,
+        database_bytes=size_bytes,
+        sha256=digest.hexdigest(),
+    )
+    write_durably(part / MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    failpoint("before_upgrade_backup_named")
+    rename_durably(part, named)
+    return named
+
+
+def _new_folder(directory: Path, version: int, now_us: int) -> Path:
+    """Returns a name that no backup has yet."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_us // 1_000_000))
+    folder, count = directory / f"{UPGRADE_PREFIX}{version}-{stamp}", 1
+    while folder.exists():
+        count += 1
+        folder = directory / f"{UPGRADE_PREFIX}{version}-{stamp}-{count}"
+    return folder
+
+
+def _check_copy(copy: Path, version: int, held: tuple[int, int, int]) -> None:
+    """Opens the copy and compares it with the database. Raises DatabaseCorrupt if they differ.
+
+    held: the numbers of streams, messages and bytes in the database.
+    """
+    # SQLite opens it as `immutable`, so it creates no other files in the folder.
+    location = f"file:{quote(str(copy.absolute()))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
+            found = version_of(connection)
+            counted = count_stored(SqliteSession(connection, writes=False))
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+    if (found, counted) != (version, held):
+        raise DatabaseCorrupt(
+            f"the backup before the upgrade is not what was copied: {copy} has schema version {found} and {counted}, "
+            f"not {version} and {held}; check the disk, then start again"
+        )
+
+
+def _quiet(step: str, done: int, total: int | None) -> None:
+    """Reports no progress."""

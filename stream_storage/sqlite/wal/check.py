@@ -1,0 +1,287 @@
+"""Checks the write-ahead log of a data directory before SQLite opens it, and refuses a log that is damaged.
+
+SQLite reads a log up to the first frame with a wrong checksum, and ignores all later frames without an error.
+`stream_storage.sqlite.wal.scan_machine` judges whether such a frame means damage. This module opens, copies, cuts and
+replaces the files. `stream_storage.sqlite.wal.survey` finds the streams that have messages after the damage.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import structlog
+
+from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
+from stream_storage.directory_lock import left_in_this_boot, owner_lives
+from stream_storage.durable_files import create_private, rename_durably
+from stream_storage.errors import StorageError, WalDamaged
+from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.wal.rewrite import rebuild
+from stream_storage.sqlite.wal.scan_machine import (
+    PAGE_SIZES,
+    FindPage,
+    Scan,
+    Verdict,
+    WalReader,
+    is_in_file,
+    judge,
+    scan,
+)
+from stream_storage.sqlite.wal.survey import list_behind
+
+logger = structlog.get_logger(__name__)
+
+WAL_SUFFIX: Final = "-wal"
+SHM_SUFFIX: Final = "-shm"
+KEPT_SUFFIX: Final = ".damaged"
+PAGE_BYTES: Final = 8192
+"""The page size that is assumed if neither the database file nor the log has a valid page size."""
+CHUNK_BYTES: Final = 1024 * 1024
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+class Examined(NamedTuple):
+    """A write-ahead log that has been opened and checked.
+
+    wal: the open log.
+    found: the result of scanning the log.
+    verdict: the state of the log.
+    find_page: a function that reads a page of the database file."""
+
+    wal: WalReader
+    found: Scan
+    verdict: Verdict
+    find_page: FindPage
+
+
+def wal_path(database: Path) -> Path:
+    return database.with_name(database.name + WAL_SUFFIX)
+
+
+def prepare_log(database: Path, *, rebooted: bool) -> None:
+    """Prepare the write-ahead log of a database, so that SQLite reads the whole log.
+
+    1. Refuse a damaged log, and a log whose database is missing. The log is not changed. A damaged log is copied.
+    2. If only the last transaction has damaged frames, copy the log. Then complete the transaction if the content of
+       all its pages is certain, else cut the transaction off.
+    3. Cut off frames after the last commit, which a kill or a power cut can leave. Later commits would overwrite only
+       some of these frames, and the other frames would then look like damage.
+
+    rebooted: whether the machine could have restarted since the log was written. The caller must hold the lock on the
+    directory, and no connection must have the database open. Raises WalDamaged and other StorageError.
+    """
+    try:
+        with examined(database, rebooted=rebooted) as log:
+            if log is not None:
+                _check_not_alone(database, log)
+            if log is None or log.verdict is Verdict.SOUND:
+                return
+            if log.verdict is Verdict.DAMAGED:
+                raise _damaged_and_kept(database, log)
+            if log.verdict is Verdict.TORN:
+                _cut(database, log)
+                return
+            # The last transaction will be changed or lost. Keep a copy of the log, so that a user can inspect it.
+            kept = keep_copy(database)
+            behind = list_behind(database, log.wal, log.found)
+            if log.verdict is Verdict.COMPLETED:
+                install_log(database, rebuild(log.wal, log.found))
+            else:
+                _cut(database, log)
+            logger.warning(
+                "wal_end_completed" if log.verdict is Verdict.COMPLETED else "wal_end_cut",
+                frames=log.found.end - log.found.good,
+                unreadable=len(log.found.damaged),
+                behind=None if behind is None else [str(each) for each in behind],
+                copy=str(kept),
+            )
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def _check_not_alone(database: Path, log: Examined) -> None:
+    """Raises StorageError if the write-ahead log has commits and the database file is missing or empty. SQLite would
+    create an empty database and remove the log.
+
+    A power cut cannot cause this state, since a node syncs a new database before it begins the log.
+    """
+    found = log.found
+    if (found.good or found.commits) and not (database.exists() and database.stat().st_size):
+        raise StorageError(
+            f"there is a write-ahead log of {found.frames} frames in {database.parent}, and no database to it; put "
+            f"{database.name} back where it was lost, or move {wal_path(database).name} away to begin anew"
+        )
+
+
+def refuse_damaged(database: Path) -> None:
+    """Raises WalDamaged if the write-ahead log of a database is damaged, so that the caller does not read the database.
+    Does nothing if a node runs on the database, since the node checked the log at its start.
+
+    A log whose last transaction the next start would complete is refused too. A log whose last transaction the next
+    start would cut off is accepted, since that transaction was probably never confirmed. This function changes no file.
+    """
+    try:
+        if owner_lives(database.parent) and in_use(database.parent):
+            return
+        with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
+            if log is None or log.verdict in (Verdict.SOUND, Verdict.TORN, Verdict.CUT):
+                return
+            # Check again whether a node runs: a node that started meanwhile may have written to the log while it was
+            # read here.
+            if not in_use(database.parent):
+                raise damaged_error(database, log, kept=None)
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a node holds the lock on the data directory now.
+
+    If no node holds the lock, this function takes the lock for a moment. A node that starts in this moment fails. So
+    call this function only if a node probably runs, or if a node could not start anyway.
+    """
+    try:
+        lock = os.open(directory / LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+@contextmanager
+def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
+    """Opens and checks the write-ahead log of a database. Yields the result, or None if the log does not exist or is
+    empty. Raises OSError.
+    """
+    try:
+        opened = wal_path(database).open("rb")
+    except FileNotFoundError:
+        yield None
+        return
+    with opened as log, open_database(database) as (page_bytes, find_page):
+        size_bytes = os.fstat(log.fileno()).st_size
+        if not size_bytes:
+            yield None
+            return
+        wal = WalReader(lambda offset, size: os.pread(log.fileno(), size, offset), size_bytes, page_bytes)
+        found = scan(wal, find_page)
+        in_file = not found.header_valid and is_in_file(wal, found, find_page)
+        yield Examined(wal, found, judge(found, rebooted=rebooted, in_file=in_file), find_page)
+
+
+@contextmanager
+def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
+    """Opens a database file. Yields the page size in bytes, and a function that returns a page by its number (None if
+    the file has no such page)."""
+    try:
+        opened: BinaryIO | None = database.open("rb")
+    except FileNotFoundError:
+        opened = None
+    if opened is None:
+        yield PAGE_BYTES, lambda number: None
+        return
+    with opened as file:
+        header = os.pread(file.fileno(), 100, 0)
+        size = int.from_bytes(header[16:18], "big")
+        page_bytes = 65536 if size == 1 else size
+        if header[:16] != _MAGIC or page_bytes not in PAGE_SIZES:
+            page_bytes = PAGE_BYTES
+
+        def find_page(number: int) -> bytes | None:
+            if not 0 < number < 2**32:
+                return None
+            page = os.pread(file.fileno(), page_bytes, (number - 1) * page_bytes)
+            return page if len(page) == page_bytes else None
+
+        yield page_bytes, find_page
+
+
+def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
+    """Copy the damaged write-ahead log, and return the error WalDamaged.
+
+    If the log cannot be copied, for example on a full disk, the error is still WalDamaged. The log itself is
+    not changed.
+    """
+    try:
+        kept = keep_copy(database)
+    except OSError as error:
+        logger.warning("damaged_log_not_copied", reason=str(error), do="free space, or copy the data directory away")
+        kept = None
+    return damaged_error(database, log, kept=kept)
+
+
+def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:
+    """Returns the error WalDamaged, which describes a damaged write-ahead log.
+
+    kept: the path of the copy of the log, or None if no copy was made.
+    """
+    found = log.found
+    return WalDamaged(
+        database.parent,
+        bad=found.bad,
+        frames=found.end - found.bad + 1,
+        commits=len(found.commits),
+        lost=len(found.lost),
+        behind=list_behind(database, log.wal, found),
+        kept=kept,
+    )
+
+
+def keep_copy(database: Path) -> Path:
+    """Copy the write-ahead log to a file in the same folder, and sync the copy. Returns the path of the copy.
+
+    The name of the copy has a hash of the log's content. So the same log is copied only once, and no copy is
+    overwritten. Raises OSError.
+    """
+    source = wal_path(database)
+    with source.open("rb") as reading:
+        digest = hashlib.file_digest(reading, "sha256").hexdigest()
+    kept = source.with_name(f"{source.name}.{digest[:16]}{KEPT_SUFFIX}")
+    if not kept.exists():
+        with source.open("rb") as reading:
+            _write_synced(kept, iter(lambda: reading.read(CHUNK_BYTES), b""))
+    return kept
+
+
+def install_log(database: Path, pieces: Iterable[bytes]) -> None:
+    """Replace the write-ahead log with a new log by one rename. After a kill or a power cut, either the complete old
+    log or the complete new log exists.
+
+    pieces: the bytes of the new log. No connection must have the database open. Raises OSError.
+    """
+    # Remove SQLite's file of shared memory, since it describes the old log.
+    database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)
+    _write_synced(wal_path(database), pieces)
+
+
+def _cut(database: Path, log: Examined) -> None:
+    """Cuts off the part of the write-ahead log after the last commit that SQLite reads. If SQLite reads no commit, the
+    log becomes empty."""
+    size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
+    with wal_path(database).open("rb+") as file:
+        file.truncate(size_bytes)
+        os.fsync(file.fileno())
+
+
+def _write_synced(path: Path, pieces: Iterable[bytes]) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        with create_private(part) as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        rename_durably(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,411 @@
+"""Scans a write-ahead log of SQLite, and judges whether a frame with a wrong checksum is damage.
+
+SQLite stops reading a log at the first frame with a wrong checksum, and ignores all later frames without an error.
+After a power cut, such a frame is at the end of the log, and no confirmed commit follows. After damage, such a frame is
+in the middle of the log, and every later commit would be lost without notice. So this module reads the whole log. This
+module works on bytes; `stream_storage.sqlite.wal.check` opens and changes the files.
+
+    offset  size   the log: one header, then frames of 24 bytes and one page each; numbers are big-endian
+         0     4   magic: 0x377f0682, or 0x377f0683 if the checksums are computed over big-endian words
+         4     4   version: 3007000
+         8     4   page size
+        12     4   sequence: how often SQLite has restarted the log from its beginning
+        16     8   two salts, which are new at each restart of the log
+        24     8   checksum of bytes 0 to 23
+
+    offset  size   a frame
+         0     4   number of the page, from 1
+         4     4   number of pages of the database after the commit, in the last frame of a transaction; else 0
+         8     8   the salts of the header; a frame with other salts is older than the last restart of the log
+        16     8   checksum of bytes 0 to 7 and of the page, begun with the checksum of the frame before; the first
+                   frame begins with the checksum of the header
+        24         the page
+
+`stream_storage.sqlite.wal.checksum` describes the checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from stream_storage.sqlite.wal.checksum import Sums, checksum, correct_word
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""A function that reads bytes of the log. Its arguments are an offset and a size. It returns fewer bytes at the end of
+the log."""
+FindPage: TypeAlias = Callable[[int], bytes | None]
+"""A function that returns a page of the database file by its number, or None if the file has no such page."""
+
+HEADER_BYTES: Final = 32
+FRAME_HEAD_BYTES: Final = 24
+MAGIC: Final = 0x377F0682
+VERSION: Final = 3007000
+PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
+SPILL_FRAMES_MIN: Final = 1_000
+"""A transaction with at least this many pages was perhaps larger than the page cache (16 MiB, about 2,000 pages).
+SQLite then writes pages to the log early, can overwrite them, and corrects the checksums of the later frames only at
+the end. If the process is killed before that, the log can have wrong frames before a correct commit frame."""
+CORRECTED_MAX: Final = 64
+"""The largest number of frames in which a scan searches for a wrong word. The search takes several milliseconds for
+each frame."""
+HEADER: Final = struct.Struct(">IIIIII")
+PAIR: Final = struct.Struct(">II")
+
+
+class Frame(NamedTuple):
+    """The head of a frame of the write-ahead log.
+
+    page: the number of the page.
+    commit: the number of pages of the database after the transaction that this frame ends; 0 if it ends none.
+    sums: the checksum.
+    """
+
+    page: int
+    commit: int
+    salts: bytes
+    sums: Sums
+
+
+class Damage(NamedTuple):
+    """A damaged frame, whose checksum or salts are wrong.
+
+    frame: the number of the frame.
+    how: how the content of the page was recovered, or that it was not recovered.
+    page, commit: the numbers in the head of the frame, corrected if possible.
+    content: the page, or None if its content is not known.
+    """
+
+    frame: int
+    how: How
+    page: int
+    commit: int
+    content: bytes | None
+
+
+class How(Enum):
+    """How the content of a damaged frame's page was recovered, if at all.
+
+    SALT: only the salts in the head of the frame are wrong.
+    CHECKSUM: only the checksum in the head of the frame is wrong.
+    BYTE, WORD: one byte or one word is wrong, and the checksum shows the right value.
+    LATER: a later frame has the same page, so the damaged page is not needed.
+    FILE: the database file has the page, and the checksum proves that it is the right content.
+    DOUBT: not recovered, since one byte is wrong, but the checksum does not show which byte.
+    LOST: not recovered for another reason.
+    """
+
+    SALT = "salt"
+    CHECKSUM = "checksum"
+    BYTE = "byte"
+    WORD = "word"
+    DOUBT = "one byte, in one of several places"
+    LATER = "written again later"
+    FILE = "in the database file"
+    LOST = "lost"
+
+
+class Verdict(Enum):
+    """The verdict on a write-ahead log: the state of the log, which decides what is done with it.
+
+    SOUND: every commit can be read.
+    TORN: after the last commit there are frames of an unfinished transaction, as a kill or a power cut leaves them.
+    COMPLETED: the last transaction has damaged frames, but the right content of all its pages is certain.
+    CUT: the last transaction has damaged frames whose right content is not certain. A power cut or a kill explains
+        these frames, so the transaction was never confirmed.
+    DAMAGED: a confirmed transaction cannot be read.
+    """
+
+    SOUND = "sound"
+    TORN = "torn"
+    COMPLETED = "completed"
+    CUT = "cut"
+    DAMAGED = "damaged"
+
+
+class Scan(NamedTuple):
+    """The result of scanning a write-ahead log. Frames are numbered from 1; the number 0 means that no such
+    frame exists.
+
+    header_valid: whether the header of the log is undamaged.
+    frames: how many frames the file has.
+    good: the number of the last commit frame that SQLite reads.
+    bad: the number of the first damaged frame.
+    commits: the numbers of the commit frames after `good`.
+    end: the last number in `commits`.
+    damaged: the damaged frames from `bad` to `end`.
+    """
+
+    header_valid: bool
+    frames: int
+    good: int
+    bad: int
+    commits: tuple[int, ...]
+    end: int
+    damaged: tuple[Damage, ...]
+
+    @property
+    def known(self) -> int:
+        """The number of the last commit frame before the first lost frame, a damaged frame that was not recovered. If
+        no frame is lost, the number of the last commit frame. If there is no such commit frame, 0."""
+        first_lost = self.lost[0].frame if self.lost else self.end + 1
+        return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
+
+    @property
+    def lost(self) -> tuple[Damage, ...]:
+        """The damaged frames whose page was not recovered."""
+        return tuple(each for each in self.damaged if each.how in (How.LOST, How.DOUBT))
+
+
+class WalReader:
+    """Reads a write-ahead log frame by frame. It keeps only the heads of the frames in memory.
+
+    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header
+    is damaged.
+    """
+
+    def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
+        """Reads the header of the log and the heads of all frames.
+
+        read: a function that reads bytes of the log.
+        size_bytes: the size of the log.
+        page_bytes: the page size of the database file; it is used if the header of the log is damaged.
+        """
+        self._read = read
+        header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
+        magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)
+        self.big_endian = bool(magic & 1)
+        self.header_salts = header[16:24]
+        self.seed: Sums = PAIR.unpack_from(header, 24)
+        self.header_valid = (
+            magic in (MAGIC, MAGIC | 1)
+            and version == VERSION
+            and page_size in PAGE_SIZES
+            and checksum(header[:24], (0, 0), self.big_endian) == self.seed
+        )
+        self.page_bytes = page_size if self.header_valid else page_bytes
+        self.frame_bytes = FRAME_HEAD_BYTES + self.page_bytes
+        self.frames = max(0, size_bytes - HEADER_BYTES) // self.frame_bytes
+        self.heads = [self._head(number) for number in range(1, self.frames + 1)]
+        self.salts = self.header_salts
+        if not self.header_valid:
+            self._guess_header(header)
+
+    def head(self, number: int) -> Frame:
+        return self.heads[number - 1]
+
+    def page(self, number: int) -> bytes:
+        return self._read(self.offset(number) + FRAME_HEAD_BYTES, self.page_bytes)
+
+    def offset(self, number: int) -> int:
+        """Returns the offset in the log at which a frame begins."""
+        return HEADER_BYTES + (number - 1) * self.frame_bytes
+
+    def sums(self, number: int, seed: Sums) -> Sums:
+        """Returns the checksum that a frame should have if the frame before has the checksum `seed`."""
+        head = self.head(number)
+        return checksum(PAIR.pack(head.page, head.commit) + self.page(number), seed, self.big_endian)
+
+    def links(self, number: int, seed: Sums) -> bool:
+        """Whether the checksum of a frame is correct if the frame before has the checksum `seed`."""
+        head = self.head(number)
+        return head.page > 0 and self.sums(number, seed) == head.sums
+
+    def _head(self, number: int) -> Frame:
+        raw = self._read(self.offset(number), FRAME_HEAD_BYTES)
+        page, commit = PAIR.unpack_from(raw)
+        return Frame(page, commit, raw[8:16], PAIR.unpack_from(raw, 16))
+
+    def _guess_header(self, header: bytes) -> None:
+        """Find the values of a damaged header: first the salts, from the first frames, then the byte order with which a
+        frame has a correct checksum."""
+        # Take the salts that most of the first three frames have, since one of these frames may be damaged.
+        first = [frame.salts for frame in self.heads[:3]]
+        if not first:
+            return
+        self.salts = max(first, key=first.count)
+        stored = self.seed
+        # Assume that either only the checksum of the header is right, or only the checksum is wrong.
+        for big_endian in (False, True):
+            self.big_endian = big_endian
+            for seed in (stored, checksum(header[:24], (0, 0), big_endian)):
+                self.seed = seed
+                if self.links(1, seed):
+                    return
+        # If neither fits, use the second frame: its checksum begins with the checksum of the first frame and needs no
+        # header.
+        for big_endian in (False, True):
+            self.big_endian = big_endian
+            if self.frames > 1 and self.links(2, self.head(1).sums):
+                return
+
+
+def scan(wal: WalReader, find_page: FindPage) -> Scan:
+    """Read the whole log, even after the first damaged frame, and return the undamaged commits and the damaged frames.
+
+    Each checksum depends on the checksum of the frame before. After a damaged frame, the next frame is checked with the
+    checksum that is stored in the damaged frame. So an undamaged frame is recognized even after damaged frames.
+    """
+    # `whole` has the frames with a correct checksum. `doubtful` has the frames with a wrong checksum, each with the
+    # checksum of the frame before. `found` has the damaged frames whose damage is explained.
+    belong = [number for number, frame in enumerate(wal.heads, 1) if frame.salts == wal.salts]
+    last = belong[-1] if belong else 0
+    seed, good, bad = wal.seed, 0, 0 if wal.header_valid else 1
+    whole: dict[int, Frame] = {}
+    doubtful: dict[int, Sums | None] = {}
+    found: dict[int, Damage] = {}
+    # Also read one frame after the last frame with the salts of the log: in that frame, only the salts may be wrong.
+    for number in range(1, min(last + 1, wal.frames) + 1):
+        head = wal.head(number)
+        sums = wal.sums(number, seed)
+        # A frame with other salts may be older than the last restart of the log, and its checksum may fit to another
+        # old frame before it. But if its checksum fits to an undamaged frame of this log, it belongs to this log, and
+        # only its salts are wrong.
+        proven = head.salts == wal.salts or number == 1 or number - 1 in whole
+        if sums == head.sums and head.page > 0 and proven:
+            whole[number] = head
+            if head.salts != wal.salts:
+                found[number] = Damage(number, How.SALT, head.page, head.commit, wal.page(number))
+            seed = sums
+        elif number > last:
+            break
+        elif number < wal.frames and head.page > 0 and proven and wal.links(number + 1, sums):
+            # The checksum of the next frame fits to the checksum that this frame should have, so only the stored
+            # checksum of this frame is wrong.
+            whole[number] = head
+            found[number] = Damage(number, How.CHECKSUM, head.page, head.commit, wal.page(number))
+            seed = sums
+        else:
+            doubtful[number] = seed if proven else None
+            seed = head.sums
+        # SQLite stops at the first damaged frame, so only the commits before that frame are good.
+        if number not in whole or number in found:
+            bad = bad or number
+        elif not bad and head.commit:
+            good = number
+    # Search for one wrong word in the frames that certainly belong to this log. In other frames, a correction could fit
+    # by accident.
+    for number, seed in [(number, seed) for number, seed in doubtful.items() if seed is not None][:CORRECTED_MAX]:
+        damage = _correct(wal, number, seed)
+        if damage is not None:
+            found[number] = damage
+    return _finish(wal, find_page, good, bad, whole, doubtful, found)
+
+
+def _finish(
+    wal: WalReader,
+    find_page: FindPage,
+    good: int,
+    bad: int,
+    whole: dict[int, Frame],
+    doubtful: dict[int, Sums | None],
+    found: dict[int, Damage],
+) -> Scan:
+    """Complete a scan: find the commits after the first damaged frame, and recover the pages of the damaged frames up
+    to the last commit, as far as possible.
+
+    whole: the frames with a correct checksum.
+    doubtful: the frames with a wrong checksum, each with the checksum of the frame before; None instead of this
+        checksum if the frame can be older than the last restart of the log.
+    found: the damage that `scan` has found already, by the number of the frame.
+    """
+    marks = {number for number, frame in whole.items() if frame.commit}
+    marks |= {number for number, damage in found.items() if damage.commit}
+    commits = tuple(sorted(number for number in marks if bad and number > good))
+    end = commits[-1] if commits else 0
+    last_written = {frame.page: number for number, frame in sorted(whole.items()) if number <= end}
+    damaged = []
+    for number in sorted({*found, *doubtful}):
+        if number > end:
+            break
+        head = wal.head(number)
+        damage = found.get(number, Damage(number, How.LOST, head.page, head.commit, None))
+        if damage.how in (How.LOST, How.DOUBT):
+            # Two more places may have the page of a damaged frame: a later frame, and the database file.
+            seed, content = doubtful[number], find_page(head.page)
+            if last_written.get(head.page, 0) > number:
+                damage = damage._replace(how=How.LATER)
+            elif seed is not None and content is not None and len(content) == wal.page_bytes:
+                data = PAIR.pack(head.page, head.commit) + content
+                if checksum(data, seed, wal.big_endian) == head.sums:
+                    damage = damage._replace(how=How.FILE, content=content)
+        damaged.append(damage)
+    return Scan(wal.header_valid, wal.frames, good, bad, commits, end, tuple(damaged))
+
+
+def _correct(wal: WalReader, number: int, seed: Sums) -> Damage | None:
+    """Returns the damage of a frame if one wrong word can explain it, in the data or in the stored checksum; else None.
+
+    seed: the checksum of the frame before."""
+    head = wal.head(number)
+    data = PAIR.pack(head.page, head.commit) + wal.page(number)
+    sums = checksum(data, seed, wal.big_endian)
+    # No frame of this log follows, so nothing confirms the stored checksum.
+    last = number == wal.frames or wal.head(number + 1).salts != wal.salts
+    possible = correct_word(data, sums, head.sums, wal.big_endian)
+    # If only one of the two sums differs, the stored sum may be wrong, and the page may be right.
+    if last and head.page > 0 and (sums[0] == head.sums[0]) != (sums[1] == head.sums[1]):
+        how = How.DOUBT if possible else How.CHECKSUM
+        return Damage(number, how, head.page, head.commit, None if possible else data[8:])
+    if len(possible) == 1:
+        page, commit = PAIR.unpack_from(possible[0])
+        how = How.BYTE if _bytes_changed(possible[0], data) == 1 else How.WORD
+        return Damage(number, how, page, commit, possible[0][8:]) if page > 0 else None
+    if any(_bytes_changed(each, data) == 1 for each in possible):
+        return Damage(number, How.DOUBT, head.page, head.commit, None)
+    return None
+
+
+def _bytes_changed(one: bytes, other: bytes) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
+
+
+def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
+    """Returns the verdict on a scanned log: whether a power cut or a kill explains its bad frames, or only damage.
+
+    rebooted: whether the machine could have restarted since the log was written.
+    in_file: whether the database file has all pages of the log.
+
+    The rules:
+
+    - SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
+      transaction only, and two commits after a bad frame mean damage.
+    - All finished writes of a killed process survive until the machine restarts. So without a restart, an undamaged
+      frame after a bad frame means damage. The exception is a transaction that was larger than the page cache: SQLite
+      writes such a transaction to the log in several passes.
+    - Without a restart, a last frame with one wrong byte at an unknown place means damage too: a kill can leave an
+      older page in the place of the frame, but such a page almost never differs in only one byte.
+    - SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
+      database file has all pages of the log: then SQLite was perhaps restarting the log from its beginning.
+    - A power cut or a kill explains everything else. If every byte of the last transaction is known, the transaction
+      can be completed. Otherwise the transaction was never confirmed, and can be cut off.
+    """
+    if not found.bad:
+        return Verdict.SOUND
+    if not found.commits:
+        return Verdict.TORN
+    if not found.header_valid:
+        return Verdict.TORN if in_file else Verdict.DAMAGED
+    # After a kill, a transaction that was written in several passes can have a bad frame before its commit frame.
+    spilled = found.end - found.good >= SPILL_FRAMES_MIN
+    certain = found.end > found.bad or any(each.how is How.DOUBT for each in found.damaged)
+    if len(found.commits) > 1 or (not rebooted and not spilled and certain):
+        return Verdict.DAMAGED
+    exact = all(each.how in (How.SALT, How.CHECKSUM, How.BYTE, How.FILE) for each in found.damaged)
+    return Verdict.COMPLETED if exact and not spilled else Verdict.CUT
+
+
+def is_in_file(wal: WalReader, found: Scan, find_page: FindPage) -> bool:
+    """Whether the database file has all pages of the log, each with the content that the last frame of the page has."""
+    if not found.end:
+        return True
+    contents = {each.frame: each for each in found.damaged}
+    last = {contents.get(n, wal.head(n)).page: n for n in range(1, found.end + 1)}
+    size = contents.get(found.end, wal.head(found.end)).commit
+    for page, number in last.items():
+        content = contents[number].content if number in contents else wal.page(number)
+        if page <= size and (content is None or find_page(page) != content):
+            return False
+    return True

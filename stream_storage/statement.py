@@ -1,0 +1,90 @@
+"""Statement: an SQL statement that is written once, with SQLAlchemy Core, for every kind of database.
+
+A connection of SQLAlchemy is not used: composing and running a statement there would take ten times as long as SQLite
+needs to read one row. A session runs the text of the statement on a connection of the database's driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.types import BigInteger
+
+_positional, _named = sqlite.dialect(paramstyle="qmark"), sqlite.dialect(paramstyle="named")
+
+upsert = postgresql.insert
+"""An INSERT that can do something else if the row is there already. SQLite's statement is the same."""
+
+Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
+"""The values of a statement's parameters: in their order, or by their names."""
+
+
+class Rows(Protocol):
+    """The rows that a statement returns. They are read while the session does nothing else."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement has changed."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Returns the next row, or None after the last one."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Returns all further rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterates over all further rows."""
+        ...
+
+
+class Statement(str):
+    """An SQL statement. As a text, it is the statement for SQLite.
+
+    element: the statement of SQLAlchemy, which `stream_storage.postgres.dialect` compiles for PostgreSQL.
+    names: the names of the parameters in the order of their values; empty if the values are given by their names.
+    """
+
+    __slots__ = ("element", "names")
+
+    element: ClauseElement
+    names: tuple[str, ...]
+
+
+def compiled(element: ClauseElement, *names: str) -> Statement:
+    """Compiles a statement.
+
+    names: the names of the parameters in the order of their appearance in the text, which is the order in which
+    `Session.execute` gets their values. Without names, it gets the values by their names.
+    """
+    made = element.compile(dialect=_positional if names else _named)
+    positions = tuple(getattr(made, "positiontup", None) or ())
+    assert positions == names, f"the parameters are {positions}, not {names}"
+    statement = Statement(made)
+    statement.element, statement.names = element, names
+    return statement
+
+
+class greatest(ColumnElement[int]):
+    """The larger one of two integers, as an expression."""
+
+    inherit_cache = True
+    type = BigInteger()
+
+    def __init__(self, left: ColumnElement[int], right: ColumnElement[int]) -> None:
+        self.left = left
+        self.right = right
+
+
+@compiles(greatest)
+def _greatest(element: greatest, compiler: Any, **options: Any) -> str:
+    """In SQLite the function is called max."""
+    name = "max" if compiler.dialect.name == "sqlite" else "greatest"
+    return f"{name}({compiler.process(element.left, **options)}, {compiler.process(element.right, **options)})"

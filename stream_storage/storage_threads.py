@@ -1,0 +1,266 @@
+"""The threads of a node that touch the database: WritingThread, of which there is one, and ReadingThread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import structlog
+
+from stream_storage.commit import apply_read, commit_batch, fail_all
+from stream_storage.contract import Operation, Session, TimedAppend
+from stream_storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError
+from stream_storage.failpoint import failpoint
+from stream_storage.histogram import COUNTS, SECONDS, Histogram
+from stream_storage.upkeep import Upkeep
+
+logger = structlog.get_logger(__name__)
+
+
+class WritingThread(threading.Thread):
+    """The writing thread, and the only session that writes. All waiting operations become one transaction.
+
+    The trio thread may use the session, too (`commit_here`), while this thread sleeps.
+
+    post: a function that this thread calls with each finished batch, in the order of submission.
+    failure: the reason why the thread does not write any more, or None if it writes.
+    passes: how often the thread has emptied its queue.
+    gave_up_ballast: whether it has given up the ballast since the runner looked.
+
+    Invariant: each submitted operation is passed to `post` or returned by `commit_here`, exactly once. Who holds
+    `_at_work` uses the session and takes from the queue, so transactions have the order of submission.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        upkeep: Upkeep,
+        post: Callable[[list[Operation]], None],
+        times_appends: bool = False,
+    ) -> None:
+        super().__init__(name="storage-writer", daemon=False)
+        self._times_appends = times_appends
+        self.failure: StorageError | None = None
+        self.passes = 0
+        self.commits = 0
+        self.operations = 0
+        self.rows = 0
+        self.commit_s_last = 0.0
+        self.commit_s_total = 0.0
+        self.commit_s_max = 0.0
+        self.commit_seconds = Histogram(SECONDS)
+        self.batch_rows = Histogram(COUNTS)
+        self.sync_seconds = upkeep.sync_seconds
+        self.upkeep = upkeep
+        self._session = session
+        self._post = post
+        self._queue: deque[Operation] = deque()
+        self._signal = threading.Lock()
+        self._signal.acquire()
+        self._at_work = threading.Lock()
+        self._signalled = False
+        self._stopping = False
+        self._tight = False
+        self.gave_up_ballast = False
+
+    @property
+    def waiting(self) -> int:
+        """The number of operations in the queue."""
+        return len(self._queue)
+
+    @property
+    def first_waiting(self) -> Operation | None:
+        """The next operation of the queue, or None if the queue is empty."""
+        # The writing thread may empty the queue at any moment.
+        try:
+            return self._queue[0]
+        except IndexError:
+            return None
+
+    def submit(self, operation: Operation) -> None:
+        """Add an operation to the queue. The thread empties the queue at the next `wake_up`. Called in the trio thread,
+        like all public methods except `run`.
+        """
+        self._queue.append(operation)
+
+    def wake_up(self) -> None:
+        """Make `run` read the queue again.
+
+        `_signal` is a lock that serves as a signal: `run` waits by acquiring the lock, and this method releases it. A
+        `threading.Event` would do the same, but it is written in Python and makes a lock for each wait.
+        """
+        if not self._signalled:
+            self._signalled = True
+            self._signal.release()
+
+    def commit_here(self) -> list[Operation] | None:
+        """Commit the waiting operations in the trio thread, and return them. The result is empty if there are none.
+
+        Returns None if the writing thread is at work, and does nothing then.
+        """
+        if not self._at_work.acquire(blocking=False):
+            return None
+        try:
+            batch = self._take()
+            if batch:
+                self._write(batch)
+                # The writing thread copies the log, so that no other task waits for the copy.
+                if self.upkeep.is_due(self.commits, tight=self._tight):
+                    self.wake_up()
+            return batch
+        finally:
+            self._at_work.release()
+
+    def save_room(self, tight: bool) -> None:
+        """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
+        file after every commit.
+
+        A commit that is only in the log needs room in the database file later, and the disk can have no room then.
+
+        tight: whether the disk has little room left, so that the saving is switched on.
+        """
+        if tight != self._tight:
+            self._tight = tight
+            self.wake_up()
+
+    def stop(self) -> None:
+        """Make the thread finish all submitted operations, copy the log into the database file, close the session
+        and end."""
+        self._stopping = True
+        self.wake_up()
+
+    def run(self) -> None:
+        stopping = False
+        while not stopping:
+            # Sleep until `wake_up`. Clear the flag before the queue is read: if an operation is submitted after this
+            # line, its `wake_up` releases the signal again, and the next pass of the loop finds the operation.
+            self._signal.acquire()
+            self._signalled = False
+            stopping = self._stopping
+            with self._at_work:
+                batch = self._take()
+                if batch:
+                    self._write(batch)
+                    self._post(batch)
+                # The thread may sleep for long, so it must not keep megabytes in memory that are stored.
+                batch = []
+                # Copy the log after the batch is posted, so that no confirm waits for the copy.
+                if self.failure is None and not stopping:
+                    self.failure = self.upkeep.after_commit(self.commits, waiting=bool(self._queue), tight=self._tight)
+            self.passes += 1
+        failpoint("before_close")
+        if self.failure is None:
+            self.upkeep.close()
+        _close_session(self._session)
+
+    def _take(self) -> list[Operation]:
+        """Take as many operations as wait at this moment. The trio thread may append more meanwhile."""
+        queue = self._queue
+        return [queue.popleft() for _ in range(len(queue))]
+
+    def _write(self, batch: list[Operation]) -> None:
+        """Commit the batch, or set an error on each operation that is not stored.
+
+        After an unexpected exception, each operation without an error gets CommitInDoubt.
+        """
+        if self.failure is not None:
+            fail_all(batch, StorageClosed(f"nothing is written any more, since {self.failure}"))
+            return
+        began_ns = time.time_ns() if self._times_appends else 0
+        started_s = time.perf_counter()
+        try:
+            self.failure = commit_batch(self._session, batch)
+            if self.failure is None and all(isinstance(operation.error, DiskFull) for operation in batch):
+                self._write_again(batch)
+            needed = [each for each in batch if each.needs_little and isinstance(each.error, DiskFull)]
+            if self.failure is None and needed and self.upkeep.give_up_ballast():
+                self.gave_up_ballast = True
+                self._write_again(needed)
+        except BaseException as error:
+            # The code of storage has a mistake. The exception may have come after the commit, so nobody knows which
+            # operations are stored.
+            self.failure = self._session.error_of(error)
+            fail_all(batch, CommitInDoubt(self.failure))
+        if self.failure is not None:
+            fail_all(batch, self.failure)
+            logger.critical("writing_stopped", operations=len(batch), reason=str(self.failure))
+            return
+        # Count only the operations that did not fail. If all operations of a batch failed, the batch has committed
+        # nothing.
+        done = [operation for operation in batch if operation.error is None]
+        if done:
+            self.commits += 1
+            self.operations += len(done)
+            rows = sum(operation.row_count() for operation in done)
+            self.rows += rows
+            self.commit_s_last = time.perf_counter() - started_s
+            self.commit_s_total += self.commit_s_last
+            self.commit_s_max = max(self.commit_s_max, self.commit_s_last)
+            self.commit_seconds.add(self.commit_s_last)
+            self.batch_rows.add(rows)
+            if self._times_appends:
+                _note_times(done, began_ns, time.time_ns(), rows)
+
+    def _write_again(self, batch: list[Operation]) -> None:
+        """Commit operations once more, because the last commit found no room for a larger write-ahead log. Before that,
+        copy the log into the database file, so that the commit can overwrite the log from its beginning."""
+        self.failure = self.upkeep.make_room()
+        if self.failure is None:
+            for operation in batch:
+                operation.error = None
+            self.failure = commit_batch(self._session, batch)
+
+
+class ReadingThread(threading.Thread):
+    """A reading thread, which owns a session that cannot write. All reading threads take operations from one queue. The
+    queue entry None ends one thread.
+
+    post: a function that this thread calls with each finished operation.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        session: Session,
+        queue: SimpleQueue[Operation | None],
+        post: Callable[[list[Operation]], None],
+    ) -> None:
+        super().__init__(name=f"storage-reader-{number}", daemon=False)
+        self.operations = 0
+        self._session = session
+        self._queue = queue
+        self._post = post
+
+    def run(self) -> None:
+        operation = self._queue.get()
+        while operation is not None:
+            try:
+                apply_read(self._session, operation)
+            except BaseException as error:
+                # The code of storage has a mistake. The thread must go on, or all later reads would wait for ever.
+                operation.error = self._session.error_of(error)
+                logger.critical("read_failed", reason=str(error))
+            self.operations += 1
+            self._post([operation])
+            # The thread may sleep for long, so it must not keep a page in memory that is answered.
+            del operation
+            operation = self._queue.get()
+        _close_session(self._session)
+
+
+def _close_session(session: Session) -> None:
+    try:
+        session.close()
+    except StorageError as error:
+        logger.error("close_failed", reason=str(error))
+
+
+def _note_times(done: list[Operation], began_ns: int, ended_ns: int, rows: int) -> None:
+    """Notes on the timed appends of a transaction when it began and ended, and the number of messages in it."""
+    for operation in done:
+        if isinstance(operation, TimedAppend):
+            operation.commit_began_ns, operation.commit_ended_ns = began_ns, ended_ns
+            operation.commit_rows = rows

@@ -1,0 +1,348 @@
+"""The storage runner of a node. One thread writes, a few threads read, and the trio thread never waits for the disk.
+
+The path of a write, from the worker that submits it to the confirm:
+
+    trio thread                                   writing thread
+
+    1. submit_write: append to the queue
+    2. _wake_writer: once, at the end    ──────▶  3. run: take everything that waits
+       of the node's batch                        4. commit_batch: one transaction, one sync
+    6. Completions.complete: open a      ◀──────  5. _post: hand over the whole batch
+       batch, call each `on_done`
+    7. `on_done` makes the confirms, which are sent when the batch ends
+
+A read takes the same path through a reading thread, but each read is done alone, and steps 2 and 4 are skipped.
+
+If the disk is fast, a short write that is alone needs no other thread: at step 2 the trio thread lets all other tasks
+have their turn, and then does steps 4 and 6 itself (`_commit_short_ones`). The first commit that takes longer than a
+millisecond ends that, until the writing thread has seen enough short ones again (`stream_storage.short_commits`).
+
+No timer delays a commit. While the writing thread commits, new operations collect in the queue. Together they become
+the next transaction, so a slower disk leads to larger transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+import structlog
+import trio
+
+from stream_storage.contract import Operation, Session
+from stream_storage.engine import Engine
+from stream_storage.errors import ReadLate
+from stream_storage.histogram import Histogram
+from stream_storage.runner import Batches, Completions, NoBatches, RunnerStatistics
+from stream_storage.short_commits import ShortCommits
+from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread, ArrowUnavailable
+from stream_storage.storage_threads import ReadingThread, WritingThread
+
+READING_THREADS = 2
+"""The number of reading threads. If a long page of one consumer keeps one thread busy, the other thread serves all
+other reads."""
+READ_S_MAX = 4.0
+"""The longest wait, in seconds, for a read of what the node tells about itself. Monitoring programs wait for ten."""
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+logger = structlog.get_logger(__name__)
+
+
+class StorageHistograms(NamedTuple):
+    """The distributions that a runner counts since its start.
+
+    commit_seconds: the times of transactions, from their first operation to the end of the sync.
+    sync_seconds: the times of commits alone.
+    batch_rows: the numbers of messages in transactions.
+    """
+
+    commit_seconds: Histogram
+    sync_seconds: Histogram
+    batch_rows: Histogram
+
+
+class ThreadRunner:
+    """A `stream_storage.runner.Runner` with one writing thread and several reading threads.
+
+    Must be created and used in the trio thread. Close the runner with `aclose`, or use it as an async context manager;
+    the database stays open. If the trio run ends before the runner is closed, the threads still do all submitted
+    operations before they end.
+
+    tell_no_room: called when the ballast was given up, so that no push uses its room.
+
+    Invariant: while `_wake_planned` is true, the open batch calls `_wake_writer` at its end. `_writes` is the number of
+    writes that are submitted and not completed. The trio thread commits only if it is 1, so operations are completed in
+    the order of submission.
+    """
+
+    def __init__(
+        self,
+        database: Engine,
+        *,
+        batches: Batches | None = None,
+        reading_threads: int = READING_THREADS,
+        times_appends: bool = False,
+    ) -> None:
+        """Opens the sessions and starts the threads.
+
+        batches: the node that submits the operations, or None if no node is involved, as in some tests.
+        reading_threads: the number of reading threads, at least 1.
+        times_appends: whether to note on each TimedAppend when its transaction began and ended.
+
+        Raises StorageError if a connection cannot be opened.
+        """
+        assert reading_threads > 0, "a runner needs a thread that reads"
+        self._batches: Batches = NoBatches() if batches is None else batches
+        self._completions = Completions(self._batches)
+        self._wake_planned = False
+        self._completes_one = False
+        self.tell_no_room: Callable[[], None] = lambda: None
+        self._writes = 0
+        self._short = ShortCommits()
+        self._short_wanted = False
+        self._short_parking = trio.lowlevel.ParkingLot()
+        self._short_scope = trio.CancelScope()
+        self._database = database
+        self._token = trio.lowlevel.current_trio_token()
+        self._ended = trio.Event()
+        self._reads: SimpleQueue[Operation | None] = SimpleQueue()
+        self._late: set[Operation] = set()
+        sessions: list[Session] = []
+        try:
+            sessions.append(database.session())
+            sessions += [database.read_session() for _ in range(reading_threads)]
+        except BaseException:
+            for session in sessions:
+                session.close()
+            raise
+        self._writer = WritingThread(sessions[0], database.upkeep(sessions[0]), self._post_written, times_appends)
+        self._readers = [
+            ReadingThread(number, session, self._reads, self._post) for number, session in enumerate(sessions[1:], 1)
+        ]
+        self._arrow: ArrowThread | None = None
+        for thread in (self._writer, *self._readers):
+            thread.start()
+        trio.lowlevel.spawn_system_task(self._end_with_trio)
+        trio.lowlevel.spawn_system_task(self._commit_short_ones)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def submit_write(self, operation: Operation) -> None:
+        self._completions.admit()
+        self._writes += 1
+        self._writer.submit(operation)
+        if self._completes_one and not self._is_for_here(operation):
+            # This operation was submitted by the `on_done` of an operation that was alone in its transaction, so no
+            # other operations are likely to join it. The writing thread commits it while the trio thread makes the
+            # answers to the operation before.
+            self._writer.wake_up()
+        elif not self._wake_planned:
+            # The rest of the batch may submit more operations, for other streams. All of them should become one
+            # transaction.
+            self._wake_planned = True
+            self._batches.at_batch_end(self._wake_writer)
+
+    def submit_read(self, operation: Operation) -> None:
+        self._completions.admit()
+        self._reads.put(operation)
+
+    async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
+        """Carries out an operation that only reads, and returns it.
+
+        make: makes the operation with this `on_done`.
+
+        Raises StorageError; ReadLate if it has not ended after READ_S_MAX seconds, and at once while another one is as
+        late: this one would wait behind it.
+        """
+        if self._late:
+            raise ReadLate(READ_S_MAX)
+        ended = trio.Event()
+
+        def done(operation: OperationT) -> None:
+            self._late.discard(operation)
+            ended.set()
+
+        operation = make(done)
+        self.submit_read(operation)
+        with trio.move_on_after(READ_S_MAX):
+            await ended.wait()
+        if not ended.is_set():
+            self._late.add(operation)
+            raise ReadLate(READ_S_MAX)
+        if operation.error is not None:
+            raise operation.error
+        return operation
+
+    def submit_bulk(self, operation: ArrowRead) -> None:
+        self._completions.admit()
+        if self._database.path is None:
+            operation.error = ArrowUnavailable("this node has no database file that another process could read")
+            self._post([operation])
+            return
+        if self._arrow is None:
+            self._arrow = ArrowThread(self._database.path, self._post, lambda: self._writer.rows)
+            self._arrow.start()
+        self._arrow.submit(operation)
+
+    def save_room(self, tight: bool) -> None:
+        """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
+        file after every commit, so that the log does not grow.
+
+        tight: whether the disk has little room left, so that the saving is switched on.
+        """
+        self._writer.save_room(tight)
+
+    @property
+    def writing_passes(self) -> int:
+        """How often the writing thread has emptied its queue since the start."""
+        return self._writer.passes
+
+    def wake_writer(self) -> None:
+        """Make the writing thread do one more pass, also if nothing waits, so that a watchdog sees whether it lives."""
+        self._writer.wake_up()
+
+    async def wait_idle(self) -> None:
+        await self._completions.wait_idle()
+
+    async def aclose(self) -> None:
+        with trio.CancelScope(shield=True):
+            if self._completions.closed:
+                # Another task is closing the runner already. Both tasks return when the threads have ended.
+                await self._ended.wait()
+                return
+            self._completions.closed = True
+            await self.wait_idle()
+            # End the reading threads first: the writing thread empties the log when it ends, and an open reader would
+            # prevent that.
+            self._stop_reading()
+            for reader in (*self._readers, *((self._arrow,) if self._arrow else ())):
+                await trio.to_thread.run_sync(reader.join)
+            self._writer.stop()
+            await trio.to_thread.run_sync(self._writer.join)
+            if self._writer.failure is not None:
+                # After a fatal error the next open must check the file, as after a crash.
+                self._database.distrust()
+            self._short_scope.cancel()
+            self._ended.set()
+
+    @property
+    def histograms(self) -> StorageHistograms:
+        writer = self._writer
+        return StorageHistograms(writer.commit_seconds, writer.sync_seconds, writer.batch_rows)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the writing thread runs, and still writes."""
+        return self._writer.is_alive() and self._writer.failure is None
+
+    def statistics(self) -> RunnerStatistics:
+        writer, completions = self._writer, self._completions
+        upkeep = writer.upkeep.statistics()
+        return RunnerStatistics(
+            commits=writer.commits,
+            operations=writer.operations,
+            rows=writer.rows,
+            reads=sum(reader.operations for reader in self._readers),
+            bulk_pages=self._arrow.pages if self._arrow else 0,
+            bulk_rows=self._arrow.rows if self._arrow else 0,
+            failed=completions.failed,
+            callback_failures=completions.callback_failures,
+            writes_waiting=writer.waiting,
+            reads_waiting=self._reads.qsize(),
+            outstanding=completions.outstanding,
+            commit_s_last=writer.commit_s_last,
+            commit_s_total=writer.commit_s_total,
+            commit_s_max=writer.commit_s_max,
+            checkpoints=upkeep.checkpoints,
+            checkpoint_failures=upkeep.checkpoint_failures,
+            checkpoint_s_last=upkeep.checkpoint_s_last,
+            wal_pages=upkeep.wal_pages,
+            failure=None if writer.failure is None else str(writer.failure),
+        )
+
+    def _is_for_here(self, operation: Operation) -> bool:
+        """Returns whether the trio thread commits this operation, if no other one is submitted meanwhile. The change to
+        the writing thread and back takes longer than a short commit."""
+        return self._writes == 1 and self._database.is_local and self._short.are_usual and operation.is_short()
+
+    def _wake_writer(self) -> None:
+        self._wake_planned = False
+        alone = self._writer.first_waiting
+        if alone is not None and self._is_for_here(alone):
+            self._short_wanted = True
+            self._short_parking.unpark()
+        else:
+            self._writer.wake_up()
+
+    async def _commit_short_ones(self) -> None:
+        """Commits operations in the trio thread. Runs as a system task of trio.
+
+        First every other task that is ready has its turn. If one of them submits another operation, the writing thread
+        commits both together.
+        """
+        with self._short_scope:
+            while True:
+                if self._short_wanted:
+                    # The completion of the operation before has submitted this one.
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._short_parking.park()
+                self._short_wanted = False
+                written = self._writer.commit_here() if self._writes == 1 else None
+                if written is None:
+                    self._writer.wake_up()
+                elif written:
+                    self._complete_written(written)
+
+    def _post_written(self, operations: list[Operation]) -> None:
+        """Hand written operations over to the trio thread. Called in the writing thread."""
+        self._post(operations, self._complete_written)
+
+    def _complete_written(self, operations: list[Operation]) -> None:
+        self._short.note(self._writer.commit_s_last)
+        if self._writer.gave_up_ballast:
+            self._writer.gave_up_ballast = False
+            self.tell_no_room()
+        self._writes -= len(operations)
+        self._complete(operations)
+
+    def _post(self, operations: list[Operation], complete: Callable[[list[Operation]], None] | None = None) -> None:
+        """Hand operations over to the trio thread, which completes them. Called in a storage thread."""
+        try:
+            self._token.run_sync_soon(complete or self._complete, operations)
+        except trio.RunFinishedError:
+            # The trio run ended before the runner was closed: no task is left that waits for these operations.
+            logger.warning("nobody_to_tell", operations=len(operations))
+
+    def _complete(self, operations: list[Operation]) -> None:
+        self._completes_one = len(operations) == 1
+        try:
+            self._completions.complete(operations)
+        finally:
+            self._completes_one = False
+
+    async def _end_with_trio(self) -> None:
+        """Ends the threads if the trio run ends before the runner is closed. Runs as a system task of trio. Without
+        this task, the process could not end."""
+        try:
+            await self._ended.wait()
+        finally:
+            if not self._completions.closed:
+                self._completions.closed = True
+                self._stop_reading()
+                self._writer.stop()
+
+    def _stop_reading(self) -> None:
+        for _ in self._readers:
+            self._reads.put(None)
+        if self._arrow is not None:
+            self._arrow.stop()

@@ -1,0 +1,212 @@
+"""Goal: a stream-partition does one thing at a time, gives out each index once, and lets no message overtake another.
+
+Method: the table is looked at whole; then Hypothesis does anything that may happen to the machine, in any order, with
+the invariant checked after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ockam.actors.address import local
+from ockam.actors.message import Message
+from stream_service.workers import stream_machine
+from stream_service.workers.clock_machine import TOLERANCE_US
+from stream_service.workers.stream_machine import TRANSITIONS, Event, State, StreamBounds, StreamMachine
+
+BEGINS = {
+    Event.SMALL_APPEND: State.APPENDING,
+    Event.LARGE_APPEND: State.STAGING,
+    Event.COPY_BEGUN: State.COPYING,
+    Event.LOAD_BEGUN: State.LOADING,
+}
+ENDS = {
+    State.OPENING: Event.OPENED,
+    State.APPENDING: Event.APPEND_ENDED,
+    State.STAGING: Event.APPEND_ENDED,
+    State.COPYING: Event.COPY_ENDED,
+    State.LOADING: Event.LOAD_ENDED,
+}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_everything_begins_in_serving_and_ends_there(state: State, event: Event) -> None:
+    """Each entry of the table follows from these rules, and there is no other entry."""
+    expected: State | None
+    if event is Event.CLOSE:
+        expected = State.CLOSED
+    elif state is State.CLOSED:
+        expected = None if event in BEGINS else State.CLOSED
+    elif state is State.SERVING:
+        expected = BEGINS.get(event)
+    else:
+        expected = State.SERVING if event is ENDS[state] else None
+    assert TRANSITIONS[state].get(event) is expected
+
+
+def test_every_state_can_be_reached() -> None:
+    reached, left = {State.OPENING}, [State.OPENING]
+    while left:
+        for following in TRANSITIONS[left.pop()].values():
+            if following not in reached:
+                reached.add(following)
+                left.append(following)
+    assert reached == set(State) == TRANSITIONS.keys()
+
+
+def opened(next_index: int = 0, last_time_us: int = 0) -> StreamMachine:
+    machine = StreamMachine(StreamBounds(1, 0, next_index))
+    machine.open(last_time_us)
+    return machine
+
+
+@pytest.mark.parametrize("begin", [StreamMachine.begin_copy, StreamMachine.begin_load])
+def test_two_things_at_once_are_a_mistake_of_ours(begin: Callable[[StreamMachine], None]) -> None:
+    machine = opened()
+    machine.begin_append(1, now_us=1)
+    with pytest.raises(KeyError):
+        begin(machine)
+
+
+@given(st.lists(st.integers(0, 4 * TOLERANCE_US), min_size=1), st.lists(st.booleans()))
+def test_times_fall_only_where_the_clock_was_wrong_and_each_fall_is_told_until_it_is_stored(
+    clock_us: list[int], stored: list[bool]
+) -> None:
+    machine, on_disk = opened(), [0]
+    for now_us, is_stored in zip(clock_us, stored + [True] * len(clock_us), strict=False):
+        place = machine.begin_append(1, now_us)
+        falls = on_disk[-1] - now_us > TOLERANCE_US
+        assert place.falls_from_us == (on_disk[-1] if falls else None)
+        assert (place.time_us < on_disk[-1]) == falls
+        machine.end_append(1 if is_stored else 0)
+        if is_stored:
+            on_disk.append(place.time_us)
+        elif not falls:
+            # A time that was given out is not taken back; that of a fall is, since the log has not noted the place.
+            on_disk[-1] = machine.last_time_us
+    assert machine.bounds.next_index == sum(stored[: len(clock_us)]) + max(0, len(clock_us) - len(stored))
+
+
+@pytest.mark.parametrize(
+    ("next_index", "index", "may"), [(0, 0, True), (0, 7, True), (3, 3, True), (3, 2, False), (3, 4, False)]
+)
+def test_a_copy_begins_at_the_end_or_anywhere_in_a_stream_never_written_to(
+    next_index: int, index: int, may: bool
+) -> None:
+    machine = opened(next_index)
+    assert machine.can_copy(index) is may
+    if may:
+        machine.begin_copy()
+        machine.end_copy(index, 5, 99)
+        first = index if next_index == 0 else 0
+        assert (machine.bounds.first_index, machine.bounds.next_index, machine.last_time_us) == (first, index + 5, 99)
+
+
+def test_a_copy_that_fails_changes_nothing() -> None:
+    machine = opened(0, last_time_us=8)
+    machine.begin_copy()
+    machine.end_copy(7, 0, 0)
+    assert (machine.bounds.first_index, machine.bounds.next_index, machine.last_time_us) == (0, 0, 8)
+
+
+@pytest.mark.parametrize("limit", ["STAGED_MESSAGES_MAX", "STAGED_BYTES_MAX"])
+def test_no_more_is_accepted_while_much_is_staged(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(stream_machine, limit, 2)
+    machine = opened()
+    machine.begin_append(stream_machine.STAGED_BEHIND_MIN, now_us=1)
+    for _ in range(2):
+        assert machine.accepts
+        machine.stage(1, 1)
+    assert not machine.accepts
+    machine.end_append(stream_machine.STAGED_BEHIND_MIN)
+    machine.begin_append(2, now_us=2)
+    assert not machine.accepts, "behind a small append nothing is staged"
+
+
+def some_messages(count: int) -> list[Message]:
+    return [Message((local("s"),), (), b"") for _ in range(count)]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Does anything that a worker may do with the machine, and counts the messages that are stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._machine = StreamMachine(StreamBounds(1, 0, 0))
+        self._stored = 0
+        self._under_way = 0
+        self._held: Sequence[Message] = ()
+
+    @initialize()
+    def open(self) -> None:
+        self._machine.open(0)
+
+    @precondition(lambda self: self._machine.state is State.SERVING)
+    @rule(messages=st.integers(1, 64), now_us=st.integers(0, 4 * TOLERANCE_US))
+    def begin_append(self, messages: int, now_us: int) -> None:
+        place = self._machine.begin_append(messages, now_us)
+        assert place.first_index == self._stored
+        self._under_way = messages
+
+    @precondition(lambda self: self._under_way)
+    @rule(stored=st.booleans())
+    def end_append(self, stored: bool) -> None:
+        messages, self._under_way = self._under_way if stored else 0, 0
+        self._machine.end_append(messages)
+        self._stored += messages
+        # What was staged goes out as the next append, or is refused, within the same turn.
+        if self._machine.staged_messages:
+            self._under_way = self._machine.staged_messages
+            self._machine.begin_append(self._under_way, 0)
+
+    @precondition(lambda self: self._machine.state is State.STAGING and not self._machine.held)
+    @rule(messages=st.integers(0, 9))
+    def stage(self, messages: int) -> None:
+        self._machine.stage(messages, messages)
+
+    @precondition(lambda self: self._machine.state is State.SERVING)
+    @rule(begin=st.sampled_from([StreamMachine.begin_copy, StreamMachine.begin_load]))
+    def begin(self, begin: Callable[[StreamMachine], None]) -> None:
+        begin(self._machine)
+
+    @precondition(lambda self: self._machine.state is State.COPYING)
+    @rule(messages=st.integers(0, 9))
+    def end_copy(self, messages: int) -> None:
+        self._machine.end_copy(self._stored, messages, self._machine.last_time_us)
+        self._stored += messages
+
+    @precondition(lambda self: self._machine.state is State.LOADING)
+    @rule()
+    def end_load(self) -> None:
+        self._machine.end_load()
+
+    @precondition(lambda self: self._machine.state not in (State.SERVING, State.CLOSED) and not self._held)
+    @rule(messages=st.integers(1, 5))
+    def hold(self, messages: int) -> None:
+        self._held = some_messages(messages)
+        self._machine.hold(self._held)
+        assert not self._machine.accepts
+
+    @precondition(lambda self: self._stored > 200)
+    @rule()
+    def close(self) -> None:
+        assert self._machine.close() == self._held
+        self._held, self._under_way = (), 0
+
+    @invariant()
+    def holds(self) -> None:
+        if self._machine.state is State.SERVING and self._held:
+            # The worker handles what was held as soon as nothing is under way.
+            assert self._machine.take_held() == self._held
+            self._held = ()
+        self._machine.check()
+        assert self._machine.bounds.next_index == self._stored
+
+
+TestAnyOrder = AnyOrder.TestCase
