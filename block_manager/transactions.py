@@ -59,8 +59,8 @@ class SessionTransactions:
     def __init__(self, source: SessionSource, *, on_fatal: Callable[[], object] | None = None) -> None:
         """Open both sessions. Raises StorageError.
 
-        on_fatal: a function that is called after a fatal storage error, for example `Database.distrust` of `storage`.
-        None means that nothing is called.
+        on_fatal: a function that is called after a fatal storage error, for example `Database.distrust` of
+        `stream_storage`. None means that nothing is called.
         """
         self._failure: StorageError | None = None
         self._on_fatal = on_fatal

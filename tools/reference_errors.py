@@ -25,9 +25,9 @@ INTERNAL = {
     "block_node.NotABlock": "it becomes BlockFormatError",
     "block_node.RequestRefused": "it ends a session, and the publisher is told",
     "index_service.BeyondLimit": "it becomes an `error` to the sender of the request",
-    "secure_channel.CborError": "it becomes IdentityRefused",
-    "storage.SealBroken": "whoever reads the file raises an error of its own",
-    "storage.ParseError": "whoever reads the file raises an error of its own",
+    "ockam.CborError": "it becomes IdentityRefused",
+    "stream_storage.SealBroken": "whoever reads the file raises an error of its own",
+    "stream_storage.ParseError": "whoever reads the file raises an error of its own",
     "stream_node.Died": "the demo raises and catches it",
 }
 """Errors that never leave their package, each with the reason."""

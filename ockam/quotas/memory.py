@@ -257,7 +257,8 @@ class PeerMemory:
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
         """bytes_max: the limit.
-        batch: returns a context manager in which early answers to pulls are sent together (`ockam.actors.node.Node.batch`).
+        batch: returns a context manager in which early answers to pulls are sent together
+        (`ockam.actors.node.Node.batch`).
         """
         self._batch = batch
         self.bytes_max = bytes_max

@@ -1,7 +1,7 @@
 """Elsewhere: the streams of a cluster that other nodes serve, and the links to these nodes. Only interfaces.
 
-The package `cluster` implements both. The services ask an `Elsewhere` where a stream is served; without a cluster there
-is none. A connection gives a `LinkEnd` what arrives from another member.
+The package `stream_node.fleet.cluster` implements both. The services ask an `Elsewhere` where a stream is served;
+without a cluster there is none. A connection gives a `LinkEnd` what arrives from another member.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The exporter's requests to a node: list streams, and load and save the indexes of the export.
 
-This module does not read messages; tasks do (`task.py`).
+This module does not read messages; tasks do (`runs/task.py`).
 """
 
 from __future__ import annotations

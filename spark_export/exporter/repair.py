@@ -5,9 +5,9 @@ come back.
 
 The ledger, the record of all runs, lists every exported index. Repair subtracts the indexes that are in undamaged
 files, and reads the messages with the remaining indexes from the node. It never uses a damaged file. Readers of the
-table see either all old files or all new files (`rewrite.py`). If rows are no longer on the node, repair raises an
-error, unless the user accepts the loss (`--accept-lost`). In this case the ledger records the lost rows, and `verify`
-counts them.
+table see either all old files or all new files (`tables/rewrite.py`). If rows are no longer on the node, repair raises
+an error, unless the user accepts the loss (`--accept-lost`). In this case the ledger records the lost rows, and
+`verify` counts them.
 """
 
 from __future__ import annotations

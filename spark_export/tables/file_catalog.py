@@ -32,7 +32,8 @@ def database_path(path: str) -> str:
 
 
 def _refuse_damaged(database: Path) -> None:
-    """Raises SourceError if the write-ahead log (WAL) is damaged. Checks nothing if the package `storage` is missing.
+    """Raises SourceError if the write-ahead log (WAL) is damaged. Checks nothing if the package `stream_storage` is
+    missing.
 
     The package can be missing on workers and on Connect servers, to which Spark sends this module. So the function
     imports the package only here.

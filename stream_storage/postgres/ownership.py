@@ -144,7 +144,8 @@ class Ownership:
 
     def begin(self) -> bytes:
         """Returns the commands that begin the next transaction. If another node has taken over, the second one divides
-        by zero, so that the server does nothing that comes after it (`stream_storage.postgres.errors.REPLACED_STATE`)."""
+        by zero, so that the server does nothing that comes after it
+        (`stream_storage.postgres.errors.REPLACED_STATE`)."""
         self.number += 1
         return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self.epoch)
 

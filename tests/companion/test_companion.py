@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_not_used_and_said(
     shown = run(
         path,
         "-c",
-        f"import {package}, companion, ockam.transport.frames; print(companion.COMPANION, ockam.transport.frames.__file__)",
+        f"import {package}, companion; from ockam.transport import frames; print(companion.COMPANION, frames.__file__)",
     )
     assert f"reason={reason!r}, is_wrong=True" in shown
     assert shown.rstrip().endswith("ockam/transport/frames.py")

@@ -264,7 +264,7 @@ TREE = {
             "node.py",
             "docs/wire.md",
             "stream_pull",
-            "storage",
+            "stream_storage",
         ),
         *(
             "LIMIT_MAX",
@@ -281,7 +281,7 @@ TREE = {
     ],
 )
 def test_a_name_that_is_there_is_left_alone(tmp_path: Path, span: str) -> None:
-    root = plant(tmp_path, {**TREE, "ockam/told.py": f'"""Told: `{span}`."""\n'})
+    root = plant(tmp_path, {**TREE, "ockam/actors/told.py": f'"""Told: `{span}`."""\n'})
     assert Project(root).problems() == []
 
 
@@ -300,8 +300,8 @@ def test_a_name_that_is_there_is_left_alone(tmp_path: Path, span: str) -> None:
     ],
 )
 def test_a_name_that_is_gone_is_found(tmp_path: Path, span: str) -> None:
-    root = plant(tmp_path, {**TREE, "ockam/told.py": f'"""Told: `{span}`."""\n'})
-    assert Project(root).problems() == [f"ockam/told.py: `{span}` is not there"]
+    root = plant(tmp_path, {**TREE, "ockam/actors/told.py": f'"""Told: `{span}`."""\n'})
+    assert Project(root).problems() == [f"ockam/actors/told.py: `{span}` is not there"]
 
 
 @pytest.mark.parametrize(

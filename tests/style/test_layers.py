@@ -179,7 +179,7 @@ def test_machines_are_pure() -> None:
 
 
 def test_every_package_that_is_there_is_looked_at() -> None:
-    assert {"bare", "ockam", "storage", "stream_service", "index_service", "stream_node"} <= set(packages(ROOT))
+    assert {"bare", "ockam", "stream_storage", "stream_service", "index_service", "stream_node"} <= set(packages(ROOT))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_every_package_that_is_there_is_looked_at() -> None:
         ("stream_storage/x.py", "def f():\n    import stream_node", "upward"),
         ("stream_storage/x.py", "from importlib import import_module\nimport_module('stream_node.cli')", "upward"),
         ("spark_export/x.py", "__import__('stream_node')", "upward"),
-        ("ockam/x.py", "import bare, storage", "on the same line"),
+        ("ockam/x.py", "import bare, stream_storage", "on the same line"),
         ("index_service/a/b.py", "from stream_service import protocol", "on the same line"),
         ("index_service/a/b.py", "from stream_client import connect", "upward"),
         ("stream_service/a/b.py", "from stream_client import connect", "upward"),

@@ -20,10 +20,12 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 INSTALLED_AS: dict[str, str] = {"google": "protobuf", "opentelemetry": "opentelemetry-sdk"}
 
 # Packages that run with an extra installed.
-EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark", "tracing": "otel"}
+EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 
 # Modules that do without an extra, and say so where it is missing.
 OPTIONAL = {
+    "ockam/tracing/exporting.py": "otel",
+    "ockam/tracing/spans.py": "otel",
     "spark_export/decode/avro.py": "avro",
     "spark_export/decode/protobuf.py": "protobuf",
     "stream_storage/sqlite/bulk/arrow_pages.py": "spark",

@@ -27,7 +27,7 @@ SETTING = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
 
 def test_every_error_that_can_be_seen_has_a_remedy() -> None:
     assert list(reference_errors.problems()) == []
-    assert {"stream_client.LeaseLost", "storage.WalDamaged", "spark_export.ExportError"} <= {
+    assert {"stream_client.LeaseLost", "stream_storage.WalDamaged", "spark_export.ExportError"} <= {
         error.name for error in reference_errors.all_errors()
     }
 

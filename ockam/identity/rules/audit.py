@@ -100,7 +100,8 @@ class Audit:
     def refused(self, entry: Entry, party: str | None = None) -> None:
         """Writes one refusal, or only counts it, see `AuditLines.take`.
 
-        party: the text under which the sender counts, see `ockam.quotas.usage.party_key`; None: it follows from the entry."""
+        party: the text under which the sender counts, see `ockam.quotas.usage.party_key`; None: it follows from the
+        entry."""
         if self._refusals.take(entry, party):
             self.note(entry)
 

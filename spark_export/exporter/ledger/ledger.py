@@ -1,8 +1,8 @@
 """The ledger of an export: a database that records all runs, their index ranges and their files.
 
-This module opens a ledger in an SQLite file; `ledger_database.py` opens one in PostgreSQL. A method that changes the
+This module opens a ledger in an SQLite file; `database.py` opens one in PostgreSQL. A method that changes the
 ledger returns when the change is on disk. One exporter at a time changes the ledger: a file lock
-(`layout.py::ExportLock`) or `Ledger.take_over` ensures this. Other processes can read the ledger meanwhile.
+(`tables/layout.py::ExportLock`) or `Ledger.take_over` ensures this. Other processes can read the ledger meanwhile.
 """
 
 from __future__ import annotations

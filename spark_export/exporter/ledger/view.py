@@ -3,7 +3,7 @@
 A node shows exports in its dashboard by this module, so it needs only SQLAlchemy and the standard library: no Spark, no
 pyarrow. It reads ledgers in SQLite files; a ledger in PostgreSQL or on a store has no file to read.
 
-An exporter cannot commit while a reader holds the file, and gives up after `ledger_connection.py::BUSY_TIMEOUT_MS`. So
+An exporter cannot commit while a reader holds the file, and gives up after `connection.py::BUSY_TIMEOUT_MS`. So
 every reading ends after READ_S_MAX.
 """
 

@@ -1,6 +1,7 @@
 """Asker: asks another node, and waits for its answers.
 
-The messages go through the node's own connections, with its own certificate and token (`ockam.transport.tcp.TcpTransport`).
+The messages go through the node's own connections, with its own certificate and token
+(`ockam.transport.tcp.TcpTransport`).
 """
 
 from __future__ import annotations

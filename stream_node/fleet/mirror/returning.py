@@ -1,8 +1,8 @@
 """Returning: a primary that starts asks its mirrors whether one of them has taken its place, before it takes pushes.
 
 Without that, an old primary that comes back would confirm pushes until the new one reaches it
-(`stream_node.fleet.mirror.fencer`). The mirrors are known from their requests. All of them are asked at the same time. A mirror
-that cannot be reached is asked for PATIENCE_S: then the primary goes on alone.
+(`stream_node.fleet.mirror.fencer`). The mirrors are known from their requests. All of them are asked at the same time.
+A mirror that cannot be reached is asked for PATIENCE_S: then the primary goes on alone.
 """
 
 from __future__ import annotations

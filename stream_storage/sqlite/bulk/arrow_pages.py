@@ -2,8 +2,8 @@
 
 The database driver (ADBC) contains its own copy of SQLite. Two copies of SQLite in one process do not see each other's
 locks, and when one copy closes the file, the locks of both copies are lost. So the node reads through a child process
-(`stream_storage.sqlite.bulk.child_main`). Spark's workers are separate processes, so they can read the file directly. This
-module imports nothing else of the project, since the project is perhaps not installed on those workers.
+(`stream_storage.sqlite.bulk.child_main`). Spark's workers are separate processes, so they can read the file directly.
+This module imports nothing else of the project, since the project is perhaps not installed on those workers.
 """
 
 from __future__ import annotations

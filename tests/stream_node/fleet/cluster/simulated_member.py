@@ -139,7 +139,8 @@ class Process:
     async def _serve(self, outer: trio.Nursery) -> None:
         async with trio.open_nursery() as nursery:
             node = self._node = Node(outer)
-            # A process that opens the database replaces an earlier one of its name (stream_storage/postgres/ownership.py).
+            # A process that opens the database replaces an earlier one of its name
+            # (stream_storage/postgres/ownership.py).
             self._database.fenced.update(token for (token,) in self._find_token() if token)
             source = Source(self._database, self.token)
             self.runner = runner = MemberRunner(self, source, outer, delay=self._delay, batches=node)
