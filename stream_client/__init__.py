@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import companion as _companion  # noqa: F401 - first, so that compiled modules are found
 from index_service.extensions import SavedPosition
 from ockam.actors.address import Address, Route
 from stream_client.admin import PositionListing, StreamListing, list_positions, set_position

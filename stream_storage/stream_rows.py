@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from stream_storage.contract import Record, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text
 from stream_storage.log_statements import (
@@ -30,6 +32,7 @@ INDEX_MAX = 2**63 - 1
 """The largest index that the log can store: a database stores no larger integer."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StreamRows:
     """The part of `stream_storage.contract.Log` that reads and writes the table of streams.
 

@@ -25,9 +25,8 @@ import pytest
 import structlog
 from hypothesis import configuration, settings
 
-from companion import COMPANION
 from ockam.transport import connection_machine
-from tests.support.compiled import REPLACED, skip_patches_of_compiled, skipped
+from tests.support.compiled import IS_COMPILED, REPLACED, skip_patches_of_compiled, skipped
 
 if TYPE_CHECKING:
     from tests.support.postgres import PostgresServer
@@ -55,7 +54,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="stream-node-bytecode-")
     atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 
-if COMPANION.is_used:
+if IS_COMPILED:
     skip_patches_of_compiled()
 
 
@@ -179,7 +178,6 @@ LONG_SCOPES = (
     "tests/simulation/test_simulation.py",
     "tests/cardinal_streams/test_kills.py",
     "tests/test_readme.py",
-    "tests/companion/test_companion.py",
     "tests/style/test_optional_imports.py",
     "tests/style/test_reference.py",
     "tests/limits/test_limits.py",

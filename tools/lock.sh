@@ -45,7 +45,7 @@ compile requirements-dev.lock pyproject.toml --group build --group dev -c "$work
 # The site is built in an environment of its own, which does not have this project.
 compile requirements-docs.lock --group docs
 # What extras need is installed beside the development packages, so it fits them. An extra of the tests, store-tests, does
-# not: its moto wants an older python-dateutil than matplotlib. The extra fast is compiled here (speedups/).
+# not: its moto wants an older python-dateutil than matplotlib.
 beyond=$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' "$work/requirements.lock")
 # shellcheck disable=SC2086
 compile requirements-spark.lock pyproject.toml --extra spark -c "$work/requirements-dev.lock" $beyond

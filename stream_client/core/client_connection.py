@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from companion.native import mypyc_attr
+from mypy_extensions import mypyc_attr
+
 from ockam.actors.address import Address, Route
 from ockam.actors.message import HERE, Message
 from ockam.errors import FrameTooLarge, RemoteProtocolError

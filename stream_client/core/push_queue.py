@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from companion.native import mypyc_attr
+from mypy_extensions import mypyc_attr
+
 from ockam.actors.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
 from stream_client.core.client_connection import ClientConnection

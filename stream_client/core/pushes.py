@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
-from companion.native import mypyc_attr
+from mypy_extensions import mypyc_attr
+
 from stream_client.errors import ClientError, PushFailed, RequestRefused
 from stream_service.extensions import RICH_PUSH, Header, RichPush
 from stream_service.extensions import Sequence as Number

@@ -15,9 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
-from companion import COMPANION, Companion
 from stream_node.care.doctor_access import examine_access, find_unwritable
 from stream_node.care.doctor_database import examine_server
 from stream_node.care.doctor_sqlite import check_litestream, check_sqlite
@@ -70,7 +68,6 @@ def examine(config: Config) -> list[Finding]:
     if config.database is None:
         findings.append(check_sqlite(sqlite3.sqlite_version_info))
         findings += of_each(folders, lambda folder: check_litestream(folder, sqlite3.sqlite_version_info))
-    findings.append(check_companion(COMPANION))
     findings += [check_directory(directory, there), owner]
     if workers is not None:
         findings += [workers, *of_each(folders, check_owner)]
@@ -93,17 +90,6 @@ def examine(config: Config) -> list[Finding]:
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     findings += [check_open_files(open_files, config), check_connections(open_files, config)]
     return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
-
-
-def check_companion(companion: Companion) -> Finding:
-    """Reports whether the node uses compiled modules."""
-    status: Literal["ok", "warning"] = "warning" if companion.is_wrong else "ok"
-    return Finding(
-        "compiled modules",
-        status,
-        companion.describe(),
-        {"modules": len(companion.modules) if companion.is_used else 0},
-    )
 
 
 def check_directory(directory: Path, there: Path) -> Finding:

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from stream_node import __version__
 from stream_node.cli.output import say, tell_error, wants_json
 from stream_node.cli.system_errors import explain_system_error
 
@@ -27,13 +28,10 @@ a command make more than 100,000 objects that stay, and looking through them tak
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.util import find_spec
 
-        from companion import COMPANION
-
-        # Without compiled modules, the version is all that there is to say, unless they should have been used.
-        has_more = COMPANION.is_used or COMPANION.is_wrong
-        say(False, {}, f"stream-node {version('stream-node')}" + (f", {COMPANION.describe()}" if has_more else ""))
+        is_compiled = find_spec("stream_node__mypyc") is not None
+        say(False, {}, f"stream-node {__version__}" + (", compiled by mypyc" if is_compiled else ""))
         raise typer.Exit
 
 

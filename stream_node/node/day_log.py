@@ -10,10 +10,10 @@ from collections.abc import Iterable
 import structlog
 import trio
 
-from companion import VERSION
 from ockam.identity.token import hide_tokens
 from ockam.transport.roster import Roster
 from ockam.transport.tcp_statistics import Traffic
+from stream_node import __version__
 from stream_node.node.logs import REPEATED
 from stream_node.node.setting_origins import Setting
 from stream_node.node.statistics import ServerStatistics
@@ -31,7 +31,7 @@ def log_started(settings: Iterable[Setting], addresses: list[str], http: list[st
     place where it was set."""
     shown = ((each, each.value if isinstance(each.value, tuple) else (each.value,)) for each in settings if each.where)
     given = [f"{each.name}={hide_tokens(','.join(map(str, values)))} ({each.where})" for each, values in shown]
-    logger.info("started", version=VERSION, addresses=addresses, http=http, settings=given)
+    logger.info("started", version=__version__, addresses=addresses, http=http, settings=given)
 
 
 class DayLog:

@@ -23,7 +23,6 @@ MACHINERY = {"annotations", "Any", "TYPE_CHECKING"}
 FACES = [
     *("bare", "bare.schema", "block_manager", "block_node.client", "block_node.client.blocking", "cardinal_streams"),
     *(
-        "companion",
         "ockam",
         "pyspark_stream_node",
         "spark_export",

@@ -13,7 +13,6 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 
 # From the lowest line up. Packages on one line never import each other.
 LINES = (
-    ("companion",),
     ("bare", "ockam.tracing"),
     ("ockam", "stream_storage"),
     ("ockam.identity.rules",),

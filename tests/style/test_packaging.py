@@ -47,9 +47,6 @@ OPTIONAL = {
     "spark_export/store/object_store.py": "store",
 }
 
-# Imported for the compiler and the type checker only, which bring it.
-FOR_COMPILING = {"companion/native.py": ["mypy-extensions"]}
-
 # What is not in the locks, and why.
 NOT_LOCKED = {
     "pybare": "installs a package named bare, which is ours",
@@ -161,7 +158,7 @@ def import_problems(root: Path) -> list[str]:
         place = path.relative_to(root)
         declared = list(project["dependencies"])
         extra = OPTIONAL.get(str(place), EXTRA_OF.get(place.parts[0], ""))
-        declared += project["optional-dependencies"].get(extra, []) + FOR_COMPILING.get(str(place), [])
+        declared += project["optional-dependencies"].get(extra, [])
         names = {str(canonicalize_name(Requirement(each).name)) for each in declared}
         for each in imports(parse(path)):
             name = INSTALLED_AS.get(each.top, each.top)

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Top-level folders with Python in them that are no packages of ours.
-NO_PACKAGES = {"bench", "build", "dist", "docs", "examples", "speedups", "tests", "tools"}
+NO_PACKAGES = {"bench", "build", "dist", "docs", "examples", "tests", "tools"}
 
 
 def packages(root: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Compiled modules (`companion`) in tests: what a test does to a class or a function that is compiled.
+"""Compiled modules (`tools/compile_wheel.py`) in tests: what a test does to a class or a function that is compiled.
 
 Compiled code calls compiled methods and functions directly. So a method that a test replaces is not called by it, and a
 class that a test derives cannot be made. Tests that need one of these are skipped where the modules are compiled; they
@@ -11,13 +11,14 @@ import inspect
 import os
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
 
-from companion import COMPANION
-
+IS_COMPILED = find_spec("stream_node__mypyc") is not None
+"""Whether the tests run with compiled modules."""
 REPLACED = "replaces a part of a compiled module, which its callers would not notice"
 
 
@@ -25,7 +26,8 @@ def is_compiled(thing: object) -> bool:
     """Whether a module is compiled, or a class or function comes from a compiled module."""
     module = thing if isinstance(thing, ModuleType) else inspect.getmodule(thing)
     file = getattr(module, "__file__", None) or ""
-    return getattr(module, "__name__", "") in COMPANION.modules and file.endswith(tuple(EXTENSION_SUFFIXES))
+    is_ours = getattr(module, "__name__", "").partition(".")[0] in OURS
+    return is_ours and file.endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def needs_pure(*things: object) -> None:
@@ -33,6 +35,9 @@ def needs_pure(*things: object) -> None:
     if any(map(is_compiled, things)):
         skip()
 
+
+OURS = {"bare", "ockam", "stream_client", "stream_service", "stream_storage"}
+"""The packages that have compiled modules."""
 
 skipped: set[str] = set()
 """The node ids of the tests that were skipped here. pytest-trio loses the reason of a skip (`tests/conftest.py`)."""

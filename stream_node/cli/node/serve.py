@@ -99,7 +99,6 @@ def serve(
     if place is None and settings.workers > 1:
         supervise(settings, sys.argv[1:], has_file=config is not None, as_json=as_json)
         return
-    _tell_companion()
     notifier = Notifier()
     server = Server(settings, notifier, place)
     reloading = Reloading(server, flags, config, notifier)
@@ -121,16 +120,6 @@ def end_at_once() -> NoReturn:
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(0)
-
-
-def _tell_companion() -> None:
-    """Writes a log line if compiled modules are installed and are not used, since the node is slower without them."""
-    import structlog
-
-    from companion import COMPANION
-
-    if COMPANION.is_wrong:
-        structlog.get_logger(__name__).warning("speedups_not_used", reason=COMPANION.reason)
 
 
 async def _serve_until_stopped(
