@@ -91,10 +91,8 @@ class StreamShards:
         serve_chain: Callable[[], None],
         leave_chain: Callable[[], list[Message]],
     ) -> None:
-        """chain: the address of the stream of the block node, which runs at the owner of its shard.
-
-        serve_chain, leave_chain: start and stop the block node. The latter returns the messages that it has not served.
-        """
+        """chain: the address of the block node's stream; the block node runs at the owner of its shard. serve_chain,
+        leave_chain: start and stop the block node. The latter returns the messages that it has not served."""
         self._directory = directory
         self._groups = groups
         self._chain = shard_of(chain)
@@ -123,6 +121,7 @@ class StreamShards:
     def _open(self, streams: Sequence[StoredStream], *, with_chain: bool) -> None:
         for stream in streams:
             try:
+                # An address that is taken concerns one stream; the others of the shard are served.
                 self._directory.open_stream(stream)
             except AddressInUse as error:
                 logger.error("stream_not_served", stream=stream.record.name, reason=str(error))
@@ -134,6 +133,7 @@ class StreamShards:
         # The block node ends first, so that it opens the stream of its chain no more.
         if self._chain in waiting:
             waiting[self._chain] += self._leave_chain()
+        # Stopped workers hand over their mailboxes, so that the messages wait for the next owner.
         for address in self._directory.addresses():
             of_shard = waiting.get(shard_of(address))
             if of_shard is not None:
@@ -143,10 +143,7 @@ class StreamShards:
 
 
 class NodeCluster:
-    """The membership of one node, or of one of several worker processes, from its start to its end.
-
-    router: tells which streams other members serve, and sends messages there.
-    """
+    """The membership of one node, or of one of several worker processes, from its start to its end."""
 
     def __init__(
         self,
@@ -157,13 +154,13 @@ class NodeCluster:
         database: Engine,
         place: WorkerPlace | None,
     ) -> None:
-        """place: the place of a worker process; None: the node has one process."""
         self._config = config
         self._node = node
         self._tcp = tcp
         self._nursery = nursery
         self._member: ClusterMember | FixedMember | None = None
         self._view: View | None = None
+        # A worker with a database of its own needs no table: the number of workers says who serves what.
         if place is not None and config.database is None:
             # Workers with a database each share the shards for good.
             name, self._token, self._view = place.name, place.token, fixed_view(place.members)
@@ -198,7 +195,6 @@ class NodeCluster:
         await self._nursery.start(member.run)
 
     async def leave(self, deadline_s: float) -> None:
-        """Gives all shards away, and ends the membership. deadline_s: a time on trio's clock."""
         if isinstance(self._member, ClusterMember):
             await self._member.leave(deadline_s)
 
@@ -222,7 +218,7 @@ class NodeCluster:
             link.begin(connection.own_address)
 
     def _linked(self, address: Address) -> None:
-        """Leaves out of the lists of clients a connection that another member has made: clients of both use it."""
+        """Takes a connection that another member has made off the lists of clients: clients of both use it."""
         connection = self._node.find_worker(address)
         if isinstance(connection, Connection):
             self._tcp.roster.forget(connection)

@@ -11,8 +11,8 @@ from stream_node.node.config import Config
 
 
 def is_any_host(host: str) -> bool:
-    """Whether a listener at this host takes connections at every address of its machine. No other node can reach it by
-    such a host."""
+    """Whether a listener at this host takes connections at every address of its machine, so that it names no
+    address."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:
@@ -25,11 +25,8 @@ def is_any_host(host: str) -> bool:
 
 
 def own_address(config: Config, addresses: Sequence[str]) -> str | None:
-    """Returns the `host:port` at which other nodes reach this node: the setting `mirror_address`, else the first
-    address at which it listens. Returns None if it listens at every address of its machine.
-
-    addresses: the `host:port` texts at which the node listens.
-    """
+    """Returns the `host:port` at which other nodes reach this node; None if it listens at every address of its machine.
+    It is the setting `mirror_address`, else the first of the addresses at which the node listens."""
     if config.mirror_address is not None:
         return config.mirror_address
     return next((address for address in addresses if not is_any_host(split_host_port(address)[0])), None)

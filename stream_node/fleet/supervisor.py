@@ -36,7 +36,6 @@ from stream_node.node.server import CannotListen
 from stream_storage.directory_lock import DirectoryLock
 
 RESTART_S_MIN, RESTART_S_MAX = 0.2, 5.0
-"""The shortest and the longest pause before a dead worker is started again. The pause doubles each time."""
 FAILURES_MAX = 5
 """If a worker ends this many times in a row without having listened, the whole node stops. Otherwise clients that the
 kernel gives to this worker would wait for ever, and no service manager would see it."""
@@ -44,32 +43,25 @@ LISTEN_S_MAX = 840.0
 """A worker that has not listened this long after its start is killed. A start after a crash may check and copy a large
 write-ahead log; a service manager gives the whole node 15 minutes (deploy/), and would not say which worker hangs."""
 STABLE_S = 30.0
-"""If a worker has run for this long, the next pause is the shortest one again."""
+"""After a worker has run for this long, the next pause is the shortest one again."""
 ABORT_S = 5.0
-"""The time that a worker gets to write where its threads stand, before it is killed."""
+"""The time that a worker gets to write to the log where its threads stand, before it is killed."""
 RELOAD_S_MAX = 30.0
-"""A reload is over after this time, whatever the workers have reported: one that stands still must not keep the others
-from the next reload."""
+"""A reload is over after this time, so that a worker that hangs does not keep the others from the next reload."""
 
 logger = structlog.get_logger(__name__)
 
 
 class NodeEnd(msgspec.Struct, frozen=True):
-    """The end of a node with several workers.
-
-    code: its exit code. reason: why it ended, if a worker could not serve and has not said why itself.
-    """
+    """The end of a node with several workers. reason: why it ended, if the worker has not logged that itself."""
 
     code: int
     reason: str | None = None
 
 
 class WorkerEnd(msgspec.Struct, frozen=True):
-    """The end of one run of a worker.
-
-    code: its exit code; 0 if it was not started. has_listened: whether it has listened. reason: why it did not, if the
-    worker cannot say it itself.
-    """
+    """The end of one run of a worker. code: 0 if it was not started. reason: why it did not listen, if it cannot say
+    so."""
 
     code: int
     has_listened: bool
@@ -78,10 +70,7 @@ class WorkerEnd(msgspec.Struct, frozen=True):
 
 def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
     """Returns the end of a node with a worker that cannot serve.
-
-    end: its last run. failures: how many times it has ended without having listened, if it has listened before; 0: it
-    has never listened.
-    """
+    failures: how many times in a row it ended before it listened; 0: it has never listened."""
     reason = None
     if failures:
         reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops"
@@ -95,19 +84,12 @@ def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
 
 
 class Supervisor:
-    """The worker processes of one node.
-
-    addresses: the `host:port` at which they listen together.
-    """
-
     def __init__(self, config: Config, lock: DirectoryLock, arguments: Sequence[str], notifier: Notifier) -> None:
         """Opens the sockets of the workers. Raises CannotListen.
-
-        lock: the lock on the data directory, which the workers hold too, so that it lasts as long as any of them lives.
-        arguments: the command line of a worker. notifier: tells the service manager about a reload. If there is such a
-        manager, the workers report to this process as the node does to the manager, and a worker that reports no
-        progress for the time of the manager's watchdog is killed.
-        """
+        lock: the lock on the data directory. The workers hold it too, so it lasts as long as any of them lives.
+        arguments: the command line of a worker. notifier: reports to the service manager. If there is one, the workers
+        report to this process, and a worker without progress for the time of the manager's watchdog is killed."""
+        # Workers are watched only where a service manager watches this process.
         self._notifier = notifier
         self._watches = [
             WorkerWatch(
@@ -129,6 +111,7 @@ class Supervisor:
             raise CannotListen(f"cannot listen at {config.listen}: {error}") from error
         self.addresses = [socket_name(group[0].getsockname()) for group in self._public]
         self._private, self._own_addresses = _open_private(config)
+        # Workers know each other by the secret, and notice the end of this process by the pipe.
         self._secret = secrets.token_hex(16)
         self._alive, self._end = os.pipe()
         self._use = tempfile.TemporaryFile()  # noqa: SIM115  (it is open as long as the workers may be started)
@@ -147,26 +130,25 @@ class Supervisor:
         self._failure: NodeEnd | None = None
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Makes all workers stop. Safe to repeat."""
         self._stopping.set()
         for process in self._processes.values():
             process.send_signal(number)
 
     async def reload(self) -> None:
-        """Makes all workers read their files again, and tells the service manager when they begin and when they have.
-
-        Waits until the workers have listened once: before, they read their files for the first time.
-        """
+        """Makes all workers read their files again, and reports begin and end of that to the service manager.
+        Waits until the workers have listened once: before, they read their files for the first time."""
         await self._ready.wait()
         async with self._reloading:
             if self._stopping.is_set():
                 return
             self._notifier.reloading()
+            # Every worker that runs has to report, also one that is just starting.
             self._reloads = {number: trio.Event() for number in self._processes}
             ends = list(self._reloads.values())
             # A signal would end a process that does not listen yet. It gets the signal when it listens.
             for number in sorted(self._serving):
                 self._hang_up(number)
+            # The wait is bounded: a worker that hangs must not hold up the manager's `systemctl reload`.
             with trio.move_on_after(RELOAD_S_MAX) as scope:
                 for end in ends:
                     await end.wait()
@@ -191,10 +173,7 @@ class Supervisor:
             end.set()
 
     async def run(self, tell_ready: Callable[[], None]) -> NodeEnd:
-        """Runs the workers until `stop`, or until one cannot serve. The exit code is the highest one of a worker.
-
-        tell_ready: called once, when all workers listen.
-        """
+        """Runs the workers until `stop`, or until one cannot serve. The exit code is the highest one of a worker."""
         codes = [0] * self._count
         async with trio.open_nursery() as nursery:
 
@@ -217,20 +196,20 @@ class Supervisor:
         return self._failure or NodeEnd(max(code if code >= 0 else int(code != -signal.SIGTERM) for code in codes))
 
     def close(self) -> None:
-        """Closes the sockets of the workers. Safe to repeat."""
         for listener in (*chain.from_iterable(self._public), *self._private):
             listener.close()
         self._use.close()
 
     async def _keep(self, number: int) -> int:
-        """Runs one worker, and starts it again when it dies. Returns its exit code after `stop`, or when it can serve
-        no more."""
+        """Runs one worker, and restarts it when it dies. Returns its exit code after `stop` or when it cannot serve any
+        more."""
         pause_s, failures = RESTART_S_MIN, 0
         while True:
             started_s = trio.current_time()
             try:
                 end = await self._run_once(number)
             finally:
+                # A reload does not wait for a process that is gone.
                 self._processes.pop(number, None)
                 self._serving.discard(number)
                 self._end_reload(number)
@@ -243,6 +222,7 @@ class Supervisor:
                 self._failure = self._failure or _failed_end(worker_name(number), end, failures if served else 0)
                 self.stop()
                 return end.code
+            # A worker that ran long enough failed for a new reason, so the pause is short again.
             if trio.current_time() - started_s > STABLE_S:
                 pause_s = RESTART_S_MIN
             logger.error("worker_died", worker=worker_name(number), code=end.code, restart_in_s=pause_s)
@@ -252,8 +232,9 @@ class Supervisor:
             pause_s = min(2 * pause_s, RESTART_S_MAX)
 
     async def _run_once(self, number: int) -> WorkerEnd:
-        """Runs one worker until it ends."""
         place = self._place(number)
+        # The child keeps these descriptors: its sockets, the pipe that ends with this process, shared usage, and the
+        # lock.
         kept = [*place.public, place.private, place.supervisor, place.use, self._lock.descriptor]
         told = msgspec.json.encode(place).decode()
         environment = {**os.environ, VARIABLE: told, "PYTHONFAULTHANDLER": "1"}
@@ -274,11 +255,13 @@ class Supervisor:
             logger.error("worker_not_started", worker=worker_name(number), reason=str(error))
             return WorkerEnd(0, False, f"the system did not start the worker {worker_name(number)}: {error}")
         self._processes[number] = process
+        # `stop` may have been called while the process was being started.
         if self._stopping.is_set():
             process.terminate()
         try:
             assert process.stdout is not None, "its output is a pipe"
             async with process.stdout:
+                # The worker has a bounded time to say that it listens; its clients wait in the socket meanwhile.
                 has_listened = False
                 with trio.move_on_after(LISTEN_S_MAX) as patience:
                     has_listened = await self._read_listening(number, process.stdout)
@@ -306,7 +289,7 @@ class Supervisor:
             process.kill()
 
     async def _read_listening(self, number: int, output: trio.abc.ReceiveStream) -> bool:
-        """Reads the output of a worker until it says that it listens, or ends. Returns whether it has said so."""
+        """Reads a worker's output until it reports that it listens, or ends. Returns whether it listens."""
         text = b""
         while b"\n" not in text:
             chunk = await output.receive_some()
@@ -337,8 +320,8 @@ class Supervisor:
 
 
 def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
-    """Opens a socket for each worker alone. Returns the sockets, and the addresses by which the others reach them.
-    Raises CannotListen."""
+    """Opens a socket of its own for each worker. Returns them, and their addresses for the others. Raises
+    CannotListen."""
     sockets: list[socket.socket] = []
     addresses = []
     for number in range(config.workers):

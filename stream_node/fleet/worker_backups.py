@@ -1,8 +1,6 @@
 """Backs up and restores a data directory as a whole: the database of its only process, or those of all its workers.
-
 The backup of a node with workers has a folder for each worker, as the data directory has. The copies are taken one
-after the other, so each has the state of its own moment. Streams of different workers never depend on each other.
-"""
+after the other, so each has the state of its own moment. Streams of different workers never depend on each other."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from stream_storage.sqlite.database import FILE_NAME
 
 def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> list[Manifest]:
     """Copies all databases of the data directory `source` into the new or empty folder `target`.
-
-    `stream_storage.sqlite.backup.back_up` describes the parameters. Raises ConfigError, BackupError, StorageError.
-    """
+    `stream_storage.sqlite.backup.back_up` describes the parameters. Raises ConfigError, BackupError, StorageError."""
     folders = database_folders(source)
     if names_in(target):
         raise BackupError(f"{target} is not empty; choose a new folder for each backup")
@@ -45,13 +41,11 @@ def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progres
 def restore_all(
     backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
 ) -> tuple[list[Manifest], list[Present]]:
-    """Restores all databases of a backup into the data directory `target`. `stream_node.care.restore.restore` describes
-    the parameters, the results and the errors; there is one of each result for each database.
-
-    All copies are checked before the first database is replaced. A restore that is interrupted later leaves some of
-    the databases as they were, and can be done once more.
-    """
+    """Restores all databases of a backup into the data directory `target`.
+    `stream_node.care.restore.restore` describes parameters, results and errors; each database has its own results. All
+    copies are checked before the first database is replaced. A restore that is interrupted later can be repeated."""
     sources = database_folders(backup)
+    # Another number of workers would look for the streams in other databases.
     known = find_workers(target) or (1 if (target / FILE_NAME).exists() else len(sources))
     if known != len(sources):
         raise BackupError(
@@ -60,6 +54,7 @@ def restore_all(
         )
     # Between the workers, no node may start. The restore of one database takes the lock of its folder itself.
     with nullcontext() if dry_run or "" in sources else locked_directory(target):
+        # The first pass only checks; the second one replaces.
         passes = [True] if dry_run else [False] if "" in sources else [True, False]
         for is_dry in passes:
             done = [
@@ -79,5 +74,4 @@ def restore_all(
 
 
 def _named(name: str, progress: Progress) -> Callable[[str, int, int | None], None]:
-    """Returns the function that reports the progress of the database of one worker."""
     return progress if not name else lambda step, done, total: progress(f"{name}: {step}", done, total)

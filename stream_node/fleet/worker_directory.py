@@ -1,10 +1,7 @@
-"""The data directory of a node with several workers: its lock, the number of the workers, and the folders of their
-databases.
-
-Each worker has a folder, with a database that says whose it is (`stream_node.care.stored_place`), and locks it itself.
-An older version wrote the number of workers into a note in the data directory. The note is read only as long as no
-database says the number.
-"""
+"""The data directory of a node with several workers: its lock, the number of the workers, and their folders.
+Each worker has a folder with a database that names its owner (`stream_node.care.stored_place`), and locks it
+itself. An older version noted the number of workers in the data directory. The note is read only while no database
+has the number."""
 
 from __future__ import annotations
 
@@ -39,11 +36,10 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 async def lock_directory(config: Config) -> DirectoryLock:
-    """Makes the data directory and takes the lock on it, which the supervisor shares with its workers.
-
-    The lock of a supervisor that was killed lasts until its workers have drained and ended. Waits for that, because
-    these workers still listen and still have their databases open. Raises StorageError.
-    """
+    """Makes the data directory and takes the lock on it, which the supervisor shares with its workers. Raises
+    StorageError.
+    The lock of a killed supervisor lasts until its workers have drained and ended: they still listen and have their
+    databases open, so this function waits."""
     folder = Path(config.data_dir)
     try:
         make_folder(folder, mode=0o700)
@@ -61,17 +57,18 @@ async def lock_directory(config: Config) -> DirectoryLock:
 
 def check_workers(config: Config) -> None:
     """Raises ConfigError if the data directory is for another number of workers, or belongs to one worker.
-
-    The streams of each worker are in a database of its own, and the number of workers decides which streams these are.
-    """
+    Each worker has its streams in a database of its own, and the number of workers decides which streams these are."""
     folder = Path(config.data_dir)
+    # Workers talk to each other over the address of the node's certificate.
     if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:
         raise ConfigError(
             "workers: the workers connect to each other with TLS too, so tls_forward_ca must name the authority of "
             f"tls_certificate, which must be valid for {own_address(config, 0).host_told}"
         )
+    # With a shared database, any number of workers can serve the streams.
     if config.database is not None:
         return
+    # Served alone, the folder of one worker would lack the streams of the others.
     whose = worker_of(folder)
     if whose is not None:
         raise ConfigError(
@@ -79,6 +76,7 @@ def check_workers(config: Config) -> None:
             f"folders of all workers, with --workers {whose.workers}. Alone, this one would begin the streams of the "
             "other workers again"
         )
+    # A directory without a worker's folder, but with a database, is that of one process.
     known = find_workers(folder)
     if known is None and (folder / FILE_NAME).exists():
         known = 1
@@ -92,7 +90,7 @@ def check_workers(config: Config) -> None:
 
 
 def worker_of(folder: Path) -> StoredPlace | None:
-    """Returns whose database is in the folder, if it is one worker's of several."""
+    """Returns the place of the database in a folder if it is one worker's of several."""
     stored = _read_stored(folder)
     if stored is not None:
         return stored if stored.workers > 1 else None
@@ -107,11 +105,9 @@ def worker_of(folder: Path) -> StoredPlace | None:
 
 
 def find_workers(folder: Path) -> int | None:
-    """Returns the number of workers that share the streams of a data directory, as their databases say it. Returns None
-    if the directory has no folder of a worker.
-
-    Raises ConfigError if folders are there and the number is not known, or if a database is not in its place.
-    """
+    """Returns the number of workers that share the streams of a data directory; None if it has no folder of a worker.
+    Raises ConfigError if folders are there and the number is not known, or if a database is not in its place."""
+    # The databases name their number; the note counts only where none of them does.
     stored = {each.name: _read_stored(each) for each in worker_folders(folder)}
     numbers = {each.workers for each in stored.values() if each is not None}
     if not numbers and (stored or (folder / NOTE_FILE).exists()):
@@ -127,6 +123,7 @@ def find_workers(folder: Path) -> int | None:
             f"data_dir: {folder / next(iter(stored))} has the database of a node with one process, which such a node "
             f"does not look for there; move it to {folder}"
         )
+    # Each folder must have the database of its own number, and none beyond the last.
     for name, place in stored.items():
         if place is not None and worker_name(place.number) != name:
             raise ConfigError(f"data_dir: {folder / name} has {place}; {_PUT_BACK}")
@@ -143,20 +140,17 @@ _PUT_BACK = "put each database back where it was, or restore one backup of the w
 
 
 def worker_folders(folder: Path) -> Iterator[Path]:
-    """Yields the folders of workers that have a database, in the order of their numbers."""
     if folder.is_dir():
         found = (each for each in folder.iterdir() if _WORKER_FOLDER.fullmatch(each.name))
         yield from sorted((each for each in found if (each / FILE_NAME).exists()), key=lambda each: int(each.name[1:]))
 
 
 def has_database(folder: Path) -> bool:
-    """Whether a data directory has a database, its own or that of a worker."""
     return (folder / FILE_NAME).exists() or any(worker_folders(folder))
 
 
 def _read_stored(folder: Path) -> StoredPlace | None:
-    """Returns whose the database in a folder is; None if it does not say it. A damaged one says nothing: whoever opens
-    it says what is wrong with it."""
+    """Returns the place that a folder's database has stored, if any. Whoever opens a damaged one reports the damage."""
     try:
         return read_stored(folder)
     except (StorageError, BackupError):
@@ -178,8 +172,8 @@ def _noted(folder: Path) -> int:
 
 
 def database_folders(folder: Path) -> dict[str, Path]:
-    """Returns the folders of the databases of a data directory by the names of the workers. A data directory without
-    workers has one database, with the name "". Raises ConfigError."""
+    """Returns the database folders of a data directory by worker; of a directory without workers, by "". Raises
+    ConfigError."""
     count = find_workers(folder)
     if count is None:
         return {"": folder}
@@ -198,11 +192,8 @@ def one_database_folder(folder: Path) -> Path:
 
 
 def check_not_lost(folders: Mapping[str, Path]) -> None:
-    """Raises ConfigError if a worker has no database although another one has streams: its database was lost, since the
-    first start makes them all (`make_databases`). A worker that began with an empty one would begin its streams anew.
-
-    folders: see `database_folders`.
-    """
+    """Raises ConfigError if a worker has no database although another one has streams: its database was lost.
+    The first start makes them all (`make_databases`). A worker with a new empty one would begin its streams anew."""
     missing = [str(folder) for folder in folders.values() if not (folder / FILE_NAME).exists()]
     filled = [folder for folder in folders.values() if missing and _has_streams(folder)]
     if filled:
@@ -225,7 +216,6 @@ def make_databases(config: Config) -> None:
 
 
 def _has_streams(folder: Path) -> bool:
-    """Whether the database in a folder has streams, or may have streams that cannot be read."""
     if not (folder / FILE_NAME).exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""WorkerPlace: what one of several worker processes of a machine learns from its supervisor when it starts."""
+"""WorkerPlace: the data that one of several worker processes of a machine gets from its supervisor at its start."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PORT_MAX = 65_535
 class WorkerPlace(msgspec.Struct, frozen=True):
     """The place of one worker process.
 
-    number: from 0. addresses: by worker, the `host:port` that it has for the others.
-    public: the descriptors of its sockets that listen at the address of the node. private: that of its own address.
-    supervisor: the descriptor of a pipe that ends with the supervisor. use: that of the file in which the workers count
-    together what identities use (`ockam.quotas.shared_use`). secret: by which the workers know each other.
+    addresses: by worker, the `host:port` that it has for the others. public: the descriptors of its sockets at the
+    node's address; private: of its own address; supervisor: of a pipe that ends with the supervisor; use: of the file
+    in which the workers count together what identities use (`ockam.quotas.shared_use`). secret: by which the workers
+    know each other.
     """
 
     number: int
@@ -43,7 +43,6 @@ class WorkerPlace(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> list[Member]:
-        """All workers, if each has a database of its own."""
         return worker_members(self.addresses, self.secret)
 
     @property
@@ -71,10 +70,9 @@ def worker_name(number: int) -> str:
 
 
 def own_settings(config: Config, place: WorkerPlace | None) -> Config:
-    """Returns the settings of one worker process. Without a place, the settings are those of a whole node.
-
-    Each worker has HTTP at a port of its own: the first one at the port of the setting, the next one at the next port.
-    """
+    """Returns the settings of one worker process; without a place, those of a whole node.
+    Each worker has HTTP at a port of its own: the first one at the port of the setting, the next one at the next
+    port."""
     if place is None:
         return config
     config = msgspec.structs.replace(config, http=tuple(_http_of(address, place.number) for address in config.http))
@@ -86,7 +84,6 @@ def own_settings(config: Config, place: WorkerPlace | None) -> Config:
 
 
 def shares_shards(config: Config) -> bool:
-    """Whether a process with these settings shares the streams with other ones, see `cluster`."""
     return config.cluster is not None or config.workers > 1
 
 
@@ -101,7 +98,6 @@ def _http_of(address: str, number: int) -> str:
 
 
 def database_folder(config: Config, place: WorkerPlace | None) -> Path:
-    """Returns the folder of the database of one process."""
     folder = Path(config.data_dir)
     return folder if place is None else folder / place.name
 
@@ -113,10 +109,7 @@ def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlac
 
 
 class OwnAddress(msgspec.Struct, frozen=True):
-    """Where one worker listens for the others. Its text is `host:port`.
-
-    told: the `host:port` by which the others reach it; None: the address of its socket.
-    """
+    """The address at which one worker listens for the others. told: the one by which they reach it; None: the same."""
 
     host: str
     port: int
@@ -131,12 +124,10 @@ class OwnAddress(msgspec.Struct, frozen=True):
 
 
 def own_address(config: Config, number: int) -> OwnAddress:
-    """Returns where a worker listens for the others.
-
+    """Returns the address at which a worker listens for the others.
     Workers without a cluster are on one machine, and the kernel picks their ports. The members of a cluster also reach
-    the workers from other machines, through firewalls. So the workers have the ports behind that of the setting
-    `cluster_address`, or of `listen`, in the order of their numbers.
-    """
+    the workers from other machines, through firewalls: so the workers have the ports behind that of the setting
+    `cluster_address`, or of `listen`, in the order of their numbers."""
     if config.database is None or config.cluster is None:
         return OwnAddress("127.0.0.1", 0, None)
     host, port = split_host_port(config.listen)

@@ -1,7 +1,4 @@
-"""The listening sockets of the workers of one node: several at one address, and one for each worker alone.
-
-It accepts no connections: the workers do that.
-"""
+"""The listening sockets of the workers of one node: several at one address, and one for each worker alone."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ def resolved(host: str, port: int) -> list[tuple[str, int]]:
 
 def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
     """Returns several sockets that listen at one address, among which the kernel shares the connections (SO_REUSEPORT).
-    Port 0 picks a free port. Raises OSError if anything else listens there.
 
     SO_REUSEPORT alone would let a second node of the same user in. So the first socket begins to listen without it, and
     the kernel refuses that if any socket listens there: one of a single process, of another supervisor, or at a
     wildcard address. Only then the first socket is opened to the further ones. Another supervisor begins without
-    SO_REUSEPORT too, so it is refused from that moment on until the last of these sockets is closed.
+    SO_REUSEPORT too, so it is refused from then on until the last of these sockets is closed. Port 0 picks a free port.
+    Raises OSError.
     """
     with ExitStack() as stack:
         first = stack.enter_context(listen_alone(host, port))

@@ -1,7 +1,5 @@
-"""WorkerWatch: hears when a worker process has read its files again, and kills one that reports no progress.
-
-To the worker it is a service manager: the worker reports its progress by the protocol of `stream_node.node.notify`.
-"""
+"""WorkerWatch: notices when a worker process has read its files again, and kills one that reports no progress.
+To the worker it is a service manager: the worker reports its progress by the protocol of `stream_node.node.notify`."""
 
 from __future__ import annotations
 
@@ -15,16 +13,13 @@ logger = structlog.get_logger(__name__)
 
 
 class WorkerWatch:
-    """The socket to which one worker reports, from `open` to the end of its nursery.
-
-    environment: the variables by which the worker finds the socket.
-    """
+    """The socket to which one worker reports. environment: the variables by which the worker finds the socket."""
 
     def __init__(
         self, name: str, watchdog_s: float | None, *, kill: Callable[[], None], end_reload: Callable[[], None]
     ) -> None:
-        """name: the name of the worker. watchdog_s: after how many seconds without progress it is killed; None: never.
-        kill: kills the worker, if it runs. end_reload: called when it has read its files again."""
+        """watchdog_s: the time without progress after which the worker is killed; None: never. end_reload: called when
+        it has read its files again."""
         self._name = name
         self._watchdog_s = watchdog_s
         self._kill = kill

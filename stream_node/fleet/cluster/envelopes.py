@@ -1,7 +1,5 @@
-"""Envelopes: adds to a message of a client what another member must know about it, and takes that off again.
-
-The same few clients send most messages, so both directions remember what they have made.
-"""
+"""Envelopes: adds to a message of a client the data that another member needs, and takes them off again.
+The same few clients send most messages, so both directions remember their results."""
 
 from __future__ import annotations
 
@@ -15,14 +13,11 @@ from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
 from stream_node.fleet.cluster.protocol import MEMBER, Envelope, envelope_hop, read_envelope
 
 ENVELOPES_MAX = 10_000
-"""The number of envelopes that are remembered, in each direction."""
+"""The number of remembered envelopes, in each direction."""
 
 
 class Envelopes:
-    """The envelopes that one member has written and read."""
-
     def __init__(self, usages: Usages) -> None:
-        """usages: what the identities use of this node. A request counts where it is served."""
         self._usages = usages
         self._hops: dict[tuple[int, Identity, str, int], Address] = {}
         self._origins: dict[tuple[Origin, bytes], Origin] = {}
@@ -42,8 +37,8 @@ class Envelopes:
         return Message((MEMBER, hop, *message.onward_route), message.return_route, message.payload, origin)
 
     def read_origin(self, message: Message) -> Origin:
-        """Returns the origin of a message that a member has sent for its client, with the identity that the client has
-        proved there. Raises ProtocolError."""
+        """Returns the origin of a message that a member has sent for its client. Raises ProtocolError.
+        It has the identity that the client has proved there."""
         key = message.origin, message.onward_route[1].value
         origin = self._origins.get(key)
         if origin is None:
@@ -65,8 +60,8 @@ class Envelopes:
         return origin
 
     def _usage(self, identity: Identity, peer: str) -> Usage:
-        """Returns the usage of a client. The workers of the members have no limits."""
         if identity.source == "local":
+            # The workers of the members have no limits.
             return UNLIMITED
         if identity.source == "channel" and not self._usages.names_channels:
             identity = ANONYMOUS

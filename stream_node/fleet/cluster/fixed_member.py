@@ -1,8 +1,6 @@
 """FixedMember: one of the processes of one machine that share the shards for good, each with a database of its own.
-
-The processes have a supervisor that starts a dead one again (`stream_node.fleet.supervisor`). So no member takes shards
-of another one, and nobody beats.
-"""
+The supervisor starts a dead one again (`stream_node.fleet.supervisor`). So no member takes shards of another one, and
+nobody beats."""
 
 from __future__ import annotations
 
@@ -19,7 +17,6 @@ from stream_node.fleet.cluster.view import Member, Shard, View
 from stream_storage.errors import StorageBusy, StorageError
 
 LOOK_S = 0.5
-"""The time between two attempts to connect to members that are not connected."""
 
 logger = structlog.get_logger(__name__)
 
@@ -31,10 +28,7 @@ def fixed_view(members: Sequence[Member]) -> View:
 
 
 class FixedMember:
-    """The membership of one process: a `stream_node.fleet.cluster.worker.Membership`.
-
-    router: sends messages to the other members.
-    """
+    """The membership of one process: a `stream_node.fleet.cluster.worker.Membership`."""
 
     def __init__(self, router: Router, services: ShardServices, view: View) -> None:
         """view: from `fixed_view`, with this member."""
@@ -45,8 +39,7 @@ class FixedMember:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves the shards of this member, and connects to the others again and again. Raises StorageError.
-
-        Reports to `task_status` when this member serves its shards."""
+        `task_status` is started when this member serves its shards."""
         await self._open()
         task_status.started()
         while True:
@@ -57,15 +50,13 @@ class FixedMember:
             self._wake = trio.Event()
 
     def refresh(self) -> None:
-        """Makes this member look at its connections soon."""
         self._wake.set()
 
     def read(self, on_read: Callable[[], None], *, soon: bool) -> None:
-        """Calls `on_read`: nothing ever changes."""
+        """Calls `on_read` at once: nothing ever changes."""
         on_read()
 
     def lives(self, name: str) -> bool:
-        """Whether a member lives. The supervisor starts a dead one again."""
         return name in self._view.members
 
     def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None:

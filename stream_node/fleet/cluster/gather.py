@@ -9,7 +9,6 @@ from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import NOTHING, Demand
 
 WAIT_S = 5.0
-"""How long the members have for their answers."""
 
 OnDone = Callable[[list[bytes] | None], None]
 
@@ -18,10 +17,7 @@ class Gather(Worker):
     """Receives the answers to one request. It ends itself when all have come, or when the time is over."""
 
     def __init__(self, count: int, on_done: OnDone, end: Callable[[], None]) -> None:
-        """count: the number of answers. on_done: called once with the payloads, or with None after WAIT_S.
-
-        end: stops this worker.
-        """
+        """count: the number of answers. on_done: called once with the payloads, or with None after WAIT_S."""
         self._count = count
         self._on_done = on_done
         self._end = end

@@ -1,9 +1,6 @@
-"""HandOvers: the last changes of owners, as one member has seen them. It reads no clock and no database, and moves no
-shard.
-
-A member compares each view that it has read with the one before. So it sees the changes of all members, also those that
-it has no part in. Of two changes of one shard between two reads, it sees their sum.
-"""
+"""HandOvers: the last changes of owners, as one member has seen them. It reads no clock and no database.
+A member compares each view with the one before, so it sees the changes of all members, also those that it has no part
+in. Of two changes of one shard between two reads, it sees their sum."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import msgspec
 from stream_node.fleet.cluster.view import UNOWNED, Member, View
 
 KEPT_MAX = 50
-"""The number of hand-overs that are kept: those of some twenty members that join and leave."""
+"""The number of retained hand-overs: those of some twenty members that join and leave."""
 
 Reason = Literal["free", "joined", "left", "fenced"]
 """Why shards have a new owner.
@@ -29,10 +26,8 @@ REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 class HandOver(msgspec.Struct, frozen=True):
     """Shards that went from one owner to another one at the same time.
-
-    time_us: when this member has seen it, in microseconds since 1970. shards: ascending.
-    before, after: the names of the members; UNOWNED for none.
-    """
+    time_us: when this member has seen it, in microseconds since 1970. shards: ascending. before, after: the names of
+    the members; UNOWNED for none."""
 
     time_us: int
     shards: tuple[int, ...]
@@ -42,12 +37,8 @@ class HandOver(msgspec.Struct, frozen=True):
 
 
 class HandOvers:
-    """The changes of owners since the start of a member.
-
-    moved: by reason, the number of shards that got a new owner.
-
-    Invariant: `_unowned` has exactly the shards without an owner in the last view.
-    """
+    """The changes of owners since the start of a member. moved: by reason, the number of shards that got a new owner.
+    Invariant: `_unowned` has exactly the shards without an owner in the last view."""
 
     def __init__(self) -> None:
         self.moved: Counter[Reason] = Counter()
@@ -57,10 +48,10 @@ class HandOvers:
         self._unowned: dict[int, float] = {}
 
     def note(self, view: View, now_s: float, time_us: int) -> None:
-        """Compares what this member has just read with what it has read before.
-
+        """Compares the view that was read with the one before.
         now_s: the time of a clock that is never set back, in seconds. time_us: microseconds since 1970."""
         before, self._view = self._view, view
+        # A shard that stays without an owner keeps the time since when.
         self._unowned = {
             number: self._unowned.get(number, now_s)
             for number, shard in enumerate(view.shards)
@@ -69,6 +60,7 @@ class HandOvers:
         if before is None:
             # Who owned the shards earlier is not known.
             return
+        # Shards that moved between the same two members are one hand-over.
         moves: dict[tuple[str, str], list[int]] = {}
         for number, (old, new) in enumerate(zip(before.shards, view.shards, strict=True)):
             if old.owner != new.owner:
@@ -94,9 +86,7 @@ class HandOvers:
 
 
 def _reason(before: Mapping[str, Member], now: Mapping[str, Member], old_owner: str, new_owner: str) -> Reason:
-    """Returns why shards went from one owner to another one.
-
-    before, now: the members in the earlier view and in the later one."""
+    """Returns why shards went from one owner to another one. before, now: the members in the two views."""
     if old_owner == UNOWNED:
         return "free"
     was, gave = before.get(old_owner), now.get(old_owner)
@@ -113,6 +103,5 @@ def _reason(before: Mapping[str, Member], now: Mapping[str, Member], old_owner: 
 
 
 def _process(members: Mapping[str, Member], name: str) -> str | None:
-    """Returns what stands for the process of a member; None if there is no such member."""
     found = members.get(name)
     return None if found is None else found.token

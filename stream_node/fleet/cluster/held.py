@@ -1,4 +1,5 @@
-"""Held: the messages of a shard that wait until the way to its owner is clear. It decides nothing about that way."""
+"""Held: the messages of a shard that wait until the route to its owner is clear. It decides nothing about that
+route."""
 
 from __future__ import annotations
 
@@ -11,12 +12,9 @@ from ockam.actors.message import Message
 
 class Held:
     """The messages that wait for one shard.
-
     passed_on: messages from other members, and those that waited for workers which have stopped. They go first: some
-    may have come from this member's own clients, before those that are in `own`.
-    own: messages that the clients of this member have sent since.
-    since_s: since when some message waits, on trio's clock.
-    """
+    may have come from this member's own clients, before those that are in `own`. own: messages that the clients of this
+    member have sent since. since_s: since when some message waits, on trio's clock."""
 
     __slots__ = ("own", "passed_on", "since_s")
 
@@ -29,9 +27,7 @@ class Held:
         return len(self.passed_on) + len(self.own)
 
     def put(self, message: Message, now_s: float, *, is_own: bool) -> Mailbox:
-        """Adds a message. now_s: the time on trio's clock. is_own: whether a client of this member has sent it.
-
-        Returns the mailbox in which it waits."""
+        """Adds a message, and returns its mailbox. is_own: whether a client of this member has sent it."""
         if not len(self):
             self.since_s = now_s
         mailbox = self.own if is_own else self.passed_on
@@ -45,9 +41,7 @@ class Held:
                 yield from run
 
     def drop(self, senders: Container[Address]) -> None:
-        """Drops the messages of senders whose connections are closed.
-
-        senders: the addresses of the connections by which their messages came to this node."""
+        """Drops the messages of senders whose connections, with these addresses, are closed."""
         for mailbox in (self.passed_on, self.own):
             _keep(mailbox, lambda message: not message.return_route or message.return_route[0] not in senders)
 

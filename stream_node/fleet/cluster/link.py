@@ -1,6 +1,6 @@
 """Link: this node's connection to another member of its cluster, over which it sends messages of clients.
 
-Both ends prove that they know the tokens of both members, which only those know who can read the database:
+Both ends prove that they know the tokens of both members, which only readers of the database know:
 
     caller                                          called
     name, nonce            ───────────────────▶
@@ -33,10 +33,7 @@ logger = structlog.get_logger(__name__)
 
 class Link:
     """One connection to one process of another member, from the call to its end.
-
-    member: the other member. is_up: whether messages can be sent. was_up: whether they ever could.
-    unanswered: what was sent there and has no answer yet.
-    """
+    is_up: messages can be sent. was_up: they once could. unanswered: messages to the member that have no answer yet."""
 
     def __init__(
         self,
@@ -53,12 +50,9 @@ class Link:
         opens_session: Container[Address],
         is_there: Callable[[Address], bool],
     ) -> None:
-        """nonce: random bytes. deliver: puts a message into the mailbox of its next hop.
-
-        on_up, on_ended: called once, when messages can be sent and when the connection has ended.
-        hang_up: ends connections. passed_on: the routes to which answers are due; answers remove theirs.
-        opens_session: the addresses at which a message opens a session. is_there: whether a connection is still there.
-        """
+        """on_up, on_ended: called once, when messages can be sent and when the connection has ended. passed_on: the
+        routes to which answers are due; answers remove theirs. opens_session: the addresses at which a message opens a
+        session. is_there: whether a connection is still there."""
         self.member = member
         self.is_up = self.was_up = False
         self.connection: Address | None = None
@@ -76,12 +70,11 @@ class Link:
         self._routes: dict[Route, Route] = {}
 
     def begin(self, connection: Address) -> None:
-        """Begins the proof. connection: the address of the connection, which is open."""
+        """Begins the proof. connection: the address of the open connection."""
         self.connection = connection
         self._send(CLUSTER, LINK.encode_request(LinkRequest(self._own_name, self._nonce)))
 
     def send(self, message: Message) -> Mailbox | None:
-        """Sends a message to the member, by the hops that its route has there."""
         onward = message.onward_route
         route = self._routes.get(onward)
         if route is None:
@@ -111,9 +104,11 @@ class Link:
             for message in messages[:1]:
                 self._prove(message)
             messages = messages[1:] if self.is_up else ()
+        # Answers settle their requests, here and at members that have passed the requests on.
         self.unanswered.answered(messages)
         if self._passed_on:
             self._passed_on.difference_update(message.onward_route for message in messages)
+        # Marks are rare: without one under way, the whole run goes to the clients as it is.
         if not self._marks:
             return messages
         rest = []
@@ -132,6 +127,7 @@ class Link:
         assert self.connection is not None, "the connection is open"
         try:
             response = LINK.decode_response(message.payload)
+            # Only a process that knows both tokens can make the proof for this nonce.
             nonces = self._nonce, response.nonce
             if not hmac.compare_digest(response.proof, prove(b"called", self._tokens, nonces)):
                 raise ProtocolError("another process answers there")

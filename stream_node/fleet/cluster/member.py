@@ -1,8 +1,6 @@
 """ClusterMember: one node as a member of its cluster. It beats, takes shards, gives them away, and leaves.
-
-`PlanMachine` decides what to do, and `Router` sends the messages. This module reads and writes the tables, and starts
-and stops what serves a shard.
-"""
+`PlanMachine` decides, and `Router` sends the messages. This module reads and writes the tables, and starts and stops
+the services of a shard."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.runner import Runner
 
 BEAT_S = 1.0
-"""The time between two beats of a member."""
 READ_S_MIN = 0.02
-"""The shortest time between two reads of the tables."""
 QUIET_S = 0.5
 """A member that leaves goes when it has sent no message to other members for this long."""
 RETRY_S = 0.5
@@ -37,25 +33,18 @@ T = TypeVar("T", bound=ClusterOperation)
 
 
 class ShardServices(Protocol):
-    """What serves the streams of a shard on this node."""
-
     def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
-        """Reads the streams of these shards and starts their workers. Then calls `on_done` at once, so that no message
-        can come before."""
+        """Reads the streams of these shards and starts their workers. Calls `on_done` at once then, before a message
+        comes."""
         ...
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
-        """Stops the workers of shards. Returns the messages that they have not served, by shard, in order for each
+        """Stops the workers of shards. Returns by shard the messages that they have not served, in order for each
         worker."""
         ...
 
 
 class ClusterMember:
-    """The membership of one node, from `run` to `leave`.
-
-    router: sends messages to the other members.
-    """
-
     def __init__(
         self,
         router: Router,
@@ -67,9 +56,7 @@ class ClusterMember:
         now_us: Callable[[], int],
         beat_s: float = BEAT_S,
     ) -> None:
-        """token: the text that stands for this process in the database. address: where other members reach it.
-
-        now_us: returns the wall clock in microseconds since 1970."""
+        """token: stands for this process in the database. address: where other members reach it."""
         self.router = router
         self._storage = storage
         self._services = services
@@ -88,8 +75,7 @@ class ClusterMember:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Joins, and beats until `leave` has ended. Raises StorageError if another process has replaced this one.
-
-        Reports to `task_status` when the node has joined."""
+        `task_status` is started when the node has joined."""
         joined = await self._join()
         self._note(joined)
         # An earlier process of this name may have left shards behind. They need no new owner.
@@ -97,8 +83,9 @@ class ClusterMember:
         await self._open(mine)
         task_status.started()
         while not self._left.is_set():
-            # A read that has begun before does not count for those who ask.
+            # A read that has begun before does not count for those who ask now.
             asked, self._on_read = self._on_read, []
+            # One transaction writes the beat and reads the tables. A failed one is tried again at the next beat.
             try:
                 beat = await self._do(Beat, self.router.name, self._token)
             except StorageError as error:
@@ -109,17 +96,19 @@ class ClusterMember:
             else:
                 self._note(beat.view)
                 await self._follow(self._machine.plan(beat.view))
+            # The tables were read, or could not be: those who asked must not wait longer.
             for on_read in asked:
                 on_read()
+            # The next beat comes early if somebody asks, but not before READ_S_MIN.
             with trio.move_on_after(self._beat_s):
                 await trio.sleep(READ_S_MIN)
                 await self._wake.wait()
             self._wake = trio.Event()
 
     async def leave(self, deadline_s: float) -> None:
-        """Gives all shards away, and ends the membership. deadline_s: a time on trio's clock."""
         self._leaves = True
         self.router.passed_on.clear()
+        # Give the shards away until none is left, as long as another member can take them.
         with trio.move_on_at(deadline_s):
             await self._retried(SetLeaving, self.router.name, True)
             while self.router.served and self._has_successor():
@@ -130,30 +119,30 @@ class ClusterMember:
                 await self._all_seen()
                 await self._quiet()
         self._left.set()
+        # The row in the table goes even if the time is over: the others then need not wait for this member to fall
+        # silent.
         with trio.move_on_at(deadline_s + self._beat_s):
             await self._retried(Leave, self.router.name, self._token)
             logger.info("cluster_left", member=self.router.name)
 
     def refresh(self) -> None:
-        """Makes the member read the tables soon."""
         self._wake.set()
 
     def read(self, on_read: Callable[[], None], *, soon: bool) -> None:
-        """Calls `on_read` after the tables were read again, or could not be read. soon: whether they are read at once,
-        and not with the next beat."""
+        """Calls `on_read` after the tables were read, or could not be. soon: at once, and not with the next beat."""
         self._on_read.append(on_read)
         if soon:
             self._wake.set()
 
     async def _after_read(self) -> None:
-        """Returns when the tables were read, and the plan that follows was carried out."""
+        """Returns when the tables were read and the resulting plan was carried out."""
         done = trio.Event()
         self._on_read.append(done.set)
         await done.wait()
 
     async def _all_seen(self) -> None:
-        """Returns when every other member that lives has read the tables as they are now, so that it sends nothing more
-        to this one. A beat reads them, and the next one says that this is done."""
+        """Returns when every other living member has read the present tables, so that it sends nothing more here.
+        A beat reads them, and the beat after it says that this is done."""
         before = dict(self.router.view.members)
         while any(
             self.lives(name) and member.beats < before[name].beats + 2
@@ -164,7 +153,7 @@ class ClusterMember:
             await self._after_read()
 
     async def _quiet(self) -> None:
-        """Returns when no message was sent to other members for QUIET_S, and what was sent on for them is answered."""
+        """Returns when no message was sent to other members for QUIET_S, and all passed on messages are answered."""
         sent = -1
         for _ in count():
             before, sent = sent, sum(self.router.statistics().sent.values())
@@ -173,7 +162,6 @@ class ClusterMember:
             await trio.sleep(QUIET_S)
 
     def lives(self, name: str) -> bool:
-        """Whether a member lives, as far as this one knows."""
         return self._machine.lives(self.router.view, name)
 
     def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None:
@@ -225,7 +213,8 @@ class ClusterMember:
         return view
 
     async def _follow(self, plan: Plan) -> None:
-        """Takes and gives the shards of a plan. Leaves the rest of it to the next plan if it fails."""
+        """Takes and gives the shards of a plan. If a step fails, the rest waits for the next plan."""
+        # Give first: a shard that another member shall have is not served here any longer.
         for owner, shards in plan.give.items():
             if not await self._give(owner, [shard for shard in shards if shard in self.router.served]):
                 # The shards may have a new owner all the same. Only the tables, which the next beat reads, can tell.
@@ -239,12 +228,14 @@ class ClusterMember:
 
     async def _take(self, plan: Plan) -> None:
         try:
+            # The table decides: another member may have been faster.
             move = await self._do(MoveShards, self.router.name, plan.take, plan.fences)
         except StorageError as error:
             if _is_final(error):
                 raise
             logger.warning("cluster_shards_not_taken", shards=len(plan.take), reason=str(error))
             return
+        # Only the shards that the table now gives to this member are opened.
         taken = [shard for shard, _ in plan.take if move.view.shards[shard].owner == self.router.name]
         self._fenced += len(move.fenced)
         logger.info("cluster_shards_taken", shards=len(taken), fenced=sorted(move.fenced))
@@ -252,8 +243,8 @@ class ClusterMember:
         await self._open(taken)
 
     async def _open(self, shards: Sequence[int]) -> None:
-        """Starts to serve shards that this member owns, but for those that `run` opens later, since messages of this
-        member's own clients are still on their way to an earlier owner."""
+        """Starts to serve shards that this member owns.
+        Shards to whose earlier owner messages of this member's clients are under way are left to a later beat."""
         shards = self.router.clear(shards)
         if not shards:
             return
@@ -267,6 +258,7 @@ class ClusterMember:
                 failure.append(error)
             done.set()
 
+        # `opened` serves the shards before any other task runs, so no message finds workers without an owner.
         self._services.open_shards(shards, opened)
         await done.wait()
         if failure:
@@ -277,10 +269,11 @@ class ClusterMember:
         self._taken += len(shards)
 
     async def _give(self, owner: str, shards: Sequence[int]) -> bool:
-        """Gives shards to another member, after everything that was submitted for them is stored. Returns False if it
-        is not known whether the other member has them."""
+        """Gives shards to another member after everything submitted for them is stored. Returns False if the result is
+        unknown."""
         if not shards:
             return True
+        # The workers stop, and messages wait from here on.
         for shard, waiting in self._services.close_shards(shards).items():
             self.router.stop_serving(shard, waiting)
         # The writes that were submitted before are committed before this one.
@@ -298,7 +291,7 @@ class ClusterMember:
         return True
 
     async def _retried(self, kind: Callable[..., T], *arguments: object) -> View:
-        """Does an operation until it succeeds. Raises StorageError if it never can."""
+        """Repeats an operation until it succeeds. Raises StorageError if it never can."""
         while True:
             try:
                 return (await self._do(kind, *arguments)).view
@@ -320,5 +313,5 @@ class ClusterMember:
 
 
 def _is_final(error: StorageError) -> bool:
-    """Whether this process can write no more. Then it must end, and start again as a new member."""
+    """Whether this process can write no more. It must end and start again as a new member."""
     return error.fatal or isinstance(error, StorageClosed)

@@ -1,9 +1,6 @@
-"""PlanMachine: decides which members live, and which shards this member takes or gives away. It reads no clock and no
-database.
-
+"""PlanMachine: decides which members live, and which shards this member takes or gives away.
 There is no leader: each member decides for itself, from the same tables. A wrong decision costs time, never a message:
-a member that is fenced in error starts again, and the database lets only the owner write.
-"""
+a member that is fenced in error starts again, and the database lets only the owner write."""
 
 from __future__ import annotations
 
@@ -15,19 +12,15 @@ from stream_node.fleet.cluster.view import UNOWNED, View
 LIVES_S = 5.0
 """A member whose beats have not risen for this long counts as dead."""
 GAP_S = 2.5
-"""If this member has read nothing for this long, it cannot tell how long the others have been silent, and begins to
-count anew."""
+"""If this member has read nothing for this long, it begins to count the silence of the others anew."""
 SETTLE_S = 1.5
-"""A member takes no free shard within this time after it has joined, so that members that start together share the
-shards at once."""
+"""The time after joining in which a member takes no free shard, so that members that start together share them."""
 
 
 class Plan(NamedTuple):
-    """What this member does now.
-
-    take: the shards that it takes, each with its owner before. fences: the tokens of the dead owners among these.
-    give: the shards that it gives away, by the name of the member that gets them.
-    """
+    """The next steps of this member.
+    take: the shards that it takes, each with its owner before. fences: the tokens of the dead owners among these. give:
+    the shards that it gives away, by the name of the member that gets them."""
 
     take: list[tuple[int, str]]
     fences: dict[str, str]
@@ -47,14 +40,13 @@ class PlanMachine:
     """
 
     def __init__(self, name: str, now_s: float) -> None:
-        """name: the name of this member."""
         self._name = name
         self._joined_s = self._read_s = now_s
         self._seen: dict[str, _Seen] = {}
         self._now_s = now_s
 
     def note(self, view: View, now_s: float) -> None:
-        """Notes what this member has just read."""
+        # After a gap of its own, this member does not know whether the others were silent.
         gap = now_s - self._read_s > GAP_S
         self._read_s = self._now_s = now_s
         seen = {}
@@ -66,15 +58,14 @@ class PlanMachine:
         self._seen = seen
 
     def lives(self, view: View, name: str) -> bool:
-        """Whether a member lives, as far as this member knows."""
         member = view.members.get(name)
         if name == self._name:
             return True
         return member is not None and bool(member.token) and self._now_s - self._seen[name].since_s < LIVES_S
 
     def silent_s(self, name: str) -> float:
-        """Returns for how long a member has not written, in seconds, as far as this member has seen. Of this member
-        itself, and of one that is not in the last view, nothing is known: 0."""
+        """Returns for how long a member has not written, in seconds. Of this member and of unknown ones nothing is
+        known: 0."""
         seen = self._seen.get(name)
         return 0.0 if seen is None or name == self._name else self._now_s - seen.since_s
 
@@ -90,6 +81,7 @@ class PlanMachine:
                 if wanted is not None and wanted != self._name:
                     plan.give.setdefault(wanted, []).append(number)
             elif wanted == self._name and not self.lives(view, shard.owner):
+                # The owner is dead or there is none. A dead one is fenced in the same step.
                 if shard.owner in view.members:
                     plan.fences[shard.owner] = view.members[shard.owner].token
                 elif shard.owner == UNOWNED and self._now_s - self._joined_s < SETTLE_S:

@@ -1,8 +1,6 @@
 """Proofs: which connections to this node were made by members of its cluster.
-
-Both ends of a link prove that they know the tokens of both members, which only those know who can read the database.
-`stream_node.fleet.cluster.link` has the end of the caller.
-"""
+Both ends of a link prove that they know the tokens of both members, which only readers of the database know.
+`stream_node.fleet.cluster.link` has the end of the caller."""
 
 from __future__ import annotations
 
@@ -25,13 +23,10 @@ def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> b
 
 
 class Proofs:
-    """The connections that other members have made to this node, and those that are about to prove that they have.
-
-    Invariant: no connection is both expected to prove itself and proved.
-    """
+    """The connections that other members have made to this node, and those that are about to prove it.
+    Invariant: no connection is both expected to prove itself and proved."""
 
     def __init__(self, token: str, new_nonce: Callable[[], bytes], is_open: Callable[[Address], bool]) -> None:
-        """token: the text that stands for this process in the database. is_open: whether a connection still exists."""
         self._token = token
         self._new_nonce = new_nonce
         self._is_open = is_open
@@ -40,7 +35,8 @@ class Proofs:
 
     def begin(self, connection: Address, caller: Member, nonce: bytes) -> LinkResponse:
         """Begins the proof of a connection that a member seems to have made. Returns the answer, with the proof of this
-        end. nonce: that of the caller."""
+        end."""
+        # Connections that have ended are forgotten here, so the tables stay as small as the cluster.
         self._proved = {each for each in self._proved if self._is_open(each) and each != connection}
         self._expected = {each: proof for each, proof in self._expected.items() if self._is_open(each)}
         tokens, nonces = (caller.token, self._token), (nonce, self._new_nonce())
@@ -55,5 +51,4 @@ class Proofs:
         self._proved.add(connection)
 
     def is_member(self, connection: Address) -> bool:
-        """Whether a member has made this connection."""
         return connection in self._proved

@@ -1,9 +1,9 @@
 """Router: sends each message for a stream of another member to that member, in order, also while the shard moves.
 
-A message waits here while nobody serves its shard, while the connection to the owner is made, and until the way that
-earlier messages went is clear. When a shard has a new owner, also if that is this member itself, a mark clears the old
-way: this member sends it there, behind the messages that went before, and the new owner sends it back. Only then do
-later messages go the new way. If the old owner is dead, its way is clear when the clients who used it are gone.
+A message waits here while nobody serves its shard, while the connection to the owner is made, and until the route that
+earlier messages took is clear. When a shard has a new owner (also this member itself), a mark clears the old route:
+this member sends it there behind the earlier messages, and the new owner sends it back. Only then do later messages
+take the new route. If the old owner is dead, its route is clear when the clients who used it are gone.
 """
 
 from __future__ import annotations
@@ -33,32 +33,21 @@ from stream_node.fleet.cluster.view import UNOWNED, Member, Shard, View
 from stream_service.names import stream_address
 
 MOVES_MAX = 16
-"""A message that was sent on by so many members is dropped: they do not agree who owns the shard."""
+"""A message that so many members have passed on is dropped: they do not agree who owns the shard."""
 PASSED_ON_MAX = 10_000
-"""The number of remembered routes to which answers are due. Some messages get none."""
 MARK_S_MAX = 5.0
 """A mark that is not back after this time counts as lost, and its link as broken."""
 GATHER_PREFIX = "gather_"
-"""The beginning of the addresses of workers that collect answers."""
 
 logger = structlog.get_logger(__name__)
 
 
 class WaitingStatistics(msgspec.Struct, frozen=True):
-    """The messages that wait for one shard. waits_s: for how long some have waited, in seconds."""
-
     messages: int
     waits_s: float
 
 
 class RouterStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a router.
-
-    links: the number of members to which this one is connected. linked: their names.
-    waiting: the number of messages that wait for the owner of their shard. sent: by member, the messages sent there.
-    waiting_by_shard: the same messages by the number of their shard.
-    """
-
     links: int
     waiting: int
     sent: dict[str, int]
@@ -69,9 +58,8 @@ class RouterStatistics(msgspec.Struct, frozen=True):
 class Router:
     """The routes of one member: an `ockam.transport.elsewhere.Elsewhere`.
 
-    name: the name of this member. proofs: tells which connections other members have made.
-    passed_on: the return routes of messages that other members have sent here, and that this one has sent on to a third
-    member, without an answer until now.
+    `passed_on` has the return routes of messages that other members have sent here, that went on to a third member, and
+    that have no answer yet.
 
     Invariant: no shard that this member serves is in `_held`, `_ways` or `_unclear`. If a shard is in `_held`, all its
     messages wait there. A shard in `_unclear` is in `_ways` with the same link.
@@ -92,16 +80,12 @@ class Router:
         openings: Mapping[Address, Callable[[Message], bytes]] | None = None,
         linked: Callable[[Address], None] = lambda connection: None,
     ) -> None:
-        """call: begins to connect a link; then its `begin` is called, or `ended`.
-        hang_up: ends the connections with these addresses. new_nonce: returns 32 random bytes.
-        refresh: makes the member read the tables of the cluster again, and then call `update`.
-        has_own_database: whether each member has its streams in a database of its own.
-        others_at: the address of the stream whose owner gets the messages for addresses that are no streams and that
-        this node does not have; None: they are dropped.
-        openings: the addresses among them at which a message opens a session, each with what makes the payload that
-        refuses it. A session is never opened by way of a third member, because it would end without a word when that
-        member leaves.
-        linked: called with each connection that another member has made.
+        """call: begins to connect a link, and later calls its `begin` or `ended`. hang_up: ends these connections.
+        refresh: makes the member read the tables of the cluster again, and then call `update`. has_own_database:
+        whether each member has its streams in a database of its own. others_at: the stream whose owner gets the
+        messages for unknown addresses that are no streams; None: they are dropped. openings: addresses where a message
+        opens a session, each with the function that encodes a refusal. A session is never opened by way of a third
+        member: it would end without a word when that member leaves.
         """
         self.name = name
         self.proofs = Proofs(token, new_nonce, node.is_registered)
@@ -151,6 +135,7 @@ class Router:
         return ("" if member is None or member.name == self.name else member.address), shard.epoch
 
     def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
+        # Members with one common database all see every stream, so the local answer is complete.
         if not self._has_own_database:
             return False
         # Each member serves at least one shard. Its envelope leads there.
@@ -158,6 +143,7 @@ class Router:
         back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
         gather = Gather(len(shards), on_done, lambda: self._node.unregister(back))
         self._node.register([back], lambda: gather, restarts=False)
+        # Each copy of the question comes back to the gathering worker, which calls `on_done` after the last answer.
         with self._node.batch():
             for owner, shard in shards.items():
                 asked = Message(message.onward_route, (back,), message.payload, message.origin)
@@ -171,60 +157,67 @@ class Router:
 
     @property
     def view(self) -> View:
-        """What was read about the cluster last."""
         return self._view
 
     @property
     def served(self) -> list[int]:
-        """The shards that this member serves."""
         return sorted(self._served)
 
     def clear(self, shards: Iterable[int]) -> list[int]:
-        """Returns those of these shards of which no message is under way to an earlier owner, so that this member can
-        serve them. For the others, it begins to clear the way, and makes the member look again after that."""
+        """Returns the shards of which no message is under way to an earlier owner, so that this member can serve them.
+        For the others it begins to clear the route; the member then reads the tables again."""
+        # Shards that are being cleared already keep their mark: a second one would not arrive earlier.
         for shard in shards:
             if shard in self._ways and shard not in self._unclear:
                 self._clear_way(shard)
         return [shard for shard in shards if shard not in self._ways]
 
     def serve(self, shards: Iterable[int]) -> None:
-        """Begins to serve shards, whose workers run and whose ways are clear. The messages that wait for them are
-        delivered."""
+        """Begins to serve shards whose workers run and whose routes are clear. Delivers the messages that wait for
+        them."""
         with self._node.batch():
             for shard in shards:
+                # Served first, delivered second: the waiting messages go to workers of this node and not back into
+                # `_held`.
                 self._served[shard] = trio.current_time()
                 self._awaiting_view.discard(shard)
                 for message in self._take_held(shard):
                     self._arrived(message, message.origin)
 
     def stop_serving(self, shard: int, waiting: Iterable[Message]) -> None:
-        """Ends serving a shard, whose workers have stopped. waiting: the messages that wait for them, in order."""
+        """Ends serving a shard whose workers have stopped. waiting: the messages that they have not served, in
+        order."""
         del self._served[shard]
+        # Everything that comes from now on waits behind the messages that the workers have left, so the order is kept.
         held = self._held[shard] = Held()
         for message in waiting:
             if message.onward_route[0] in self._openings:
-                # It may have come from another member.
+                # A session cannot move: its client opens a new one at the new owner. The message may come from another
+                # member.
                 self._refuse_opening(message.onward_route[0], message)
             else:
                 held.put(self._envelopes.wrap(shard, message), trio.current_time(), is_own=False)
 
     def update(self, view: View) -> None:
-        """Takes what was just read about the cluster."""
         self._view = view
         self._awaiting_view.clear()
+        # A link to a process that is no member any more is forgotten; the member's new process gets a link below.
         for link in list(self._links.values()):
             if not self._is_current(link):
                 del self._links[link.member.name]
                 if link.connection is not None and link.member.name in view.members:
                     # The process was replaced. It stores nothing any more, so its connection need not last.
                     self._hang_up([link.connection])
+        # A mark that is late will not come back. Ending its connection settles the shards that wait for it.
         late_s = trio.current_time() - MARK_S_MAX
         late = {self._ways[shard] for shard, since_s in self._unclear.items() if since_s < late_s}
         self._hang_up([link.connection for link in late if link.connection is not None])
+        # Ended links are settled with this view, which says whether their members have left in order.
         ended, self._ended = self._ended, []
         with self._node.batch():
             for link, requests in ended:
                 self._settle(link, requests)
+            # New members get a link, and waiting messages go where their shard is now.
             for member in view.members.values():
                 self._link_to(member)
             for shard in range(SHARDS):
@@ -247,25 +240,31 @@ class Router:
     # Messages that this node has got.
 
     def _forward(self, message: Message) -> Mailbox | None:
-        """Takes a message whose next hop is not a worker of this node."""
+        """Routes a message whose next hop is not a worker of this node."""
         hop = message.onward_route[0]
+        # Other members address their messages to MEMBER, whatever hop follows.
         if hop == MEMBER:
             return self._from_connection(message)
         shard = find_shard(hop)
+        # Unknown services may be at the owner of `others_at`. Connections and gathering workers exist on this node
+        # alone.
         if shard is None and not hop.value.startswith((CONNECTION_PREFIX, GATHER_PREFIX.encode())):
             shard = self._others_at
         if shard is None or shard in self._served:
             return None if self._missed is None else self._missed(message)
+        # The stream is another member's, or nobody's yet.
         return self._route(shard, self._envelopes.wrap(shard, message))
 
     def _from_connection(self, message: Message) -> Mailbox | None:
-        """Takes what a connection has brought for MEMBER: the proof of another member, or what it sends for its
-        clients. Returns the mailbox for which the connection waits while it is full."""
+        """Handles what a connection has brought for MEMBER: another member's proof, or its clients' messages.
+        Returns the mailbox for which the connection waits while it is full."""
         mailbox = None
         try:
+            # The first hop of the return route is the connection, by which this member knows who has sent the message.
             if not message.return_route or message.origin.kind == "local":
                 raise ProtocolError("a member links by a connection of its own")
             connection = message.return_route[0]
+            # The other end proves that it is a member; only then is anything else taken from this connection.
             if PROVE.is_in(message.payload) and len(message.onward_route) == 1:
                 self.proofs.finish(connection, PROVE.decode_request(message.payload).proof)
                 self._linked(connection)
@@ -275,22 +274,23 @@ class Router:
                 # The connection may end while the message waits here, so its origin is read now.
                 mailbox = self._arrived(message, self._envelopes.read_origin(message))
         except ProtocolError as error:
+            # A refused message is dropped and the connection stays: any client can send to this address.
             self._lines.log(logger.info, "cluster_request_refused", **message.origin.who, reason=str(error))
             self._node.count_drop("cluster_refused")
         # The message was taken, also if no mailbox got it.
         return mailbox or self._node.find_mailbox(CLUSTER)
 
     def _arrived(self, message: Message, origin: Origin) -> Mailbox | None:
-        """Takes a message that another member has sent, or that waited here. Returns the mailbox that got it, if one
-        did. Raises ProtocolError.
-
-        origin: that of the client, whichever member it is connected to."""
+        """Handles a message that another member has sent, or that waited here. Raises ProtocolError.
+        Returns the mailbox that got it, if one did. origin: that of the client, whichever member it is connected to."""
         envelope = read_envelope(message.onward_route[1])
+        # The usual case: this member serves the shard.
         if envelope.shard in self._served:
             return self._node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
         if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
             # All earlier messages of this member have come back, too.
             return None
+        # Two members that each take the other for the owner would send the message to and fro without end.
         if envelope.moves >= MOVES_MAX:
             self._node.count_drop("cluster_moves")
             self._hang_up(message.return_route[:1])
@@ -299,6 +299,7 @@ class Router:
         if envelope.shard not in self._awaiting_view:
             self._awaiting_view.add(envelope.shard)
             self._refresh()
+        # It goes on to the owner that this member knows, or waits until the tables have been read.
         hop = envelope_hop(msgspec.structs.replace(envelope, moves=envelope.moves + 1))
         route = (MEMBER, hop, *message.onward_route[2:])
         further = Message(route, message.return_route, message.payload, origin)
@@ -310,14 +311,15 @@ class Router:
         return self._route(envelope.shard, further, is_own=False)
 
     def _is_own_mark(self, message: Message) -> bool:
-        """Takes back a mark that this member has sent. Returns False for other messages. Raises ProtocolError."""
+        """Recognizes a mark of this member that has come back. Returns False for other messages. Raises
+        ProtocolError."""
         if not MARK.is_in(message.payload):
             return False
         number = MARK.decode_request(message.payload).id
         return any(link.mark_back(number) for link in list(self._ways.values()))
 
     def _route(self, shard: int, wrapped: Message, *, is_own: bool = True) -> Mailbox | None:
-        """is_own: whether the message comes from a client of this member, and not from another member."""
+        # Behind waiting messages every later one waits too, else it would overtake them.
         held = self._held.get(shard)
         if held is None:
             link = self._ready_link(shard)
@@ -327,6 +329,7 @@ class Router:
         return held.put(wrapped, trio.current_time(), is_own=is_own)
 
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
+        # A message that was passed on cannot open a session here: the session would depend on the member in between.
         if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:
             self._refuse_opening(wrapped.onward_route[2], wrapped)
             return None
@@ -335,9 +338,7 @@ class Router:
         return link.send(wrapped)
 
     def _refuse_opening(self, service: Address, message: Message) -> None:
-        """Refuses a message that would open a session. The client tries again, and its node knows the owner then.
-
-        service: one of the addresses at which sessions are opened."""
+        """Refuses a message that would open a session. The client tries again when its node knows the owner."""
         try:
             payload = self._openings[service](message)
         except ProtocolError:
@@ -357,22 +358,25 @@ class Router:
     def _retarget(self, shard: int) -> None:
         """Makes the messages of a shard go to its owner, as soon as the order allows it."""
         owner = self._view.shards[shard].owner
+        # A served shard has no waiting messages. Those of other shards may wait for a mark, an owner, or `serve`.
         if shard in self._served or shard in self._unclear or owner in (UNOWNED, self.name):
             return
         way = self._ways.get(shard)
+        # Earlier messages went over another link: it has to be clear before the next one takes the new link.
         if way is not None and way is not self._links.get(owner):
             self._clear_way(shard)
             return
+        # The route is free: the waiting messages leave in order.
         link = self._ready_link(shard)
         if link is not None:
             for message in self._take_held(shard):
                 self._send(shard, link, message)
 
     def _clear_way(self, shard: int) -> None:
-        """Begins to clear the way that the messages of a shard went until now. Later ones wait."""
+        """Begins to clear the route that the messages of a shard took until now. Later ones wait."""
         self._unclear[shard] = trio.current_time()
         link = self._ways[shard]
-        # The way of a process that was replaced is clear when its connection has ended (`_settle`).
+        # The route of a process that was replaced is clear when its connection has ended (`_settle`).
         if link.is_up and (self._is_current(link) or link.member.name not in self._view.members):
             number = int.from_bytes(self._new_nonce()[:8], "big")
             payload = MARK.encode_request(Mark(number, shard))
@@ -382,6 +386,7 @@ class Router:
     def _cleared(self, shard: int) -> None:
         del self._ways[shard], self._unclear[shard]
         if self._view.shards[shard].owner == self.name:
+            # The shard is this member's own: reading the tables makes the member serve it.
             self._refresh()
         with self._node.batch():
             self._retarget(shard)
@@ -429,8 +434,8 @@ class Router:
             self._refresh()
 
     def _settle(self, link: Link, requests: OpenRequests) -> None:
-        """Does what is due after a connection to another member has ended, when this member knows whether that one has
-        left in order."""
+        """Does what is due after a connection to another member has ended.
+        It runs after the tables were read, since they say whether the other member has left in order."""
         name, member = link.member.name, self._view.members.get(link.member.name)
         shards = [shard for shard, way in self._ways.items() if way is link]
         if member is None and not shards:
@@ -448,6 +453,7 @@ class Router:
                 held.drop(frozenset(senders))
             for answer in answers:
                 self._node.deliver(answer)
+        # Nothing more can be under way on this link, so the shards that used it are clear.
         for shard in shards:
             self._unclear.setdefault(shard, 0.0)
             self._cleared(shard)

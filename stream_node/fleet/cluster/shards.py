@@ -28,7 +28,5 @@ def find_shard(address: Address) -> int | None:
 
 def choose_owner(shard: int, members: Collection[str]) -> str | None:
     """Returns the member to which a shard belongs, or None if there are no members.
-
-    Every member computes the same (rendezvous hashing). When a member comes or goes, only its own shards move.
-    """
+    Every member computes the same (rendezvous hashing). When a member comes or goes, only its own shards move."""
     return max(members, key=lambda name: hashlib.sha256(f"{shard}\0{name}".encode()).digest(), default=None)

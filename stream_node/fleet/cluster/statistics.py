@@ -13,11 +13,9 @@ from stream_node.fleet.cluster.view import Member, Shard, View
 
 class PeerStatistics(msgspec.Struct, frozen=True):
     """One member of the cluster, as a member sees it; also that member itself.
-
-    lives: whether it counts as alive. leaves: whether it gives its shards away.
-    is_fenced: whether another member has taken its shards, because it was silent. Then it can write nothing more.
-    silent_s: for how long it has not written that it lives, in seconds. shards: the number of shards that it owns.
-    """
+    leaves: whether it gives its shards away. is_fenced: whether another member has taken its shards because it was
+    silent, so that it can write nothing more. silent_s: for how long it has not written that it lives. shards: how many
+    it owns."""
 
     name: str
     address: str
@@ -31,14 +29,11 @@ class PeerStatistics(msgspec.Struct, frozen=True):
 class MemberStatistics(msgspec.Struct, frozen=True):
     """The statistics of a member.
 
-    name: its name. shards: the number of shards that it serves. members: the number of members that live.
-    taken, given: the shards that it took and gave away since its start. fenced: the members that it has fenced.
-    beats_failed: beats that failed, because the database was not reached or was slow.
-    peers: all members, in the order of their names. owners: all shards with their owners and epochs, by number.
-    unowned_s: by number, for how long each shard without an owner has had none, in seconds.
-    hand_overs: the last changes of owners, the latest first.
-    moved: by reason, the number of shards that got a new owner since the start of this member.
-    is_fixed: whether each shard has its owner for good.
+    shards: how many it serves. members: how many live. taken, given: the shards that it took and gave away since its
+    start. fenced: the members that it has fenced. beats_failed: because the database was out of reach or slow. peers:
+    all members by name. owners: all shards with their owners and epochs, by number. unowned_s: by number, for how long
+    each shard without an owner has had none. hand_overs: the latest first. moved: by reason, the shards with a new
+    owner since the start of this member. is_fixed: whether each shard has its owner for good.
     """
 
     name: str
@@ -58,7 +53,7 @@ class MemberStatistics(msgspec.Struct, frozen=True):
 
 
 def peer_statistics(view: View, members: Iterable[tuple[Member, bool, float]]) -> tuple[PeerStatistics, ...]:
-    """Returns the statistics of members. members: each with whether it lives, and for how long it is silent."""
+    """members: each with whether it lives, and for how long it is silent."""
     return tuple(
         PeerStatistics(
             member.name,

@@ -1,8 +1,6 @@
 """The tables of a cluster, and the storage operations on them.
-
-Every member reads both tables at each of its beats. An operation that changes them names what it has read, and changes
-nothing if that is no longer so.
-"""
+Every member reads both tables at each of its beats. An operation that changes them names the values that it expects,
+and changes nothing if the tables have others."""
 
 from __future__ import annotations
 
@@ -100,7 +98,6 @@ _LET_GO = compiled(
 
 
 def read_view(session: Session) -> View:
-    """Reads both tables. Raises StorageError."""
     members = [
         Member(name, address, token, beats, bool(leaves))
         for name, address, token, beats, leaves in session.execute(_MEMBERS, {})
@@ -110,7 +107,7 @@ def read_view(session: Session) -> View:
 
 
 class ClusterOperation(Operation):
-    """An operation on the tables of the cluster. view: what the tables have after it."""
+    """An operation on the tables of the cluster. view: the content of the tables after it."""
 
     __slots__ = ("view",)
 
@@ -136,13 +133,14 @@ class Join(ClusterOperation):
         self._member = {"name": name, "address": address, "token": token}
 
     def change(self, session: Session) -> None:
+        # The first member of a cluster adds the shards.
         if session.execute(_FIND_SHARD, {"shard": SHARDS - 1}).fetchone() is None:
             session.execute_many(_ADD_SHARD, [{"shard": shard} for shard in range(SHARDS)])
         session.execute(_JOIN, self._member)
 
 
 class Beat(ClusterOperation):
-    """Writes that this process lives. Raises MemberFenced if another one has taken its name."""
+    """Stores that this process lives. Raises MemberFenced if another one has taken its name."""
 
     __slots__ = ("_process",)
 
@@ -156,12 +154,9 @@ class Beat(ClusterOperation):
 
 
 class MoveShards(ClusterOperation):
-    """Gives shards a new owner: those that have the owner that this operation names.
-
-    Members that own shards and do not live are fenced before, so that they can never write again.
-
-    fenced: after the operation, the names of the members that it has fenced.
-    """
+    """Gives those shards a new owner that still have the owner named by this operation.
+    Members that own shards and do not live are fenced before, so that they can never write again: `fenced` has their
+    names."""
 
     __slots__ = ("_fences", "_moves", "_owner", "fenced")
 
@@ -172,8 +167,7 @@ class MoveShards(ClusterOperation):
         fences: Mapping[str, str],
         on_done: Callable[[MoveShards], None],
     ) -> None:
-        """owner: the new owner. moves: each shard with its owner before. fences: the tokens of the members to fence, by
-        name."""
+        """moves: each shard with its owner before. fences: the tokens of the members to fence, by name."""
         super().__init__(on_done)
         self.fenced: list[str] = []
         self._owner = owner
@@ -204,8 +198,6 @@ class MoveShards(ClusterOperation):
 
 
 class SetLeaving(ClusterOperation):
-    """Makes a member give its shards away, or take shards again."""
-
     __slots__ = ("_leaves", "_name")
 
     def __init__(self, name: str, leaves: bool, on_done: Callable[[SetLeaving], None]) -> None:

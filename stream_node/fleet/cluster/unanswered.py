@@ -1,9 +1,7 @@
-"""Unanswered: what clients have sent to one other member and has no answer yet. It sends nothing.
-
-When the member is lost, nobody knows what it has done of that. A peer of the real services hears ERROR for each push,
-which it sends again, and no message for each pull. A client of ours loses its connection and sends everything again, in
-order. Whoever has all answers notices nothing.
-"""
+"""Unanswered: messages of clients to one other member that have no answer yet. It sends nothing.
+When the member is lost, nobody knows which of them it has served. A peer of the real services gets ERROR for each push,
+which it sends again, and no message for each pull. A client of ours loses its connection and sends everything again in
+order. A client that has all answers notices nothing."""
 
 from __future__ import annotations
 
@@ -22,16 +20,13 @@ from stream_service.push_codec import BATCH_TAG, BATCH_TAG_BYTES, decode_push
 from stream_service.trace import TRACE
 
 ROUTES_MIN = 1_024
-"""From this number of routes on, those of connections that have ended are dropped whenever the number has doubled."""
+"""From this number of routes on, those of ended connections are dropped whenever the number has doubled."""
 
 
 class _Open:
-    """What one return route has open.
-
-    count: the number of messages without an answer.
-    opens_session: whether a session was opened, which ends with the member.
-    lost: the answers if the member is lost, oldest first; None if the client must lose its connection then.
-    """
+    """The open requests of one return route.
+    count: messages without an answer. opens_session: whether a session was opened, which ends with the member. lost:
+    the answers if the member is lost, oldest first; None if the client must lose its connection then."""
 
     __slots__ = ("count", "lost", "opens_session")
 
@@ -42,10 +37,7 @@ class _Open:
 
 
 class Unanswered:
-    """The messages that were sent to one member, by their return routes."""
-
     def __init__(self, is_there: Callable[[Address], bool]) -> None:
-        """is_there: whether a connection is still there."""
         self._is_there = is_there
         self._open: dict[Route, _Open] = {}
         self._look_at = ROUTES_MIN
@@ -56,16 +48,20 @@ class Unanswered:
     def sent(self, message: Message, *, opens_session: bool) -> None:
         """Notes a message to the member. opens_session: whether it opens a session."""
         route, payload = message.return_route, message.payload
+        # Nobody waits for an answer to these.
         if not route or message.origin.kind == "local" or _is_silent(payload):
             return
         found = self._open.get(route)
         if found is None:
+            # Routes of clients that are gone go, at a cost that stays small for each message.
             if len(self._open) >= self._look_at:
                 self._open = {each: known for each, known in self._open.items() if self._is_there(each[0])}
                 self._look_at = max(ROUTES_MIN, 2 * len(self._open))
             found = self._open[route] = _Open()
         found.count += _pushes(payload)
         found.opens_session = found.opens_session or opens_session
+        # The specification's requests have an answer for a loss. Every other request makes the client lose its
+        # connection.
         if found.lost is not None:
             answer = None if route[-1].value.startswith(TOLD) else _lost_answer(payload)
             if answer is None:
@@ -74,7 +70,6 @@ class Unanswered:
                 found.lost.append(answer)
 
     def answered(self, messages: Sequence[Message]) -> None:
-        """Notes what the member has answered."""
         for message in messages:
             found = self._open.get(message.onward_route)
             if found is None:
@@ -87,7 +82,7 @@ class Unanswered:
                 del self._open[message.onward_route]
 
     def take(self) -> tuple[list[Address], list[Message]]:
-        """Forgets everything. Returns the connections of the clients that must lose theirs, and the answers to the
+        """Forgets everything. Returns the connections of clients that must lose theirs, and the answers to the
         others."""
         taken, self._open = self._open, {}
         ended = dict.fromkeys(route[0] for route, found in taken.items() if found.lost is None or found.opens_session)
@@ -101,7 +96,6 @@ class Unanswered:
 
 
 def _is_silent(payload: bytes) -> bool:
-    """Whether a request has no answer."""
     try:
         if INDEX.is_in(payload):
             return isinstance(INDEX.decode_request(payload), SaveIndex)
@@ -114,7 +108,7 @@ def _is_silent(payload: bytes) -> bool:
 
 
 def _pushes(payload: bytes) -> int:
-    """Returns for how many messages a payload counts: as many as a batch of pushes has, or its answer is for."""
+    """Returns the number of messages that a payload counts for: those in a batch of pushes, or in the answer to one."""
     if not payload.startswith(BATCH_TAG):
         return 1
     try:

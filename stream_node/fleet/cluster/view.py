@@ -10,12 +10,8 @@ UNOWNED = ""
 
 class Member(msgspec.Struct, frozen=True):
     """A member of the cluster, as the database has it.
-
-    address: the `host:port` at which the other members reach it.
-    token: a random text that stands for its process; empty if the member was fenced.
-    beats: how often it has written that it lives.
-    leaves: whether it gives its shards away, because it stops or the operator wants it.
-    """
+    address: the `host:port` at which the other members reach it. token: a random text that stands for its process;
+    empty if the member was fenced. beats: how often it has written that it lives. leaves: it gives its shards away."""
 
     name: str
     address: str
@@ -32,8 +28,6 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """The members by name, and all shards."""
-
     members: dict[str, Member]
     shards: tuple[Shard, ...]
 

@@ -1,7 +1,5 @@
-"""ClusterWorker: answers other members that connect to this one, and tells operators about the cluster.
-
-`stream_node.fleet.cluster.router` takes what the other members send for their clients.
-"""
+"""ClusterWorker: answers members that connect to this one, and reports on the cluster to operators.
+`stream_node.fleet.cluster.router` takes the messages that the other members send for their clients."""
 
 from __future__ import annotations
 
@@ -25,16 +23,14 @@ from stream_node.fleet.cluster.view import View
 from stream_storage.errors import StorageError
 
 LINK_READ_S = 1.0
-"""The shortest time between two reads of the tables that connections cause which have not proved that a member made
-them."""
+"""The shortest time between two reads of the tables that unproved connections cause."""
 NAME_MAX = 255
-"""The largest number of characters in the name of a member."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Membership(Protocol):
-    """What the worker asks of its member, see `stream_node.fleet.cluster.member.ClusterMember`."""
+    """The face of a member that the worker asks, see `stream_node.fleet.cluster.member.ClusterMember`."""
 
     router: Router
 
@@ -56,8 +52,7 @@ class ClusterWorker(Worker):
         self._read_s = -math.inf
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs (see `ockam.identity.rules.authorizer.Guarded`).
-        Members prove who they are themselves. Raises ProtocolError."""
+        """Returns the right that the sender needs. Members prove who they are themselves. Raises ProtocolError."""
         if STATUS.is_in(message.payload) or DRAIN.is_in(message.payload):
             return Demand(Right.OPERATE, "cluster")
         return NOTHING
@@ -90,8 +85,10 @@ class ClusterWorker(Worker):
             self.reply(message, error_payload(str(error)))
 
     def _link(self, message: Message) -> None:
-        """Answers the first message of a connection that another member seems to have made. Anybody can send it, so it
-        causes at most one read of the tables in LINK_READ_S, and one connection has at most one such message here."""
+        """Answers the first message of a connection that another member seems to have made.
+        Anybody can send it: so it causes at most one read of the tables in LINK_READ_S, and a connection has at most
+        one here."""
+        # Everything that a stranger chooses has a bound.
         request = LINK.decode_request(message.payload)
         if not message.return_route or message.origin.kind == "local":
             raise ProtocolError("a member links by a connection of its own")

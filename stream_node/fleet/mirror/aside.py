@@ -1,8 +1,6 @@
 """Moves the last messages of a stream to another stream, because the source of the stream does not have them.
-
 The messages are copied first and cut then, both in steps of one transaction each. A node that is killed in between goes
-on: the other stream says how far it has come.
-"""
+on: the other stream has the progress."""
 
 from __future__ import annotations
 
@@ -20,7 +18,6 @@ from stream_service.stored import StoredStream
 from stream_storage.history import History
 
 ASIDE = ".aside-"
-"""The middle of the name of a stream with messages that were set aside, between the name of their stream and an id."""
 ID_DIGITS = 12
 
 logger = structlog.get_logger(__name__)
@@ -37,14 +34,12 @@ async def set_aside(
     stream: LocalStream, row: MirrorRow, index: int, source_history: History, new_id: Callable[[], str]
 ) -> None:
     """Moves the messages from `index` on to another stream, at the same indexes. Raises StorageError, MirrorError.
-
-    row: the row of the mirror. source_history: the history of the source, whose entries stay.
-    """
+    source_history: the history of the source, whose entries stay."""
     directory, (name, partition) = stream.directory, stream.identity
     stream_id = stream.get_worker().bounds.stream_id
     to = "" if row.aside_messages else row.aside_name
     while True:
-        # 1. Write down where the messages go. A node that was killed in the next steps goes on with the same stream.
+        # 1. Store the name of the other stream. A node that was killed in the next steps goes on with the same stream.
         if not to:
             to = aside_name(name, new_id())
             await stream.change(partial(_begin, to))
@@ -72,9 +67,7 @@ def _begin(to: str, stream_id: int, done: Callable[[Any], None]) -> BeginAside:
 
 async def cut(stream: LocalStream, index: int, source_history: History, aside_messages: int = 0) -> None:
     """Cuts all messages from `index` on, in steps. Raises StorageError, MirrorError.
-
-    aside_messages: the number of messages that were moved to another stream; it is written down with the last step.
-    """
+    aside_messages: the number of messages that were moved to another stream; stored with the last step."""
     while True:
         step = await stream.change(
             lambda stream_id, done: CutTail(stream_id, index, source_history, aside_messages, done)

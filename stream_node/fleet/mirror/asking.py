@@ -1,8 +1,6 @@
 """Asker: asks another node, and waits for its answers.
-
 The messages go through the node's own connections, with its own certificate and token
-(`ockam.transport.tcp.TcpTransport`).
-"""
+(`ockam.transport.tcp.TcpTransport`)."""
 
 from __future__ import annotations
 
@@ -28,17 +26,15 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 PATIENCE_S = 10.0
-"""The longest wait for an answer, in seconds, beyond the time for which the other node may delay it."""
+"""The longest wait for an answer, beyond the time for which the other node may delay it."""
 LOOK_S = 0.2
-"""The interval between two checks whether the connection to the other node is still open, in seconds."""
+"""The interval between two checks whether the connection to the other node is still open."""
 
 
 class Asker(Worker):
     """A worker with an address of its own, to which the other node answers.
-
     Invariant: at most one request is unanswered. After a request without an answer the object must not be used again,
-    so that no late answer is taken for another one.
-    """
+    so that no late answer is taken for another one."""
 
     def __init__(self, node: Node, destination: str) -> None:
         self._node = node
@@ -49,7 +45,6 @@ class Asker(Worker):
         self._came = trio.Event()
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return NOTHING if message.origin.kind == "local" or message.origin.peer == self._destination else None
 
     def handle(self, message: Message) -> None:
@@ -60,14 +55,12 @@ class Asker(Worker):
 
     async def ask_raw(self, to: Address, protocol: Protocol[Q, A], request: Q, wait_s: float = 0.0) -> bytes:
         """Sends a request to a worker of the other node, and returns the payload of the answer.
-
-        wait_s: how long the other node may delay the answer, in seconds.
-        Raises SourceLost, SourceRefused.
-        """
+        wait_s: how long the other node may delay the answer. Raises SourceLost, SourceRefused."""
         self._came, self._answer = trio.Event(), None
         payload = protocol.encode_request(request)
         if not self._node.send(Message((self._first, to), (self.context.address,), payload)):
             raise SourceLost(f"there is no way to {self._destination}")
+        # A lost connection is noticed long before the time is over.
         deadline_s = trio.current_time() + wait_s + PATIENCE_S
         while self._answer is None:
             with trio.move_on_after(LOOK_S):
@@ -76,6 +69,7 @@ class Asker(Worker):
             if self._answer is None and (is_gone or trio.current_time() > deadline_s):
                 raise SourceLost(f"{self._destination} {'closed the connection' if is_gone else 'does not answer'}")
         answer = self._answer
+        # The other node's errors keep their words, so that an operator reads what it said.
         if ERROR.is_in(answer):
             raise _refusal(answer, self._destination)
         if not protocol.is_in(answer):
@@ -83,7 +77,6 @@ class Asker(Worker):
         return answer
 
     async def ask(self, to: Address, protocol: Protocol[Q, A], request: Q, wait_s: float = 0.0) -> A:
-        """Does the same as `ask_raw`, and decodes the answer."""
         answer = await self.ask_raw(to, protocol, request, wait_s)
         try:
             return protocol.decode_response(answer)
@@ -93,8 +86,7 @@ class Asker(Worker):
 
 @contextmanager
 def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[Asker]:
-    """Returns a context manager that gives an Asker of the node at `destination`, a `host:port`. Raises SourceLost if
-    it is none: whatever is stored or was sent, no node is there."""
+    """Gives an Asker of the node at `destination`, a `host:port`. Raises SourceLost if that is no address of a node."""
     try:
         asker = Asker(node, destination)
     except InvalidAddress as error:
@@ -109,7 +101,7 @@ def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[
 async def change_role(
     asker: Asker, name: str, partition: int, change: BeMirror | BePrimary | None, *, force: bool
 ) -> RoleResponse:
-    """Asks another node to change the role of a stream-partition; None: to tell it. Raises MirrorError."""
+    """Asks another node to change the role of a stream-partition; None: to report it. Raises MirrorError."""
     return await asker.ask(stream_address(name, partition), ROLE, RoleRequest(0, change, force))
 
 

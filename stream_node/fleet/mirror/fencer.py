@@ -1,7 +1,5 @@
 """Fencer: makes the former source of a primary a mirror, as soon as it reaches it.
-
-Without that, a primary that comes back would go on taking pushes, beside the mirror that has taken its place.
-"""
+Without that, a primary that comes back would go on taking pushes, beside the mirror that has taken its place."""
 
 from __future__ import annotations
 
@@ -24,17 +22,14 @@ from stream_service.role_operations import EndFence
 from stream_storage.errors import StorageClosed, StorageError
 
 RETRY_S = 0.5
-"""The pause before the former source is tried again, in seconds."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Fencer:
-    """Makes the former source of one primary a mirror of it.
-
-    row: the former source. own_address: the `host:port` at which other nodes reach this one; None if it is not known.
-    follower: the former source as a mirror of this stream, after `run`.
-    """
+    """Makes the former source of one primary a mirror of it. row: the former source.
+    own_address: returns the `host:port` at which other nodes reach this one. follower: the former source as a mirror,
+    after `run`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Figures: what is known about one mirror at present, for the operator and for the metrics."""
+"""Figures: the present statistics of one mirror, for the operator and for the metrics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ Identity = tuple[str, int]
 
 
 class Figures:
-    """The present condition of one mirror.
+    """The present condition of one mirror. condition, reason: see `stream_node.fleet.mirror.protocol.MirrorState`.
 
-    condition, reason: see `stream_node.fleet.mirror.protocol.MirrorState`.
-    source_next_index: the end of the source, when the mirror last heard of it.
-    heard_us: when it had asked for this, in microseconds since 1970; 0 if it has never heard of the source. The
-    source has not ended earlier since then.
-    copied: the number of messages that were copied since the start of the node.
-    promotion_reason: why a promotion that is under way does not go on; empty if it does.
+    source_next_index: the end of the source, when the mirror last got it. heard_us: when it had asked for this, in
+    microseconds since 1970; 0 if the source never answered. The source has not ended earlier since then. copied:
+    messages since the start of the node. promotion_reason: why a promotion that is under way does not go on; empty if
+    it does.
     """
 
     def __init__(self, identity: tuple[str, int], row: MirrorRow, now_us: Callable[[], int]) -> None:
@@ -39,18 +37,14 @@ class Figures:
         self._level_s = trio.current_time()
 
     def now_us(self) -> int:
-        """Returns the time of the node's clock, in microseconds since 1970."""
         return self._now_us()
 
     def note_heard(self, source_next_index: int, asked_us: int) -> None:
-        """Notes an answer of the source, which tells its end.
-
-        asked_us: when the request was sent, in microseconds since 1970. What the source has confirmed before is known.
-        """
+        """Notes an answer of the source, with its end.
+        asked_us: when the request was sent, in microseconds since 1970. Everything confirmed before that is known."""
         self.source_next_index, self.heard_us = source_next_index, asked_us
 
     def note_stored(self, next_index: int, copied: int) -> None:
-        """Notes that the mirror ends at `next_index` now."""
         self.copied += copied
         if next_index >= self.source_next_index:
             self._level_s = trio.current_time()
@@ -64,18 +58,16 @@ class Figures:
         self.condition, self.reason = condition, reason
 
     def state(self, row: MirrorRow, next_index: int) -> MirrorState:
-        """Returns the state for the operator.
-
-        row: the row of the mirror. next_index: the end of the mirror.
-        """
+        """Returns the state for the operator. next_index: the end of the mirror."""
         name, partition = self.identity
         lag = max(0, self.source_next_index - next_index)
-        # A mirror that hears nothing may lack what was pushed since then.
+        # A mirror whose source is silent may lack the pushes since then.
         is_level = not lag and self.condition in (MirrorCondition.FOLLOWING, MirrorCondition.CIRCLE)
         lag_us = 0 if is_level or self.condition in PRIMARIES else self._lag_us()
         aside = (row.aside_name, row.aside_messages)
         ends = (next_index, self.source_next_index, lag, lag_us, self.heard_us)
         condition, reason = self.condition, self.reason
+        # The task of the row is stronger than the condition that the follower has seen.
         if row.task in (Task.PROMOTE, Task.GIVE_BACK):
             condition, reason = MirrorCondition.PROMOTING, self.promotion_reason
         return MirrorState(name, partition, condition, reason, row.source, row.source_name, *ends, *aside)
@@ -85,8 +77,8 @@ class Figures:
 
 
 class FiguresByName:
-    """The figures of all mirrors of a node, by the names of their streams: a stream can have thousands of partitions,
-    and a node thousands of streams."""
+    """The statistics of all mirrors of a node, by stream: a node can have thousands of streams with as many
+    partitions."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[int, Figures]] = {}
@@ -95,11 +87,9 @@ class FiguresByName:
         return bool(self._by_name)
 
     def find(self, identity: Identity) -> Figures | None:
-        """Returns the figures of a stream-partition; None if it neither follows nor fences."""
         return self._by_name.get(identity[0], {}).get(identity[1])
 
     def set(self, identity: Identity, figures: Figures | None) -> None:
-        """Sets the figures of a stream-partition; None: it neither follows nor fences any more."""
         name, partition = identity
         if figures is not None:
             self._by_name.setdefault(name, {})[partition] = figures
@@ -109,8 +99,7 @@ class FiguresByName:
                 del self._by_name[name]
 
     def items(self, name: str = "") -> Iterator[tuple[Identity, Figures]]:
-        """Returns the partitions that follow or fence, in order, with their figures. name: only of this stream; empty:
-        of all."""
+        """Returns the partitions that follow or fence, in order, with their statistics. name: empty for all streams."""
         for each in [name] if name else sorted(self._by_name):
             for partition, figures in sorted(self._by_name.get(each, {}).items()):
                 yield (each, partition), figures

@@ -1,11 +1,9 @@
-"""Follower: copies one stream-partition from its source, without end. `stream_node.fleet.mirror.service` runs one for
-each mirror.
+"""Follower: copies one stream-partition from its source, without end. `stream_node.fleet.mirror.service` runs them.
 
-A page of the source is stored together with the history of the source, in one transaction. So a mirror that is killed
-at any moment goes on where its last transaction ended. While a page is being stored, the next one is asked for.
-
-After each connect, the mirror compares its last message with that of the source. So it also notices a source that has
-lost messages and got others since, whatever its history says.
+A page of the source is stored together with the history of the source in one transaction, so a mirror that is killed at
+any moment goes on where its last transaction ended. While a page is being stored, the next one is asked for. After each
+connect, the mirror compares its last message with that of the source: this shows a source that has lost messages and
+got others since, whatever its history says.
 """
 
 from __future__ import annotations
@@ -34,25 +32,20 @@ from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.history import History, find_parting
 
 WAIT_S = 1.0
-"""How long the source may delay an answer while it has no new message, in seconds. It is also the interval in which an
-idle mirror hears of its source."""
+"""How long the source may delay an answer while it has no new message: the interval of an idle mirror's reports."""
 RETRY_S = 0.5
-"""The pause before the source is asked again after a failure, in seconds."""
+"""The pause after a failure."""
 PARTED_RETRY_S = 5.0
-"""The pause before a mirror that has parted from its source asks again, in seconds. The source may have been
-replaced."""
+"""The pause of a mirror that has parted from its source. The source may be replaced meanwhile."""
 CIRCLE_S = 3.0
-"""The interval in which a mirror asks a source that is itself a mirror whether it follows this node, in seconds."""
+"""The interval in which a mirror asks a source that is itself a mirror whether it follows this node."""
 TRUNCATE_LOOK_S = 0.05
-"""The interval between two checks whether the deletion of messages has ended, in seconds."""
+"""The interval between two checks whether the deletion of messages has ended."""
 CIRCLE_TEXT = "this stream and its source follow each other, so neither takes pushes; promote one of both"
 
 
 class Follower:
-    """Copies one stream-partition.
-
-    row: the source. own_address: the `host:port` at which the source reaches this node; None if it is not known.
-    """
+    """Copies one stream-partition. own_address: where the source reaches this node; None if it is not known."""
 
     def __init__(
         self,
@@ -72,7 +65,7 @@ class Follower:
         self._circle_look_s = 0.0
 
     async def run(self) -> None:
-        """Follows the source until it is cancelled. It never gives up."""
+        """Follows the source until it is cancelled. Failures become the mirror's condition, and it tries again."""
         figures = self.figures
         while True:
             try:
@@ -94,25 +87,30 @@ class Follower:
     async def _follow(self, asker: Asker) -> None:
         """Copies pages until something fails."""
         self._circle, self._circle_look_s = MirrorCondition.FOLLOWING, trio.current_time() + CIRCLE_S
+        # Messages are compared before the first page: copying on top of other messages would mix two streams.
         await self._compare_last(asker)
         page: MirrorAnswer | None = None
         while True:
             if page is None:
                 await self._take_created(asker)
+            # Stores the page at hand, and fetches the next one meanwhile.
             page = await self._next_page(asker, page)
+            # A primary that has fewer messages than its mirror has lost some, even if its history agrees.
             has_less = page.next_index < self._stream.next_index and not page.is_mirror
             if page.status is MirrorStatus.PARTED or has_less:
                 await self._part(page)
                 page = None
                 continue
+            # Two streams that follow each other stand still without a failure, so this is looked for.
             await self._look_for_circle(asker, page)
             self.figures.set(self._circle, CIRCLE_TEXT if self._circle is MirrorCondition.CIRCLE else "")
+            # The source has deleted messages that were not copied yet.
             if page.start > self._stream.next_index or page.first_index > self._stream.next_index:
                 await self._skip(page.first_index)
                 page = None
 
     async def _look_for_circle(self, asker: Asker, page: MirrorAnswer) -> None:
-        """Finds out whether the source follows this stream: then neither of both takes pushes."""
+        """Finds out whether the source follows this stream. In such a circle neither takes pushes."""
         if page.role is not SourceRole.MIRROR:
             self._circle = MirrorCondition.FOLLOWING
             return
@@ -129,10 +127,9 @@ class Follower:
         self._circle = MirrorCondition.CIRCLE if is_circle else MirrorCondition.FOLLOWING
 
     async def _next_page(self, asker: Asker, page: MirrorAnswer | None) -> MirrorAnswer:
-        """Stores a page and asks for the one behind it at the same time. Returns the latter.
-
-        page: None for the first page.
-        """
+        """Stores a page and fetches the one behind it at the same time. Returns the latter. page: None for the
+        first."""
+        # The request assumes that the page at hand will be stored.
         start = self._stream.next_index + (0 if page is None else len(page.records))
         entry_id = await self._entry_id(page)
         answers: list[MirrorAnswer] = []
@@ -147,6 +144,7 @@ class Follower:
                 failure: Exception | None = error
             else:
                 failure = None
+        # A failed store comes first: the page behind it must not be stored.
         failure = self._failure or failure
         if failure is not None:
             raise failure
@@ -163,7 +161,7 @@ class Follower:
         return page
 
     async def _entry_id(self, page: MirrorAnswer | None) -> int:
-        """Returns the newest entry in the history of the mirror, after this page is stored; 0 without messages."""
+        """Returns the newest entry in the history of the mirror as it is after this page; 0 without messages."""
         bounds = self._stream.get_worker().bounds
         if page is not None and page.records:
             end = bounds.next_index + len(page.records)
@@ -174,7 +172,7 @@ class Follower:
         return (await self._stream.get_history())[-1].entry_id
 
     async def _store(self, page: MirrorAnswer) -> None:
-        """Stores a page. A failure is kept for the caller, who waits for something else meanwhile."""
+        """Stores a page. A failure is retained for the caller, which waits for the next page meanwhile."""
         try:
             await self._store_page(page)
         except (MirrorError, StorageError) as error:
@@ -183,6 +181,7 @@ class Follower:
     async def _store_page(self, page: MirrorAnswer) -> None:
         worker = self._stream.get_worker()
         bounds = worker.bounds
+        # Entries of the history beyond the page belong to messages that are not copied yet.
         end = bounds.next_index + len(page.records)
         history = tuple(entry for entry in page.history if entry.first_index <= end)
         # A mirror without messages takes the history, too: by it, a promoted mirror recognizes its former source.
@@ -197,11 +196,12 @@ class Follower:
             worker.admin.follow(min(page.first_index, self._stream.next_index))
 
     async def _compare_last(self, asker: Asker) -> None:
-        """Compares the last message of the mirror with the one that the source has there. Raises Parted."""
+        """Compares the mirror's last message with the message at that index of the source. Raises Parted."""
         bounds = self._stream.get_worker().bounds
         index = bounds.next_index - 1
         if bounds.first_index > index:
             return
+        # A source that has lost messages and got others since has another message at this index.
         found = await self._stream.read(lambda done: ReadOne(bounds.stream_id, index, done))
         page = await self._ask(asker, index, (await self._stream.get_history())[-1].entry_id, 0.0, 1)
         if page.status is MirrorStatus.PARTED:
@@ -210,12 +210,10 @@ class Follower:
             await self._part(page, differs_at=index)
 
     async def _take_created(self, asker: Asker) -> None:
-        """Gives a mirror without messages the creation time of its source, by which readers tell the incarnations of a
-        stream apart. A reader that goes on at the mirror after a promotion then reads the same stream.
-
-        A mirror with messages keeps its creation time, since somebody may already have read it. It has another one than
-        its source only if an earlier version of this program has made it.
-        """
+        """Gives a mirror without messages the creation time of its source, by which readers tell incarnations apart.
+        A reader that goes on at the mirror after a promotion then reads the same stream. A mirror with messages keeps
+        its own time, which readers may know; it differs from the source's if an earlier version of this program made
+        the mirror."""
         name, partition = self._stream.identity
         if self._stream.next_index:
             return
@@ -228,11 +226,8 @@ class Follower:
             )
 
     async def _part(self, page: MirrorAnswer, differs_at: int | None = None) -> None:
-        """Finds out which messages the source does not have. If there are any, they are set aside or Parted is raised.
-
-        differs_at: an index at which both have a message, and not the same one, although the source has not said that
-        it has parted: the history of the source may go on at just this index.
-        """
+        """Finds the messages that the source does not have. If there are any, sets them aside or raises Parted.
+        differs_at: an index where both have different messages although the histories agree."""
         history = await self._stream.get_history()
         bounds = self._stream.get_worker().bounds
         parting = self._parting(history, page)
@@ -248,6 +243,7 @@ class Follower:
             # There is no message that could be lost.
             await cut(self._stream, parting, page.history)
             return
+        # Messages that only this mirror has are never deleted: they are set aside if the operator allowed it.
         first = max(parting, bounds.first_index)
         what = f"the {bounds.next_index - first} messages from index {first} on are not those of the source"
         if row is None or not row.sets_aside:
@@ -255,14 +251,14 @@ class Follower:
         await set_aside(self._stream, row, parting, page.history, self._new_id)
 
     def _parting(self, history: History, page: MirrorAnswer) -> int:
-        """Returns the first index at which the mirror can have another message than its source."""
+        """Returns the first index where the mirror can have another message than its source."""
         parting = find_parting(history, page.history)
         # A source that is a mirror itself may be behind. Another one that has less has lost something.
         end = page.next_index if not page.is_mirror else self._stream.next_index
         return end if parting is None else min(parting, end)
 
     async def _skip(self, index: int) -> None:
-        """Deletes all messages of the mirror and goes on at this index: the source has deleted those between."""
+        """Deletes all messages of the mirror and continues at this index: the source has deleted those between."""
         stream = self._stream
         while stream.first_index < stream.next_index:
             stream.get_worker().admin.follow(stream.next_index)

@@ -1,5 +1,5 @@
-"""Followers: writes down where the mirrors of this node's streams are, and asks them after a start
-(`stream_node.fleet.mirror.returning`)."""
+"""Followers: stores the addresses of the mirrors of this node's streams, and asks them after a start.
+`stream_node.fleet.mirror.returning` does the asking."""
 
 from __future__ import annotations
 
@@ -25,17 +25,14 @@ from stream_storage.errors import StorageError
 Identity = tuple[str, int]
 
 REFRESH_S = 3600
-"""The interval in which it is written down that a mirror is still there, in seconds."""
+"""The interval in which it is stored anew that a mirror is still there."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Followers:
     """The mirrors of the streams of a node: at most FOLLOWERS_MAX for each partition.
-
-    role_changed: called with the identity and the row of a stream that became a mirror, or still has to fence.
-    own_address: returns the `host:port` at which other nodes reach this one; None if it is not known.
-    """
+    role_changed: called with a stream that became a mirror, or still has to fence."""
 
     def __init__(
         self,
@@ -54,15 +51,13 @@ class Followers:
         self._heard_us: dict[int, dict[Place, int]] = {}
 
     def add(self, row: FollowerRow) -> None:
-        """Notes that a mirror is written down."""
         self._heard_us.setdefault(row.stream_id, {})[Place(row.address, row.stream_name)] = row.heard_us
 
     def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
         """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
-
-        fences: its row in the table of mirrors, if it has to fence its former source. That one is asked, too: it can
-        have taken the place of this stream in turn.
-        """
+        fences: its row in the table of mirrors if it has to fence its former source, which is asked too: it can have
+        taken the place of this stream in turn."""
+        # Everybody who may be the primary now is asked.
         stream = LocalStream(self._directory, identity)
         places = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
         if fences is not None and Place(fences.source, fences.source_name) not in places:
@@ -72,6 +67,7 @@ class Followers:
         if nowhere:
             nursery.start_soon(self._drop, identity, nowhere)
         places = [place for place in places if place not in nowhere]
+        # The stream holds pushes back from now on: a push confirmed here would be lost if another node is the primary.
         if places:
             returning = Returning(stream, places, self._new_id, self._own_address())
             returning.hold_back()
@@ -80,7 +76,7 @@ class Followers:
             self._role_changed(identity, fences)
 
     def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: Follower) -> None:
-        """Called when a mirror asks a stream of this node for messages. Writes down where it is."""
+        """Stores the address of a mirror that asks a stream of this node for messages."""
         try:
             stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
         except MirrorError:
@@ -88,6 +84,7 @@ class Followers:
             return
         known, now_us = self._heard_us.setdefault(stream_id, {}), self._now_us()
         place, recent_us = Place(mirror.address, mirror.stream_name), now_us - REFRESH_S * 1_000_000
+        # A mirror asks all the time; its row is written at most once in REFRESH_S.
         if known.get(place, recent_us) > recent_us:
             return
         if place not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
@@ -96,8 +93,8 @@ class Followers:
         gate = self._directory.node.gate
         if refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address):
             return
-        # Who is asked after a start can take the place of the stream. So this needs what it takes to make the stream a
-        # mirror of that one.
+        # A mirror that is asked after a start can take the place of the stream. So its sender needs the rights to make
+        # the stream a mirror of it.
         needed = to_follow(identity[0], mirror.address, mirror.stream_name)
         if gate is not None and not all(gate.holds(origin, rights, str(name)) for rights, name in needed):
             return

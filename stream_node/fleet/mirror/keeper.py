@@ -1,5 +1,5 @@
-"""Keeper: copies what belongs to a whole stream of a source: new partitions, retention, and positions and fences of
-consumers. `stream_node.fleet.mirror.follower` copies the messages."""
+"""Keeper: copies new partitions, retention, and positions and fences of consumers from a source.
+`stream_node.fleet.mirror.follower` copies the messages."""
 
 from __future__ import annotations
 
@@ -27,20 +27,16 @@ from stream_service.workers.stream import StreamWorker
 from stream_storage.errors import StorageClosed, StorageError
 
 INTERVAL_S = 2.0
-"""The interval between two rounds, in seconds. A position that was saved on the source is on the mirror after about
-this time."""
+"""The interval between two rounds: a position that was saved on the source is on the mirror after about this time."""
 PAGE = 1_000
-"""The number of streams, positions or fences that one request asks for."""
+"""The number of streams, positions or fences in one request."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Keeper:
-    """Copies what belongs to one stream, which is a mirror on this node.
-
-    name: the stream on this node. row: its source.
-    follow: makes a partition of the stream a mirror.
-    """
+    """Copies what belongs to one stream that is a mirror on this node. follow: makes a partition of the stream a
+    mirror."""
 
     def __init__(
         self,
@@ -59,11 +55,9 @@ class Keeper:
         self.reason = ""
 
     def is_of(self, row: MirrorRow) -> bool:
-        """Whether this keeper asks the source of this row."""
         return (row.source, row.source_name) == (self._row.source, self._row.source_name)
 
     async def run(self) -> None:
-        """Copies again and again until it is cancelled."""
         while True:
             try:
                 await self.copy_once()
@@ -80,6 +74,7 @@ class Keeper:
         """Copies everything once. Raises MirrorError, StorageError."""
         with asking(self._directory.node, self._row.source, self._new_id) as asker:
             for info in await list_partitions(asker, self._row.source_name):
+                # By its creation time, a position is known to belong to this incarnation of the stream.
                 self._created[info.partition] = info.created_us
                 worker = self._find_worker(info.partition)
                 if worker is None:
@@ -94,6 +89,7 @@ class Keeper:
         fences: list[StoredFence] = []
         index_service = local(INDEX_ADDRESSES[0])
         after: PositionKey | None = None
+        # Positions first, page by page.
         while True:
             request = PositionsRequest(0, self._row.source_name, None, after, PAGE)
             page, more = await self._list_positions(asker, request)
@@ -103,6 +99,7 @@ class Keeper:
             last = page[-1]
             after = PositionKey(last.client_id, last.stream_name, last.partition)
         after = None
+        # Fences then: a consumer that was fenced at the source stays fenced after a promotion.
         while True:
             found = await asker.ask(index_service, FENCES, FencesRequest(0, self._row.source_name, after, PAGE))
             fences += found.fences
@@ -111,13 +108,13 @@ class Keeper:
                 break
         storage = self._directory.storage
         if positions or fences:
+            # Both are stored in one transaction, so no consumer has a position without its fence.
             created = dict(self._created)
             await completed(
                 storage.submit_write, lambda done: CopyPositions(self._name, positions, fences, created, done)
             )
 
     async def _list_positions(self, asker: Asker, request: PositionsRequest) -> tuple[list[MarkedPosition], bool]:
-        """Returns a page of positions, and whether more follow. Raises MirrorError."""
         index_service = local(INDEX_ADDRESSES[0])
         try:
             page = await asker.ask(index_service, MARKED_POSITIONS, request)

@@ -1,7 +1,5 @@
 """LocalStream: one stream-partition of this node, as the tasks of mirrors change and read it.
-
-Its worker makes every change, so that pushes, pulls and truncations see it (`stream_service.workers.stream`).
-"""
+Its worker makes every change, so that pushes, pulls and truncations see it (`stream_service.workers.stream`)."""
 
 from __future__ import annotations
 
@@ -24,19 +22,14 @@ Change = TypeVar("Change", bound=StreamChange)
 Done = Callable[[Any], None]
 
 BUSY_RETRY_S = 0.005
-"""The pause before a change is tried again while the worker does something else, in seconds."""
+"""The pause before a change is tried again while the worker does something else."""
 LOOK_S = 1.0
-"""The interval between two checks whether the worker still runs, in seconds."""
+"""The interval between two checks whether the worker still runs."""
 PATIENCE_S = 30.0
-"""The longest wait until the worker is ready for a change, in seconds."""
+"""The longest wait until the worker is ready for a change."""
 
 
 class LocalStream:
-    """One stream-partition of this node.
-
-    identity: the name and the partition.
-    """
-
     def __init__(self, directory: StreamDirectory, identity: tuple[str, int]) -> None:
         self.directory = directory
         self.identity = identity
@@ -59,15 +52,12 @@ class LocalStream:
 
     @property
     def row(self) -> MirrorRow | None:
-        """The row of the stream in the table of mirrors, or None."""
         return self.get_worker().bounds.mirror
 
     async def change(self, make: Callable[[int, Done], Change]) -> Change:
-        """Makes one change, and returns its operation.
-
-        make: returns the operation, from the id of the stream and the callback of the operation.
-        Raises StorageError, MirrorError. After an error it is unknown whether the change was made.
-        """
+        """Makes one change, and returns its operation. Raises StorageError, MirrorError.
+        make: returns the operation, from the id of the stream and the callback of the operation. After an error it is
+        unknown whether the change was made."""
         made: list[Change] = []
         ended = trio.Event()
 
@@ -100,11 +90,9 @@ class LocalStream:
         return await completed(self.directory.storage.submit_write, make)
 
     async def read(self, make: Callable[[Done], Made]) -> Made:
-        """Does an operation that reads. Raises StorageError."""
         return await completed(self.directory.storage.submit_read, make)
 
     async def get_history(self) -> History:
-        """Returns the history of the stream. Raises StorageError, MirrorError."""
         bounds = self.get_worker().bounds
         if not bounds.history:
             loaded = await self.write(lambda done: LoadHistory(bounds.stream_id, done))

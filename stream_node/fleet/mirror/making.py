@@ -1,5 +1,4 @@
-"""Reads the table of mirrors, and writes rows without the worker of the stream: of a new mirror, and of the
-mirrors of a primary."""
+"""The operations that write rows of mirrors without the worker of the stream."""
 
 from __future__ import annotations
 
@@ -12,11 +11,9 @@ from stream_storage.contract import Operation, Session
 
 
 class MakeMirror(Operation):
-    """Makes a stream-partition and its row in the table of mirrors, in one transaction. It gets the history of its
-    source with the first answer of the source.
-
-    stream: the stored stream, after the operation.
-    """
+    """Makes a stream-partition and its row in the table of mirrors, in one transaction.
+    It gets the history of its source with the first answer of the source. stream: the stored stream, after the
+    operation."""
 
     __slots__ = ("created_us", "name", "partition", "source", "source_name", "stream")
 
@@ -44,7 +41,7 @@ class MakeMirror(Operation):
 
 
 class KeepFollower(Operation):
-    """Writes down where a mirror of a stream is. rows: the mirrors of the stream that are written down now."""
+    """Stores the address of a mirror of a stream. rows: the mirrors of the stream that are stored now."""
 
     __slots__ = ("row", "rows")
 

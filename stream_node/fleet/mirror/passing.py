@@ -1,10 +1,7 @@
-"""Passing: passes the pushes that a mirror gets on to its source, and the answers back (the setting
-`mirror_passes_pushes`).
-
+"""Passing: passes the pushes that a mirror gets on to its source, and the answers back (`mirror_passes_pushes`).
 The source answers by the return route of the push, in which this worker stands before the route of the publisher. So
 nothing is remembered about a push: one that the source does not answer is not answered here, and its publisher sends it
-again, as after every loss.
-"""
+again, as after every loss."""
 
 from __future__ import annotations
 
@@ -26,14 +23,11 @@ from stream_service.push_batch import PUSH_BATCH
 
 TAGS = (PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag)
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
-"""The number of bytes that wait for a source above which the mirror refuses pushes, as it does without this module."""
+"""The backlog of a source above which the mirror refuses pushes, as it does without this module."""
 
 
 class Passing(Worker):
-    """Passes pushes on, under the name of this node.
-
-    find_source: returns the row of a stream-partition that follows its source now; None if it does not.
-    """
+    """Passes pushes on, under the name of this node."""
 
     def __init__(self, node: Node, find_source: Callable[[Identity], MirrorRow | None]) -> None:
         self._node = node
@@ -47,6 +41,7 @@ class Passing(Worker):
         row = self._find_source(identity)
         if row is None:
             return run
+        # A source that reads slower than the publishers push must not fill the memory of this node.
         way = self._ways.get(row.source)
         if way is not None and way.is_behind(BACKLOG_BYTES_MAX):
             return run
@@ -54,6 +49,7 @@ class Passing(Worker):
         kept: list[Message] = []
         for message in run:
             (passed if self._may_pass(message, identity[0], row.source_name) else kept).append(message)
+        # The sender is remembered before its push leaves, since only senders get answers.
         self._senders.setdefault(row.source, OpenRequests()).note(passed)
         onward = (tcp(row.source), stream_address(row.source_name, identity[1]))
         back = (self.context.address, stream_address(*identity))
@@ -61,8 +57,7 @@ class Passing(Worker):
         return kept
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`: only
-        sources answer."""
+        """Returns the right that the sender needs: only sources answer here."""
         return NOTHING if message.origin.peer in self._senders else None
 
     def handle(self, message: Message) -> None:
@@ -86,8 +81,8 @@ class Passing(Worker):
 
 
 def _has_number(payload: bytes) -> bool:
-    """Whether a push has a sequence number. Its publisher id belongs to an identity, and at the source all senders are
-    one: that of this node."""
+    """Whether a push has a sequence number.
+    Its publisher id belongs to an identity, and at the source all senders are one: that of this node."""
     try:
         return payload.startswith(RICH_PUSH.tag) and RICH_PUSH.decode_request(payload).sequence is not None
     except ProtocolError:

@@ -2,17 +2,16 @@
 
 A planned promotion loses nothing:
 
-1. This node looks whether the source can become a mirror.
-2. It writes down that it promotes the stream (`Task.PROMOTE`), and its own address. Without that, a node that is
-   killed in the next steps would leave two mirrors of each other.
-3. Every partition of the source becomes a mirror of this node. Its answer tells its end: it confirms no push beyond.
+1. This node checks that the source can become a mirror.
+2. It stores that it promotes the stream (`Task.PROMOTE`), and its own address. Without that, a node that is killed in
+   the next steps would leave two mirrors of each other.
+3. Every partition of the source becomes a mirror of this node. Its answer has its end: it confirms no push beyond.
 4. This node copies up to these ends, and copies the positions of consumers once more.
 5. Every partition of this node becomes a primary.
 
-After a start, `stream_node.fleet.mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node writes down that
-it gives the role back (`Task.GIVE_BACK`), and the partitions of the source become primaries again. A forced promotion
-does step 5 alone. The former source then becomes a mirror when it can be reached again
-(`stream_node.fleet.mirror.fencer`).
+After a start, `stream_node.fleet.mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node stores that it
+gives the role back (`Task.GIVE_BACK`), and the partitions of the source become primaries again. A forced promotion does
+step 5 alone; the former source becomes a mirror when it can be reached again (`stream_node.fleet.mirror.fencer`).
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from stream_service.role_operations import ChangeRole, ChangeTask
 from stream_storage.failpoint import failpoint
 
 COPY_LOOK_S = 0.01
-"""The interval between two checks whether the last messages are copied, in seconds."""
+"""The interval between two checks whether the last messages are copied."""
 ASK_S_MAX = 2.0
-"""The longest time for which a forced promotion waits for an answer of the source, in seconds."""
+"""The longest time for which a forced promotion waits for an answer of the source."""
 COPY_S_MAX = 60.0
-"""The longest time without a copied message during a promotion, in seconds."""
+"""The longest time without a copied message during a promotion."""
 
 NO_ROLES = (
     "it is a member of a cluster, or has several workers, or gives this node no right to make it call here "
@@ -63,16 +62,13 @@ class Following:
         self.figures = figures
 
     async def change_task(self, task: Task, expected: Collection[Task], own_address: str) -> None:
-        """Writes down what the partition does. Raises MirrorError, StorageError: for example NoMirror if it does none
-        of the expected tasks.
-
-        own_address: the `host:port` at which the source reaches this node.
-        """
+        """Stores what the partition does. Raises MirrorError, StorageError: NoMirror if it does none of the expected
+        tasks."""
         await self.stream.change(lambda stream_id, done: ChangeTask(stream_id, task, expected, own_address, done))
 
     async def is_followed_by(self, source: RoleResponse, own_address: str) -> bool:
-        """Whether the source is a mirror of this partition. It may follow the node at the address that the node had
-        when it began the promotion. Raises StorageError."""
+        """Whether the source is a mirror of this partition. Raises StorageError.
+        It may follow the address that this node had when it began the promotion."""
         if source.role is not Role.MIRROR or source.stream_name != self.stream.identity[0]:
             return False
         known = await self.stream.read(lambda done: ListAddresses(self.row.stream_id, done))
@@ -80,11 +76,9 @@ class Following:
 
 
 class Promotion:
-    """The promotion of one stream. All its partitions follow the same node.
-
-    following: the partitions that follow.
-    takes: whether a partition of this node may be a primary already. Then the promotion cannot be undone.
-    """
+    """The promotion of one stream, all of whose partitions follow the same node.
+    `takes`: whether a partition of this node may be a primary already, so that the promotion cannot be undone.
+    own_address, everywhere: the `host:port` at which the source reaches this node."""
 
     def __init__(
         self,
@@ -104,11 +98,8 @@ class Promotion:
         self.takes = False
 
     async def begin(self, own_address: str, *, looks: bool) -> None:
-        """Writes down that the stream is promoted. Raises MirrorError, StorageError.
-
-        own_address: the `host:port` at which the source reaches this node.
-        looks: whether the source is asked before, so that nothing is written down if it cannot become a mirror.
-        """
+        """Stores that the stream is promoted. Raises MirrorError, StorageError.
+        looks: whether the source is asked before, so that nothing is stored if it cannot become a mirror."""
         if looks:
             for each in self._following:
                 with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
@@ -119,29 +110,28 @@ class Promotion:
             failpoint("promotion_noted")
 
     async def run(self, own_address: str) -> None:
-        """Does the rest of a planned promotion that is written down. Safe to repeat. Raises MirrorError, StorageError.
-
-        own_address: as above.
-        """
+        """Does the rest of a planned promotion that is stored. Safe to repeat. Raises MirrorError, StorageError."""
+        # Step 3: from here on the source confirms no push beyond these ends.
         ends = [await self._demote(each, own_address) for each in self._following]
+        # Step 4: copying ends, since nothing is added any more.
         for each, end in zip(self._following, ends, strict=True):
             await self._wait_copied(each, end)
         await self._copy_positions()
         failpoint("promotion_copied")
+        # Step 5.
         await self.finish(expected=Task.PROMOTE)
 
     async def give_back(self, own_address: str) -> None:
-        """Makes the partitions of the source primaries again, as far as this promotion has made them mirrors. Safe to
-        repeat. Raises MirrorError, StorageError.
-
-        own_address: as above.
-        """
+        """Makes the source's partitions primaries again where this promotion made them mirrors. Safe to repeat.
+        Raises MirrorError, StorageError."""
         # A node that is killed now must not go on with the promotion: a part of the source takes pushes again.
         for each in self._following:
             await each.change_task(Task.GIVE_BACK, {Task.PROMOTE, Task.GIVE_BACK}, own_address)
         failpoint("promotion_give_back_noted")
         for each in self._following:
             name, partition = each.stream.identity
+            # Only a partition that follows this node is given back: an operator may have done something else with it
+            # meanwhile.
             with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
                 now = await change_role(asker, each.row.source_name, partition, None, force=False)
                 if await each.is_followed_by(now, own_address):
@@ -151,12 +141,9 @@ class Promotion:
             await each.change_task(Task.FOLLOW, {Task.GIVE_BACK}, own_address)
 
     async def finish(self, *, fences: bool = True, expected: Task | None = None) -> list[MirrorState]:
-        """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors. Raises MirrorError,
-        StorageError.
-
-        fences: whether the former source becomes a mirror.
-        expected: the task that the partitions must still have; None: any.
-        """
+        """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors.
+        Raises MirrorError, StorageError. fences: whether the former source becomes a mirror. expected: the task that
+        the partitions must still have; None: any."""
         directory = self._following[0].stream.directory
         # No member may save with a lease that the source has given: this node may give the same partition anew.
         await completed(directory.storage.submit_write, lambda done: RaiseFences(self._name, directory.now_us(), done))
@@ -170,11 +157,7 @@ class Promotion:
         return before
 
     async def find_why_source_goes_on(self, own_address: Callable[[], str]) -> str | None:
-        """Finds out whether the source would go on taking pushes beside the stream. Returns the reason; None if it does
-        not answer, or can become a mirror.
-
-        own_address: returns the `host:port` at which the source reaches this node. Raises MirrorError.
-        """
+        """Returns why the source would go on taking pushes; None if it does not answer, or can become a mirror."""
         first, reasons = self._following[0], list[str]()
 
         async def ask(asker: Asker, scope: trio.CancelScope) -> None:
@@ -193,6 +176,8 @@ class Promotion:
         with suppress(SourceLost), asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
             with trio.move_on_after(ASK_S_MAX):
                 async with trio.open_nursery() as nursery:
+                    # The question ends with the first of three: an answer, ASK_S_MAX, or a follower that finds the
+                    # source unreachable.
                     nursery.start_soon(ask, asker, nursery.cancel_scope)
                     # In an emergency every second counts: a mirror that has noticed that its source is lost need not
                     # wait for an answer.
@@ -208,7 +193,7 @@ class Promotion:
         before: list[MirrorState] = []
 
         def make(stream_id: int, done: Callable[[Any], None]) -> ChangeRole:
-            # What an operator is told is what the new primary writes down: nothing is stored any more from here on.
+            # The operator gets the state that the new primary stores: nothing is copied any more from here on.
             before.append(figures.state(each.stream.row or each.row, each.stream.next_index))
             heard = (figures.source_next_index, figures.heard_us)
             return ChangeRole(stream_id, BePrimary(fences), True, done, expected=expected, heard=heard)
@@ -243,9 +228,11 @@ class Promotion:
         return answer.next_index
 
     async def _wait_copied(self, each: Following, end: int) -> None:
-        """Waits until a partition has everything up to this index."""
+        """Waits until a partition has everything before this index. Raises SourceLost or Parted when copying stands
+        still."""
         copied, deadline_s = -1, 0.0
         while each.stream.next_index < end:
+            # Each copied message gives the copy another COPY_S_MAX.
             if each.stream.next_index != copied:
                 copied, deadline_s = each.stream.next_index, trio.current_time() + COPY_S_MAX
             condition = each.figures.condition

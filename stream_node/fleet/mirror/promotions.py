@@ -1,8 +1,5 @@
-"""Promotions: begins the promotions of streams, goes on with those of an earlier run of the node, and tells an operator
-what has become of them.
-
-`stream_node.fleet.mirror.promotion` says how one stream is promoted.
-"""
+"""Promotions: begins the promotions of streams, resumes those of an earlier run of the node, and reports their results.
+`stream_node.fleet.mirror.promotion` says how one stream is promoted."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from stream_storage.errors import StorageClosed, StorageError
 IDS_MAX = 64
 """The largest number of operators who wait for one promotion, and of promotions whose end is remembered."""
 RETRY_S = 0.5
-"""The pause before a step that must be done in the end is tried again, in seconds."""
+"""The pause before a step that must be done in the end is tried again."""
 
 logger = structlog.get_logger(__name__)
 
@@ -33,14 +30,11 @@ logger = structlog.get_logger(__name__)
 class Begun(msgspec.Struct):
     """A planned promotion that was begun.
 
-    before: the mirrors, as they were before it.
-    ids: the ids of the requests that wait for it.
-    is_resumed: whether an earlier run of the node has begun it.
-    is_noted: whether all partitions are written down as being promoted.
-    takes: whether a partition of this node may be a primary already. Then the promotion cannot be undone.
-    is_known: whether an operator is told what has become of it.
-    failure: why it has failed. Then the source gets its role back, which can take longer than until `is_known`.
-    has_ended: whether nothing of it is left to be done.
+    before: the mirrors as they were before it. ids: of the requests that wait for it. is_resumed: an earlier run of the
+    node has begun it. is_noted: all partitions are stored as being promoted. takes: it cannot be undone any more, since
+    a partition of this node may be a primary. is_known: an operator has got its result. failure: why it failed; the
+    source gets its role back then, which can take longer than until `is_known`. has_ended: nothing of it is left to be
+    done.
     """
 
     before: list[MirrorState]
@@ -55,11 +49,9 @@ class Begun(msgspec.Struct):
 
 class Promotions:
     """The promotions of the streams of one node.
-
-    A planned promotion takes as long as the copying of what is missing. So an operator begins it by a request with an
-    id, and asks again with the same id until it has ended. What came of it is told to this id alone: a later request
-    has another id, and begins another promotion.
-    """
+    A planned promotion lasts as long as the copying of what is missing. So an operator begins it by a request with an
+    id, and asks again with the same id until it has ended. Its result is told to this id alone: a later request has
+    another id, and begins another promotion."""
 
     def __init__(self, tasks: MirrorTasks, groups: LeaseGroups) -> None:
         self._tasks = tasks
@@ -67,13 +59,12 @@ class Promotions:
         self._begun: dict[str, Begun] = {}
 
     async def plan(self, name: str, promotion_id: int) -> tuple[bool, list[MirrorState]]:
-        """Begins a planned promotion, or tells how far it is. Raises MirrorError, StorageError, ProtocolError.
-
-        Returns whether the stream is promoted: then with the states before the promotion, and otherwise with the
-        present ones.
-        """
+        """Begins a planned promotion, or reports its progress. Raises MirrorError, StorageError, ProtocolError.
+        Returns whether the stream is promoted, with the states before the promotion; otherwise with the present
+        ones."""
         states = self._tasks.states(name)
         begun = self._begun.get(name)
+        # Another request about a promotion that runs, or one about a promotion whose result this id may still read.
         if begun is not None and (promotion_id in begun.ids or not begun.has_ended):
             if begun.is_known:
                 if begun.failure is not None:
@@ -94,10 +85,7 @@ class Promotions:
         return False, states
 
     def resume(self, name: str, stored: Sequence[StoredStream]) -> None:
-        """Goes on with a promotion that an earlier run of the node has begun.
-
-        stored: the partitions of the stream.
-        """
+        """Resumes a promotion that an earlier run of the node has begun. stored: the partitions of the stream."""
         logger.info("promotion_resumed", stream=name)
         begun = Begun(self._tasks.states(name), set(), is_resumed=True, takes=has_taken(stored))
         if self.following(name, {Task.GIVE_BACK}):
@@ -105,8 +93,8 @@ class Promotions:
         self._begin(name, begun)
 
     async def check_source_ends(self, name: str) -> None:
-        """Raises SourceGoesOn if the source of a stream would go on taking pushes beside it, and cannot be fenced.
-        Raises MirrorError if the stream is no mirror."""
+        """Raises SourceGoesOn if the source would go on taking pushes and cannot be fenced; MirrorError if there is no
+        mirror."""
         reason = await self._promotion(name).find_why_source_goes_on(self._tasks.get_own_address)
         if reason is not None:
             raise SourceGoesOn(
@@ -115,8 +103,7 @@ class Promotions:
             )
 
     async def force(self, name: str) -> list[MirrorState]:
-        """Promotes a stream without its source. Returns the states before the promotion. Raises MirrorError,
-        StorageError."""
+        """Promotes a stream without its source. Returns the states before that. Raises MirrorError, StorageError."""
         promotion = self._promotion(name)
         # A planned promotion that is under way waits for the source.
         self._tasks.end(("promotion", name))
@@ -141,7 +128,6 @@ class Promotions:
             self._begun.pop(name, None)
 
     def is_under_way(self, name: str) -> bool:
-        """Whether a planned promotion of a stream is under way."""
         return bool(self.following(name, {Task.PROMOTE, Task.GIVE_BACK}))
 
     def following(self, name: str, tasks: Collection[Task] = FOLLOWING) -> list[Following]:
@@ -163,14 +149,15 @@ class Promotions:
     def _begin(self, name: str, begun: Begun) -> None:
         self._begun.pop(name, None)
         self._begun[name] = begun
+        # Promotions that have ended are remembered for late questions, up to IDS_MAX of all.
         ended = [each for each, of in self._begun.items() if of.has_ended]
         for each in ended[: max(0, len(self._begun) - IDS_MAX)]:
             del self._begun[each]
         self._tasks.begin(("promotion", name), lambda: self._run(name, begun))
 
     async def _run(self, name: str, begun: Begun) -> None:
-        """Promotes a stream, or gives the role back to its source. One of both is tried until it is done, because
-        nobody may be left to take pushes otherwise."""
+        """Promotes a stream, or gives the role back to its source.
+        One of both is repeated until it is done, because nobody may be left to take pushes otherwise."""
         while True:
             reason = ""
             try:
@@ -185,6 +172,7 @@ class Promotions:
                 return
             except (MirrorError, StorageError, ProtocolError) as error:
                 reason = str(error)
+            # An operator need not wait until the source is a primary again, which may take long.
             if begun.failure is not None and not begun.is_known:
                 begun.failure = MirrorError(
                     f"{begun.failure}; the source may still be a mirror of this node, which goes on trying to make it "
@@ -196,8 +184,7 @@ class Promotions:
             await trio.sleep(RETRY_S)
 
     async def _promote(self, name: str, begun: Begun) -> None:
-        """Does what is left of a promotion. Sets its failure, or raises MirrorError, StorageError, ProtocolError if it
-        has to be repeated."""
+        """Does what is left of a promotion. Sets its failure, or raises the error if it has to be repeated."""
         if begun.takes and not self.following(name, {Task.PROMOTE}):
             # The last step has raised an error, and was done all the same.
             return
@@ -223,16 +210,15 @@ class Promotions:
             begun.failure = error
 
     async def _give_back(self, name: str) -> None:
-        """Makes the source a primary again, as far as a promotion has made it a mirror. Raises MirrorError,
-        StorageError, ProtocolError."""
+        """Makes the source a primary again, as far as a promotion has made it a mirror. Raises as `_run` expects."""
         own_address = self._tasks.get_own_address()
         if self.is_under_way(name):
             await self._promotion(name, {Task.PROMOTE, Task.GIVE_BACK}).give_back(own_address)
 
 
 def has_taken(stored: Sequence[StoredStream]) -> bool:
-    """Whether a partition of a stream that is being promoted is a primary already: it fences the source of the others,
-    or that one is its mirror now."""
+    """Whether a partition of a stream that is being promoted is a primary already.
+    Then it fences the source of the other partitions, or that source is its mirror."""
     rows = [each.mirror for each in stored if each.mirror is not None]
     sources = {(row.source, row.source_name) for row in rows if row.follows}
     fenced = {(row.source, row.source_name) for row in rows if not row.follows}

@@ -1,9 +1,7 @@
 """Returning: a primary that starts asks its mirrors whether one of them has taken its place, before it takes pushes.
-
 Without that, an old primary that comes back would confirm pushes until the new one reaches it
-(`stream_node.fleet.mirror.fencer`). The mirrors are known from their requests. All of them are asked at the same time.
-A mirror that cannot be reached is asked for PATIENCE_S: then the primary goes on alone.
-"""
+(`stream_node.fleet.mirror.fencer`). The mirrors are known from their requests, and are asked at the same time. After
+PATIENCE_S without an answer, the primary goes on alone."""
 
 from __future__ import annotations
 
@@ -27,10 +25,8 @@ from stream_service.workers.role_requests import log_given_up
 from stream_storage.errors import StorageError
 
 PATIENCE_S = 3.0
-"""The longest time for which a primary that starts waits for the answers of its mirrors, in seconds."""
 
 RETRY_S = 0.1
-"""The pause before a mirror that cannot be reached is asked again, in seconds."""
 
 logger = structlog.get_logger(__name__)
 
@@ -44,11 +40,9 @@ class Place(NamedTuple):
 
 class Returning:
     """Asks the mirrors of one primary, after a start of the node. Pushes are refused meanwhile.
-
-    replaced_by: the mirror that has taken the place of the stream, after `run`; None: none has, as far as is known.
-    removed: the mirrors that are streams of their own now, and that need not be asked again.
-    own_address: the `host:port` at which other nodes reach this one; None if it is not known.
-    """
+    replaced_by: the mirror that has taken the place of the stream, as far as `run` found out. removed: the mirrors that
+    are streams of their own now. own_address: the `host:port` at which other nodes reach this one; None if it is not
+    known."""
 
     def __init__(
         self, stream: LocalStream, places: Sequence[Place], new_id: Callable[[], str], own_address: str | None
@@ -61,8 +55,9 @@ class Returning:
         self.removed: list[Place] = []
 
     def hold_back(self) -> None:
-        """Begins: no push is stored from now on. Called before the node reads from its connections. Everything else is
-        served, also the same question of another node that starts."""
+        """Begins: no push is stored from now on; everything else is served, also the same question of another starting
+        node.
+        Called before the node reads from its connections."""
         name, places = self._stream.identity[0], ", ".join(sorted({place.address for place in self._places}))
         self._stream.directory.hold(
             self._stream.identity,
@@ -108,8 +103,9 @@ class Returning:
             scope.cancel()
 
     async def _ask_once(self, place: Place) -> None:
-        """Finds out whether a mirror was promoted in the place of this stream: its history goes on where this one ends,
-        and it has a source to fence, or follows the primary that has taken its own place since."""
+        """Finds out whether a mirror was promoted in the place of this stream.
+        Then its history goes on where this one ends, and it has a source to fence, or follows the primary that has
+        taken its own place since."""
         node, partition = self._stream.directory.node, self._stream.identity[1]
         ours = (await self._stream.get_history())[-1].entry_id
         request = MirrorPull(0, self._stream.next_index, 1, 0, ours)
@@ -117,6 +113,7 @@ class Returning:
             page: MirrorAnswer = decode_mirror_page(
                 await asker.ask_raw(stream_address(place.stream_name, partition), MIRROR, request)
             )
+            # A successor knows the last entry of this stream and has a newer one.
             known = [entry.entry_id for entry in page.history]
             goes_on = ours in known and known[-1] != ours
             if page.role is SourceRole.PRIMARY:
@@ -125,8 +122,9 @@ class Returning:
                 self.replaced_by = self.replaced_by or place
 
     async def _follows_another(self, asker: Asker, place: Place) -> bool:
-        """Whether a mirror follows another node than this one. A mirror of this stream can know more of its history
-        than the stream itself, if older files of this node were put back. Raises MirrorError."""
+        """Whether a mirror follows another node than this one. Raises MirrorError.
+        A mirror of this stream can know more of its history than the stream itself if older files of this node were put
+        back."""
         try:
             there = await change_role(asker, place.stream_name, self._stream.identity[1], None, force=False)
         except SourceRefused:

@@ -1,8 +1,5 @@
 """MirrorService: serves the requests of an operator about the mirrors of a node (`node/mirror/1`).
-
-`stream_node.fleet.mirror.tasks` runs what the mirrors do, and `stream_node.fleet.mirror.promotions` makes them
-primaries.
-"""
+`stream_node.fleet.mirror.tasks` runs the mirrors, and `stream_node.fleet.mirror.promotions` makes them primaries."""
 
 from __future__ import annotations
 
@@ -33,16 +30,16 @@ from stream_service.workers.directory import StreamDirectory
 from stream_storage.errors import StorageError
 
 REQUESTS_MAX = 64
-"""The largest number of requests of operators that are served at the same time. Above it, the oldest request that waits
-for another node gives way, of the identity that has most of them."""
+"""The largest number of requests that are served at the same time.
+Above it, the oldest request that waits for another node gives way, of the identity that has most of them."""
 GAVE_WAY = "too many requests about mirrors wait for other nodes; ask again later"
 
 logger = structlog.get_logger(__name__)
 
 
 class Waiting:
-    """A request that is being served. party: for whom it counts. asks: whether it has changed nothing yet and at most
-    waits for the source, so that it can give way to others. gave_way: whether it has."""
+    """A request that is being served. party: for whom it counts. asks: it has changed nothing yet, so it can give
+    way."""
 
     def __init__(self, party: str) -> None:
         self.party = party
@@ -63,7 +60,6 @@ class MirrorService:
         now_us: Callable[[], int],
         passes_pushes: bool = False,
     ) -> None:
-        """passes_pushes: whether pushes to a mirror are passed on to its source."""
         self._node = node
         self._new_id = new_id
         self._tasks = MirrorTasks(node, directory, new_id=new_id, now_us=now_us, passes_pushes=passes_pushes)
@@ -74,14 +70,12 @@ class MirrorService:
         self._serving: list[Waiting] = []
 
     def start(self, nursery: trio.Nursery, stored: Sequence[StoredStream], own_address: str | None) -> None:
-        """Begins to follow and to fence what the table of mirrors says, and to serve operators.
-
-        nursery: runs the tasks. stored: the streams of the node.
-        own_address: the `host:port` at which other nodes reach this node; None if it is not known.
-        """
+        """Begins to follow and to fence as the table of mirrors says, and to serve operators.
+        own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
         self._nursery = nursery
         self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
         self._tasks.start(nursery, stored, own_address)
+        # Promotions of an earlier run of the node are resumed, with all partitions of their streams.
         names = {each.record.name for each in stored if each.mirror is not None}
         promoted: dict[str, list[StoredStream]] = {name: [] for name in names if self._promotions.is_under_way(name)}
         for each in stored:
@@ -95,25 +89,22 @@ class MirrorService:
         self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
 
     def stop(self) -> None:
-        """Ends all tasks, because the node is stopping."""
         self._nursery = None
         self._tasks.stop()
         for each in self._serving:
             each.scope.cancel()
 
     def states(self, name: str = "") -> list[MirrorState]:
-        """Returns the state of each partition that follows or fences. name: only this stream; empty: all."""
+        """Returns the state of each partition that follows or fences. name: of this stream alone; empty: of all."""
         return self._tasks.states(name)
 
     @property
     def is_used(self) -> bool:
-        """Whether a partition of this node follows or fences."""
         return bool(self._tasks.figures)
 
     # Requests of an operator
 
     async def _do(self, request: MirrorRequest, origin: Origin, waiting: Waiting) -> MirrorResponse:
-        """Does what an operator asks for. Raises MirrorError, StorageError."""
         name, done = request.stream_name, True
         if self._refusal is not None:
             raise MirrorError(self._refusal)
@@ -124,6 +115,7 @@ class MirrorService:
                 states = self.states(name)
             case MirrorAction.PROMOTE:
                 if request.force:
+                    # From here on the request changes something, so it does not give way to others any more.
                     if not request.source_goes_on:
                         await self._promotions.check_source_ends(name)
                     waiting.asks = False
@@ -147,14 +139,15 @@ class MirrorService:
             partitions = [info.partition for info in await list_partitions(asker, source_name)]
         if not partitions:
             raise MirrorError(f"{request.source} has no stream {source_name!r}, or does not show it to this node")
+        # All partitions are checked before the first one becomes a mirror.
         for partition in partitions:
             self._check_may_follow(name, partition, row, force=request.force)
         waiting.asks = False
         await self._tasks.make(name, partitions, row, force=request.force, origin=origin)
 
     def _check_may_follow(self, name: str, partition: int, source: MirrorRow, *, force: bool) -> None:
-        """Raises MirrorError if this node has messages of its own in the stream, and `force` is False, or if it has
-        another source to fence."""
+        """Raises MirrorError if the partition has messages of its own and `force` is False, or another source to
+        fence."""
         stream = self._tasks.stream((name, partition))
         if not self._node.is_registered(stream_address(name, partition)):
             return
@@ -178,7 +171,7 @@ class MirrorService:
                 self._tasks.note_role(identity, None)
 
     def _sources(self, name: str) -> list[tuple[str, str]]:
-        """Returns the `host:port` and the name of each source of a stream: that of its partitions."""
+        """Returns the `host:port` and the name of each source of a stream's partitions."""
         return sorted({(row.source, row.source_name) for row in self._tasks.rows(name).values()})
 
     def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:
@@ -194,6 +187,7 @@ class MirrorService:
             return
         if len(self._serving) >= REQUESTS_MAX and not self._make_room():
             raise ProtocolError(GAVE_WAY)
+        # The request counts for its sender until it ends.
         waiting = Waiting(message.origin.party)
         self._serving.append(waiting)
         self._nursery.start_soon(self._serve, message, request, reply, waiting)
@@ -203,6 +197,7 @@ class MirrorService:
         asks = [each for each in self._serving if each.asks and not each.gave_way]
         if not asks:
             return False
+        # The identity with the most waiting requests gives one up, so that one client cannot lock out the others.
         count = Counter(each.party for each in asks)
         chosen = max(asks, key=lambda each: count[each.party])
         chosen.gave_way = True

@@ -12,10 +12,7 @@ from stream_storage.contract import Session
 
 
 class TakeCreated(StreamChange):
-    """Changes the creation time of a stream.
-
-    before_us, created_us: the creation times before and after, in microseconds since 1970.
-    """
+    """Changes the creation time of a stream. before_us, created_us: in microseconds since 1970."""
 
     __slots__ = ("before_us", "created_us", "name", "partition")
 

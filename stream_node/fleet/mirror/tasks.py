@@ -1,8 +1,6 @@
 """MirrorTasks: the tasks of the mirrors of a node, which follow their sources and fence their former ones.
-
-The table of mirrors says what is to be done (`stream_service.mirror_rows`): the tasks only carry it out, so a restart
-of the node goes on with the same tasks. A task that fails with a mistake of this program is logged and begun anew.
-"""
+The table of mirrors (`stream_service.mirror_rows`) says what is to be done and the tasks only carry it out, so a
+restart of the node goes on with the same tasks."""
 
 from __future__ import annotations
 
@@ -34,16 +32,13 @@ from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 
 RESTART_S = 1.0
-"""The pause before a task that has failed is begun anew, in seconds."""
 
 logger = structlog.get_logger(__name__)
 
 
 class MirrorTasks:
     """The tasks of the mirrors of one node.
-
-    Invariant: there is one task for each row of the table of mirrors, and one keeper for each stream with a mirror.
-    """
+    Invariant: there is one task for each row of the table of mirrors, and one keeper for each stream with a mirror."""
 
     def __init__(
         self,
@@ -54,7 +49,6 @@ class MirrorTasks:
         now_us: Callable[[], int],
         passes_pushes: bool = False,
     ) -> None:
-        """passes_pushes: whether pushes to a mirror are passed on to its source."""
         self._node = node
         self.directory = directory
         self.new_id = new_id
@@ -70,17 +64,18 @@ class MirrorTasks:
         self._passing = Passing(node, self._find_source) if passes_pushes else None
 
     def start(self, nursery: trio.Nursery, stored: Iterable[StoredStream], own_address: str | None) -> None:
-        """Begins to follow and to fence what the table of mirrors says.
-
-        nursery: runs the tasks. stored: the streams of the node.
-        own_address: the `host:port` at which other nodes reach this node; None if it is not known.
-        """
+        """Begins to follow and to fence as the table of mirrors says.
+        nursery: runs the tasks. own_address: the `host:port` at which other nodes reach this node; None if it is not
+        known."""
         self._nursery, self.own_address = nursery, own_address
+        # From here on the directory reports each change of a role, so no row is without its task.
         self.directory.role_changed = self.note_role
+        # Pushes to a mirror go to its source through a worker of this node, which gets the answers.
         if (passing := self._passing) is not None:
             self._node.register([local("MP_" + self.new_id())], lambda: passing)
             self.directory.pass_on = passing.pass_on
         self.directory.mirror_seen = partial(self._followers.note, nursery)
+        # The rows that are stored already get their tasks here.
         for each in stored:
             identity = (each.record.name, each.record.partition)
             for follower in each.followers:
@@ -92,7 +87,7 @@ class MirrorTasks:
                 self._followers.begin_asking(identity, each.mirror, nursery)
 
     def stop(self) -> None:
-        """Ends all tasks, because the node is stopping."""
+        # Nothing is reported any more: `begin` would find no nursery.
         self.directory.role_changed = self.directory.pass_on = None
         self.directory.mirror_seen = lambda identity, origin, mirror: None
         self._nursery = None
@@ -100,17 +95,16 @@ class MirrorTasks:
             scope.cancel()
 
     def stream(self, identity: Identity) -> LocalStream:
-        """Returns a stream-partition of this node."""
         return LocalStream(self.directory, identity)
 
     def _find_source(self, identity: Identity) -> MirrorRow | None:
-        """Returns the row of a stream-partition that follows its source now; None if it does not reach it."""
+        """Returns the row of a stream-partition that follows its source now; None if the source is out of reach."""
         figures = self.figures.find(identity)
         follows = figures is not None and figures.condition is MirrorCondition.FOLLOWING
         return self.stream(identity).row if follows else None
 
     def states(self, name: str = "") -> list[MirrorState]:
-        """Returns the state of each partition that follows or fences. name: only this stream; empty: all."""
+        """Returns the state of each partition that follows or fences. name: of this stream alone; empty: of all."""
         found = []
         for identity, figures in self.figures.items(name):
             stream = self.stream(identity)
@@ -133,13 +127,16 @@ class MirrorTasks:
         return self.own_address
 
     def note_role(self, identity: Identity, row: MirrorRow | None) -> None:
-        """Called when a stream became a mirror or a primary, or was deleted: ends its task, and begins the one that it
-        needs now."""
+        """Ends the task of a stream that became a mirror or a primary, or was deleted, and begins the one that it needs
+        now."""
+        # The old task ends first: it must not store a page under the new role.
         self.end(identity)
         self.figures.set(identity, None)
         name, partition = identity
+        # The partition counts as following again below if its row says so.
         following = self._following.setdefault(name, set())
         following.discard(partition)
+        # A row that does not follow is that of a primary which still has to fence its former source.
         if row is not None:
             figures = Figures(identity, row, self._now_us)
             self.figures.set(identity, figures)
@@ -153,6 +150,7 @@ class MirrorTasks:
             else:
                 fencer = Fencer(stream, row, figures, self.new_id, self.get_own_address)
                 self.begin(identity, lambda: self._fence(identity, fencer))
+        # The last mirror of the stream is gone, so its keeper has nothing to copy.
         if not following:
             del self._following[name]
             self.end(("keeper", name))
@@ -160,6 +158,7 @@ class MirrorTasks:
 
     async def _fence(self, identity: Identity, fencer: Fencer) -> None:
         await fencer.run()
+        # The stream may have got another task while the fencer ran.
         if self.figures.find(identity) is fencer.figures:
             self.figures.set(identity, None)
             # The former source is written down as a mirror now.
@@ -169,6 +168,7 @@ class MirrorTasks:
     def _keep(self, name: str, row: MirrorRow) -> None:
         keeper = self.keepers.get(name)
         if keeper is not None and keeper.is_of(row):
+            # The keeper asks this source already.
             return
         self.end(("keeper", name))
         keeper = self.keepers[name] = Keeper(
@@ -179,12 +179,11 @@ class MirrorTasks:
     async def make(
         self, name: str, partitions: Sequence[int], row: MirrorRow, *, force: bool = False, origin: Origin = HERE
     ) -> None:
-        """Makes partitions of this node mirrors; makes those that are missing. Raises MirrorError, StorageError.
-
-        origin: who asks for it, for whom the missing ones count.
-        """
+        """Makes partitions of this node mirrors; creates those that are missing. Raises MirrorError, StorageError.
+        origin: the client whose quota the missing ones count for."""
         addresses = [stream_address(name, partition) for partition in partitions]
         missing = [address for address in addresses if not self._node.is_registered(address)]
+        # The streams are counted before they are made, so that two requests together stay within the quota.
         refusal = self.directory.reserve(origin, missing) if missing else None
         if refusal is not None:
             raise MirrorError(refusal)
@@ -192,15 +191,18 @@ class MirrorTasks:
             for partition in partitions:
                 await self._make(name, partition, row, force)
         finally:
+            # What was made counts by itself now; what was not made is free again.
             self.directory.give_back(missing)
 
     async def _make(self, name: str, partition: int, row: MirrorRow, force: bool) -> None:
         stream = self.stream((name, partition))
+        # A stream that exists changes its role; `force` says whether it may have messages of its own.
         if self._node.is_registered(stream.address):
             change = BeMirror(row.source, row.source_name)
             changed = await stream.change(lambda stream_id, done: ChangeRole(stream_id, change, force, done))
             self.note_role(stream.identity, changed.mirror)
             return
+        # Two writers would give the same index to two messages.
         if self.directory.find_keeper(name) is not None:
             raise MirrorError(f"a part of this node writes {name!r}, so it cannot be a mirror")
         made = await completed(
@@ -223,7 +225,8 @@ class MirrorTasks:
             scope.cancel()
 
     async def _run(self, key: object, scope: trio.CancelScope, run: Callable[[], Awaitable[None]]) -> None:
-        """Runs a task until it ends or is cancelled."""
+        """Runs a task until it ends or is cancelled. A task that fails by a mistake of this program is logged and
+        restarted."""
         with scope:
             while True:
                 try:
@@ -232,6 +235,7 @@ class MirrorTasks:
                 except Exception as error:
                     logger.error("mirror_task_failed", task=str(key), exc_info=error)
                     await trio.sleep(RESTART_S)
+        # The key may belong to the successor of this task already.
         if self._scopes.get(key) is scope:
             del self._scopes[key]
 

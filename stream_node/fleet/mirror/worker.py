@@ -1,5 +1,4 @@
-"""MirrorWorker: takes the requests of operators about mirrors. `stream_node.fleet.mirror.service` does what they ask
-for."""
+"""MirrorWorker: takes the requests of operators about mirrors. `stream_node.fleet.mirror.service` serves them."""
 
 from __future__ import annotations
 
@@ -22,14 +21,13 @@ class MirrorWorker(Worker):
         serve: Callable[[Message, MirrorRequest, Callable[[bytes], None]], None],
         sources: Callable[[str], list[tuple[str, str]]],
     ) -> None:
-        """serve: serves a request and calls the function with the payload of the answer. Raises ProtocolError.
-        sources: returns the nodes and the names of the sources of a stream."""
+        """serve: serves a request and calls the function with the payload of the answer. Raises ProtocolError. sources:
+        returns the nodes and the names of the sources of a stream."""
         self._serve = serve
         self._sources = sources
 
     def demand(self, message: Message) -> Demand | list[Demand]:
-        """Returns the rights that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`.
-        Raises ProtocolError."""
+        """Returns the rights that the sender needs. Raises ProtocolError."""
         request = MIRRORS.decode_request(message.payload)
         _check(request)
         name = request.stream_name
@@ -58,7 +56,6 @@ class MirrorWorker(Worker):
 
 
 def _check(request: MirrorRequest) -> None:
-    """Raises ProtocolError if a request cannot be served."""
     if request.action is MirrorAction.STATUS:
         return
     for name in (request.stream_name, request.source_name or request.stream_name):
