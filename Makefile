@@ -35,7 +35,7 @@ smoke: setup-run ## a bench of half a minute, to see that it runs
 
 docs: ## build the documentation site into build/site
 	@VENV="$(DOCS_VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh docs
-	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/python" -m mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/python" -m mkdocs build --strict --config-file tools/mkdocs.yml
 	@echo "open build/site/index.html"
 
 venv: setup-dev ## only set up

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = tuple(ROOT / f"requirements{name}.lock" for name in ("", "-dev", "-extras"))
+LOCKS = tuple(ROOT / f"tools/locks/requirements{name}.lock" for name in ("", "-dev", "-extras"))
 TIME_S_MAX = 60.0
 """The longest time that all locks together may take, in seconds. The answers are kept on disk for the next run."""
 ANSWER_S_MAX = 5

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write the locks anew from pyproject.toml, for every platform and Python 3.11 or newer: requirements.lock,
+# Write the locks in tools/locks anew from pyproject.toml, for every platform and Python 3.11 or newer: requirements.lock,
 # requirements-dev.lock and requirements-docs.lock for tools/setup.sh; requirements-spark.lock and requirements-extras.lock,
 # what extras need beyond requirements.lock, for tools/spark.sh.
 #
@@ -35,7 +35,7 @@ trap 'rm -rf "$work"' EXIT
 compile() {
     lock=$1
     shift
-    [ ! -f "$lock" ] || cp "$lock" "$work/$lock"
+    [ ! -f "tools/locks/$lock" ] || cp "tools/locks/$lock" "$work/$lock"
     uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
         --no-config $upgrade "$@" -o "$work/$lock" >/dev/null
 }
@@ -62,9 +62,9 @@ done
 
 for lock in requirements.lock requirements-dev.lock requirements-docs.lock requirements-spark.lock requirements-extras.lock; do
     if [ -z "$check" ]; then
-        cp "$work/$lock" "$lock"
+        cp "$work/$lock" "tools/locks/$lock"
     else
-        diff -u "$lock" "$work/$lock" || {
+        diff -u "tools/locks/$lock" "$work/$lock" || {
             printf 'lock: %s is not what pyproject.toml asks for: sh tools/lock.sh\n' "$lock" >&2
             exit 1
         }

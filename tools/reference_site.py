@@ -25,8 +25,8 @@ SENTENCE_END = re.compile(r"(?<=[.:])\s")
 
 
 def nav(root: Path = ROOT) -> dict[str, list[str]]:
-    """The parts of the site, each with the names of its pages in their order, as mkdocs.yml says."""
-    _, _, text = (root / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    """The parts of the site, each with the names of its pages in their order, as tools/mkdocs.yml says."""
+    _, _, text = (root / "tools/mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
     parts: dict[str, list[str]] = {}
     for line in text.splitlines():
         if part := PART.match(line):
@@ -35,7 +35,9 @@ def nav(root: Path = ROOT) -> dict[str, list[str]]:
         elif page := PAGE.match(line):
             pages.append(page["page"])
         else:
-            raise SystemExit(f"reference: mkdocs.yml has a line in its nav that is neither a part nor a page: {line}")
+            raise SystemExit(
+                f"reference: tools/mkdocs.yml has a line in its nav that is neither a part nor a page: {line}"
+            )
     return parts
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the virtual environment $VENV hold what requirements.lock (`run`) or requirements-dev.lock (`dev`) lists, and
+# Make the virtual environment $VENV hold what tools/locks/requirements.lock (`run`) or requirements-dev.lock (`dev`) lists, and
 # this project, editable; or what requirements-docs.lock (`docs`) lists, which builds the documentation site and reads
 # this project's sources only. Every download is checked against a hash. Safe to repeat: does nothing when nothing
 # changed, starts over when an earlier run was cut short.
@@ -18,9 +18,9 @@ fail() {
 }
 
 case $set_name in
-run) lock=requirements.lock ;;
-dev) lock=requirements-dev.lock ;;
-docs) lock=requirements-docs.lock ;;
+run) lock=tools/locks/requirements.lock ;;
+dev) lock=tools/locks/requirements-dev.lock ;;
+docs) lock=tools/locks/requirements-docs.lock ;;
 *) fail "usage: sh tools/setup.sh run|dev|docs" ;;
 esac
 
@@ -117,6 +117,6 @@ install
 fingerprint >"$VENV/.done-$set_name"
 # The development set contains the other one.
 if [ "$set_name" = dev ]; then
-    lock=requirements.lock
+    lock=tools/locks/requirements.lock
     fingerprint >"$VENV/.done-run"
 fi

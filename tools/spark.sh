@@ -4,7 +4,7 @@
 #
 #   VENV=.venv NO_UV= NO_SPARK= EXTRAS=spark|all sh tools/spark.sh [--optional]
 #
-# Every download is checked against a hash of requirements-spark.lock or requirements-extras.lock, but for two: what the
+# Every download is checked against a hash of tools/locks/requirements-spark.lock or requirements-extras.lock, but for two: what the
 # installer fetches to build Spark, which comes as sources (setuptools, wheel); and the extra `store-tests`, which fits no lock
 # beside the development packages.
 # --optional: where it cannot be had, say why in one line and succeed. NO_SPARK=1 does without, at once.
@@ -59,8 +59,8 @@ install() {
 }
 
 case $EXTRAS in
-spark) lock=requirements-spark.lock ;;
-all) lock=requirements-extras.lock ;;
+spark) lock=tools/locks/requirements-spark.lock ;;
+all) lock=tools/locks/requirements-extras.lock ;;
 *) fail "EXTRAS=$EXTRAS: it is spark or all" ;;
 esac
 [ -x "$VENV/bin/python" ] || fail "there is no $VENV: make venv"

@@ -58,7 +58,7 @@ def test_both_locks_are_asked_for_without_installing_them(tmp_path: Path) -> Non
     audit(tmp_path, program)
     said = (tmp_path / "said").read_text()
     assert "--disable-pip" in said
-    for lock in ("requirements.lock", "requirements-dev.lock"):
+    for lock in ("tools/locks/requirements.lock", "tools/locks/requirements-dev.lock"):
         assert f"--requirement {ROOT / lock}" in said
 
 

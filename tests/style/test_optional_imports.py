@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from tests.style.test_packaging import read_lock
 from tests.style.tree import ROOT, files, packages, parse, plant
 
-LOCK = "requirements-dev.lock"
+LOCK = "tools/locks/requirements-dev.lock"
 
 # Folders whose modules tests import, beside the packages.
 OUR_FOLDERS = ("bench", "examples", "tests", "tools")

@@ -52,6 +52,7 @@ NOT_LOCKED = {
     "pybare": "installs a package named bare, which is ours",
 }
 
+LOCK_FOLDER = "tools/locks"
 LOCKS = {
     "requirements.lock": ("build",),
     "requirements-dev.lock": ("build", "dev"),
@@ -99,7 +100,7 @@ def lock_problems(root: Path) -> list[str]:
     project = _project(root)
     problems, locked = [], {}
     for lock, groups in (LOCKS | EXTRA_LOCKS).items():
-        text = (root / lock).read_text(encoding="utf-8")
+        text = (root / LOCK_FOLDER / lock).read_text(encoding="utf-8")
         locked[lock] = entries = read_lock(text)
         needed = project["project"]["dependencies"] if lock != WITHOUT_PROJECT else []
         wanted = [Requirement(each) for each in needed]
@@ -187,7 +188,7 @@ def test_the_locks_are_what_is_asked_for() -> None:
 
 
 def test_the_locks_hold_what_they_should() -> None:
-    run, dev, docs = (read_lock((ROOT / lock).read_text(encoding="utf-8")) for lock in LOCKS)
+    run, dev, docs = (read_lock((ROOT / LOCK_FOLDER / lock).read_text(encoding="utf-8")) for lock in LOCKS)
     assert {"trio", "sqlalchemy", "hatchling"} <= run.keys()
     assert "pytest" not in run
     assert {"pytest", "ruff"} <= dev.keys()
@@ -212,15 +213,19 @@ RUN = f"trio==0.35.1 \\\n{SHA}\n    # via stream-node (pyproject.toml)\nhatchlin
 DEV = RUN + f"pytest==9.0 ; sys_platform == 'linux' \\\n{SHA}\n"
 DOCS = f"mkdocs==1.6 \\\n{SHA}\n"
 SPARK = f"py-spark==4.3 \\\n{SHA}\n    # via stream-node (pyproject.toml)\n"
-EXTRAS = {"requirements-spark.lock": SPARK, "requirements-extras.lock": SPARK}
+EXTRAS = {f"{LOCK_FOLDER}/requirements-spark.lock": SPARK, f"{LOCK_FOLDER}/requirements-extras.lock": SPARK}
+
+
+def planted(run: str, dev: str) -> dict[str, str]:
+    """The locks of a small tree: path -> text."""
+    texts = {"requirements.lock": run, "requirements-dev.lock": dev, "requirements-docs.lock": DOCS}
+    return {f"{LOCK_FOLDER}/{name}": text for name, text in texts.items()}
 
 
 def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
     files = {
         "pyproject.toml": PROJECT,
-        "requirements.lock": RUN,
-        "requirements-dev.lock": DEV,
-        "requirements-docs.lock": DOCS,
+        **planted(RUN, DEV),
         **EXTRAS,
         "bare/__init__.py": "import os, trio.testing",
     }
@@ -246,8 +251,7 @@ def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_lock_that_does_not_fit_is_found(tmp_path: Path, run: str, dev: str, problem: str) -> None:
-    locks = {"requirements.lock": run, "requirements-dev.lock": dev, "requirements-docs.lock": DOCS}
-    plant(tmp_path, {"pyproject.toml": PROJECT, **locks, **EXTRAS})
+    plant(tmp_path, {"pyproject.toml": PROJECT, **planted(run, dev), **EXTRAS})
     assert any(found.startswith(problem) for found in lock_problems(tmp_path))
 
 
@@ -260,8 +264,8 @@ def test_a_lock_that_does_not_fit_is_found(tmp_path: Path, run: str, dev: str, p
     ],
 )
 def test_a_lock_of_an_extra_that_does_not_fit_is_found(tmp_path: Path, spark: str, problem: str) -> None:
-    locks = {"requirements.lock": RUN, "requirements-dev.lock": DEV, "requirements-docs.lock": DOCS}
-    plant(tmp_path, {"pyproject.toml": PROJECT, **locks, **EXTRAS, "requirements-spark.lock": spark})
+    locks = planted(RUN, DEV) | EXTRAS | {f"{LOCK_FOLDER}/requirements-spark.lock": spark}
+    plant(tmp_path, {"pyproject.toml": PROJECT, **locks})
     assert lock_problems(tmp_path) == [problem]
 
 

@@ -44,8 +44,8 @@ venv*) for target; do :; done
 esac
 """
 
-RUN_SET = ["requirements.lock", "project"]
-DEV_SET = ["requirements-dev.lock", "project"]
+RUN_SET = ["tools/locks/requirements.lock", "project"]
+DEV_SET = ["tools/locks/requirements-dev.lock", "project"]
 
 
 class House:
@@ -55,11 +55,12 @@ class House:
         self.root = directory / "a house"
         self.bin = directory / "bin"
         self.log = directory / "log"
-        (self.root / "tools").mkdir(parents=True)
+        (self.root / "tools/locks").mkdir(parents=True)
         self.bin.mkdir()
         shutil.copy(ROOT / "tools/setup.sh", self.root / "tools/setup.sh")
-        for name in ("pyproject.toml", "requirements.lock", "requirements-dev.lock", "requirements-docs.lock"):
-            (self.root / name).write_text(name)
+        (self.root / "pyproject.toml").write_text("a project")
+        for name in ("requirements.lock", "requirements-dev.lock", "requirements-docs.lock"):
+            (self.root / "tools/locks" / name).write_text(name)
         for tool in ("sh", "cat", "cksum", "cp", "dirname", "env", "mkdir", "rm"):
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
         self.add("python3", PYTHON)
@@ -118,7 +119,7 @@ def test_repeating_does_nothing_and_a_change_only_installs(house: House) -> None
     house.did()
     ok(house.setup("run"))
     assert house.did() == []
-    (house.root / "requirements.lock").write_text("changed")
+    (house.root / "tools/locks/requirements.lock").write_text("changed")
     ok(house.setup("run"))
     assert house.did() == by("inner", RUN_SET)
 
@@ -134,7 +135,7 @@ def test_dev_after_run_only_adds_and_serves_both(house: House) -> None:
 
 def test_the_environment_of_the_documentation_does_not_hold_the_project(house: House) -> None:
     ok(house.setup("docs", VENV=".venv-docs"))
-    assert house.did() == ["venv", "inner requirements-docs.lock"]
+    assert house.did() == ["venv", "inner tools/locks/requirements-docs.lock"]
 
 
 def test_moved_elsewhere_the_project_is_installed_again(house: House) -> None:
@@ -148,7 +149,7 @@ def test_moved_elsewhere_the_project_is_installed_again(house: House) -> None:
 def test_an_installation_cut_short_starts_over(house: House) -> None:
     failed = house.setup("run", BREAK="1")
     assert failed.returncode == 1
-    assert "the packages of requirements.lock could not be installed" in failed.stderr
+    assert "the packages of tools/locks/requirements.lock could not be installed" in failed.stderr
     (house.root / ".venv/half").touch()
     house.did()
     ok(house.setup("run"))

@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("mkdocs is not installed: `make docs`, or DOCS_PYTHON")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [python, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        [python, "-m", "mkdocs", "build", "--strict", "--config-file", "tools/mkdocs.yml", "--site-dir", folder],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,

@@ -21,7 +21,7 @@ case "$*" in
 *" install "*)
     [ -z "${BREAK:-}" ] || { echo "pip: no route" >&2; exit 1; }
     case "$*" in
-    *"install --no-deps --require-hashes -r requirements-"*) echo "${*##* }" >>"$STATE" ;;
+    *"install --no-deps --require-hashes -r tools/locks/requirements-"*) echo "${*##* }" >>"$STATE" ;;
     *) cat "${*##*-r }" >>"$STATE" ;;
     esac ;;
 *) echo "unexpected: $*" >&2; exit 9 ;;
@@ -64,7 +64,7 @@ def test_it_is_installed_once(house: House) -> None:
     first, second = house.setup(), house.setup()
     assert (first.returncode, second.returncode, second.stderr) == (0, 0, "")
     assert "NO_SPARK=1 does without" in first.stderr
-    assert house.state.read_text() == "requirements-spark.lock\n"
+    assert house.state.read_text() == "tools/locks/requirements-spark.lock\n"
 
 
 def test_what_is_asked_for_later_is_installed_then(house: House) -> None:
@@ -74,7 +74,10 @@ def test_what_is_asked_for_later_is_installed_then(house: House) -> None:
     weed.touch(0o755)
     added, again = house.setup(EXTRAS="all"), house.setup(EXTRAS="all")
     assert (added.returncode, again.returncode, again.stderr) == (0, 0, "")
-    assert house.state.read_text() == "requirements-spark.lock\nrequirements-extras.lock\nmoto>=5.2\n"
+    assert (
+        house.state.read_text()
+        == "tools/locks/requirements-spark.lock\ntools/locks/requirements-extras.lock\nmoto>=5.2\n"
+    )
     assert house.setup(EXTRAS="delta").returncode == 1
 
 
