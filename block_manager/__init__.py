@@ -1,13 +1,11 @@
 """The block manager of RFC block-manager: a tree of blocks with forks, reference counts, and stores for branches.
 
-The block manager does not use a network and does not interpret the data of blocks. `docs/block-manager.md` explains how
-to use it. `block_manager.manager` answers the questions that the RFC leaves open.
+`docs/block-manager.md` explains how to use it, and answers the questions that the RFC leaves open.
 
 `open_store` opens a store on disk. A program that opens the database itself imports `block_manager.commit_store` first,
 which adds a table to the schema.
 """
 
-from block_manager.block import NULL_BLOCK_ID, Block
 from block_manager.errors import (
     BlockConflict,
     BlockManagerError,
@@ -23,12 +21,10 @@ from block_manager.errors import (
     UnknownStore,
 )
 from block_manager.fork_choice import Change, ForkChoice
-from block_manager.holds import BlockContext, BlockIterator
+from block_manager.known_blocks import BlockContext, BlockIterator
 from block_manager.manager import BlockManager, ManagerStatistics
-from block_manager.memory_store import MemoryStore
-from block_manager.opening import open_store
-from block_manager.references import ReferenceCount
-from block_manager.store import BlockStore
+from block_manager.store import BlockStore, MemoryStore, open_store
+from block_manager.tree import NULL_BLOCK_ID, Block, ReferenceCount
 
 __all__ = [
     "NULL_BLOCK_ID",

@@ -1,46 +1,254 @@
-"""A block store on disk: one branch of blocks in a table of the node's database, with a cache of recently used blocks.
+"""A block store on disk: one branch of blocks in a table of an SQLite database, with a cache of recently used blocks.
 
-Each `put` and each `delete` is one transaction. A call returns after its transaction is on disk. The cache keeps the
-blocks that were read or written last (RFC block-manager, "Internal Representation"). Whoever walks down the branch, one
-block after the other, gets a page of blocks for each read.
+Each row is one block of one store. The primary key is (store, number). The numbers of a branch increase, so the table
+refuses a second block with the same number. The head, the newest block, is the row with the largest number in the
+store.
+
+The checksum of a row is a CRC-32. The CRC first covers the text `number:previous_id:block_id` and then the data. The
+checksum detects damaged rows and exchanged parts of rows. It does not protect against an attacker.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import sqlite3
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Final
+from typing import Final, TypeAlias
+from zlib import crc32
 
 import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    literal_column,
+    select,
+)
+from sqlalchemy import delete as delete_from
+from sqlalchemy import insert as insert_into
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
 
-from block_manager import commit_schema as sql
-from block_manager.block import Block
-from block_manager.commit_table import PAGE_IDS, CommitTable
-from block_manager.errors import BlockManagerError, BlockStoreError
-from block_manager.lru import LruCache
-from block_manager.store import changed_error
+from block_manager.errors import BlockManagerError, BlockStoreError, UnknownBlock
+from block_manager.store import changed_error, check_follows
 from block_manager.transactions import Transactions
+from block_manager.tree import Block
 from stream_storage.errors import StorageError
+from stream_storage.schema import metadata
+from stream_storage.statement import compiled
+
+commit_blocks = Table(
+    "commit_blocks",
+    metadata,
+    Column("store", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("block_id", Text, nullable=False),
+    Column("previous_id", Text, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    UniqueConstraint("store", "block_id"),
+)
+
+# The limits of an integer in SQLite.
+NUMBER_MIN: Final = -(2**63)
+NUMBER_MAX: Final = 2**63 - 1
+
+PAGE_IDS: Final = 64
+"""The number of block ids, or of blocks, that one query returns while somebody iterates over the blocks of a store."""
 
 CACHED_BLOCKS_MAX: Final = 256
-"""The default maximum number of blocks in the cache.
-
-Most forks are shorter than this number. A cache of this size uses little memory compared with the rest of a node.
-"""
-
+"""The default maximum number of blocks in the cache. Most forks are shorter, and so many blocks use little memory."""
 
 WALKS_MAX: Final = 8
-"""The number of walks along the store for which blocks are read ahead at the same time."""
+"""The number of walks along the store that read ahead at the same time."""
+
+Row: TypeAlias = tuple[int, str, str, int, bytes]
+"""One row of the table: the number, block id, previous id, checksum and data of a block."""
+
+_columns = commit_blocks.c
+_of_store = _columns.store == bindparam("store")
+_of_block = _of_store & (_columns.block_id == bindparam("block_id"))
+_newest = select(_columns.number, _columns.block_id).where(_of_store).order_by(_columns.number.desc())
+_page = _newest.limit(bindparam("limit", type_=Integer)).offset(literal_column("0"))
+
+CREATE_TABLE: Final = str(CreateTable(commit_blocks, if_not_exists=True).compile(dialect=sqlite.dialect()))
+INSERT: Final = compiled(
+    insert_into(commit_blocks), *("store", "number", "block_id", "previous_id", "checksum", "data")
+)
+DELETE: Final = compiled(delete_from(commit_blocks).where(_of_block), *("store", "block_id"))
+FIND: Final = compiled(
+    select(_columns.number, _columns.block_id, _columns.previous_id, _columns.checksum, _columns.data).where(_of_block),
+    *("store", "block_id"),
+)
+FIND_NUMBER: Final = compiled(select(_columns.number).where(_of_block), *("store", "block_id"))
+NEWEST: Final = compiled(_page, *("store", "limit"))
+NEWEST_BELOW: Final = compiled(_page.where(_columns.number < bindparam("number")), *("store", "number", "limit"))
+
+
+def row_of(store_name: str, block: Block) -> tuple[str, int, str, str, int, bytes]:
+    """Returns the parameters of INSERT. Raises BlockStoreError if SQLite cannot store the number or the ids."""
+    if not NUMBER_MIN <= block.number <= NUMBER_MAX:
+        raise BlockStoreError(f"block {block.block_id} has number {block.number}, which a commit store cannot hold")
+    if not (is_text(block.block_id) and is_text(block.previous_id)):
+        raise BlockStoreError(f"block {block.block_id!r} has an id that cannot be written as UTF-8")
+    return store_name, block.number, block.block_id, block.previous_id, _checksum(block), block.data
+
+
+def is_text(block_id: str) -> bool:
+    """Returns whether SQLite can store an id: as UTF-8."""
+    try:
+        block_id.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def block_of(row: Row) -> Block:
+    """Returns the block of a row. Raises BlockStoreError if the checksum shows that the row is damaged."""
+    number, block_id, previous_id, checksum, data = row
+    block = Block(block_id, previous_id, number, data)
+    if _checksum(block) != checksum:
+        raise BlockStoreError(
+            f"block {block_id} in the commit store is damaged; stop the node, keep a copy of the data directory, "
+            "then restore a backup or let the block come again from another node"
+        )
+    return block
+
+
+def _checksum(block: Block) -> int:
+    return crc32(block.data, crc32(f"{block.number}:{block.previous_id}:{block.block_id}".encode()))
+
+
+class CommitTable:
+    """CommitTable: the rows of one commit store, read and written inside a transaction of the caller.
+
+    The transaction can contain the work of other callers, and an exception would undo that work. So an error caused by
+    wrong arguments, or by a damaged row, is returned, not raised, and then nothing was changed.
+    """
+
+    def __init__(self, store_name: str) -> None:
+        self._store_name = store_name
+
+    def ensure(self, connection: sqlite3.Connection) -> None:
+        """Creates the table, which is missing if the database was opened before this module was imported."""
+        connection.execute(CREATE_TABLE)
+
+    def exchange(
+        self, connection: sqlite3.Connection, blocks: Sequence[Block], displaced_ids: Sequence[str]
+    ) -> BlockManagerError | None:
+        """Deletes the displaced blocks and inserts the new ones, as `BlockStore.put` describes."""
+        for block_id in displaced_ids:
+            if not self._has(connection, block_id):
+                return UnknownBlock(block_id)
+        try:
+            rows = [row_of(self._store_name, block) for block in blocks]
+            check_follows(blocks, self._head_without(connection, set(displaced_ids)))
+        except BlockStoreError as problem:
+            return problem
+        for block in blocks:
+            if block.block_id not in displaced_ids and self._has(connection, block.block_id):
+                return BlockStoreError(f"block {block.block_id} is stored already")
+        connection.executemany(DELETE, self._keys(displaced_ids))
+        connection.executemany(INSERT, rows)
+        return None
+
+    def delete(self, connection: sqlite3.Connection, block_ids: Sequence[str]) -> list[Block] | BlockManagerError:
+        try:
+            blocks = {row[1]: block_of(row) for row in self.select(connection, block_ids)}
+        except BlockStoreError as problem:
+            return problem
+        for block_id in block_ids:
+            if block_id not in blocks:
+                return UnknownBlock(block_id)
+        connection.executemany(DELETE, self._keys(block_ids))
+        return [blocks[block_id] for block_id in block_ids]
+
+    def select(self, connection: sqlite3.Connection, block_ids: Iterable[str]) -> list[Row]:
+        rows: list[Row] = []
+        for key in self._keys(block_ids):
+            rows += connection.execute(FIND, key)
+        return rows
+
+    def select_page(self, connection: sqlite3.Connection, block_id: str, below_max: int) -> list[Row]:
+        """Returns the row of a block, and the rows of up to `below_max` blocks below it, newest first."""
+        rows = self.select(connection, (block_id,))
+        for row in rows[:1]:
+            below = connection.execute(NEWEST_BELOW, (self._store_name, block_of(row).number, below_max))
+            rows += self.select(connection, [each for _, each in below])
+        return rows
+
+    def select_ids(self, connection: sqlite3.Connection, last: Block | None) -> list[str] | None:
+        """Returns up to PAGE_IDS ids below the block `last`, newest first, or None if `last` is not stored.
+
+        If `last` is None, returns the id of the newest block, or an empty list for an empty store.
+        """
+        if last is None:
+            rows = connection.execute(NEWEST, (self._store_name, 1))
+        elif self._has(connection, last.block_id):
+            rows = connection.execute(NEWEST_BELOW, (self._store_name, last.number, PAGE_IDS))
+        else:
+            return None
+        return [block_id for _, block_id in rows]
+
+    def _head_without(self, connection: sqlite3.Connection, displaced_ids: set[str]) -> Block | None:
+        newest = connection.execute(NEWEST, (self._store_name, len(displaced_ids) + 1))
+        kept = (Block(block_id, "", number) for number, block_id in newest if block_id not in displaced_ids)
+        return next(kept, None)
+
+    def _has(self, connection: sqlite3.Connection, block_id: str) -> bool:
+        return any(connection.execute(FIND_NUMBER, key).fetchone() for key in self._keys((block_id,)))
+
+    def _keys(self, block_ids: Iterable[str]) -> list[tuple[str, str]]:
+        # No row has an id that is not valid UTF-8, and SQLite would raise.
+        return [(self._store_name, block_id) for block_id in block_ids if is_text(block_id)]
+
+
+class LruCache:
+    """LruCache: a cache of blocks by id. When the cache is full, a new block replaces the least recently used block.
+
+    Invariant: the cache has at most `block_count_max` blocks, ordered from the least to the most recently used.
+    """
+
+    def __init__(self, block_count_max: int) -> None:
+        assert block_count_max >= 0, "a cache cannot keep fewer than no blocks"
+        self._block_count_max = block_count_max
+        self._blocks: OrderedDict[str, Block] = OrderedDict()
+
+    def find(self, block_id: str) -> Block | None:
+        """Returns the block with this id, or None. Marks the block as the most recently used."""
+        block = self._blocks.get(block_id)
+        if block is not None:
+            self._blocks.move_to_end(block_id)
+        return block
+
+    def use(self, block: Block) -> None:
+        """Adds or replaces a block, and marks it as the most recently used."""
+        self._blocks[block.block_id] = block
+        self._blocks.move_to_end(block.block_id)
+        if len(self._blocks) > self._block_count_max:
+            self._blocks.popitem(last=False)
+
+    def discard(self, block_id: str) -> None:
+        self._blocks.pop(block_id, None)
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+    def block_ids(self) -> list[str]:
+        """Returns the ids of all blocks in the cache, from the least to the most recently used."""
+        return list(self._blocks)
 
 
 class CommitStoreStatistics(msgspec.Struct, frozen=True):
-    """CommitStoreStatistics: counters of a commit store since the store was opened.
+    """CommitStoreStatistics: blocks found in the cache and on disk, and transactions, since the store was opened.
 
-    hit_count: the number of blocks found in the cache.
-    miss_count: the number of blocks read from disk.
-    write_count: the number of successful write transactions.
     cached_count: the number of blocks that are in the cache now.
     """
 
@@ -53,8 +261,8 @@ class CommitStoreStatistics(msgspec.Struct, frozen=True):
 class CommitStore:
     """CommitStore: a `BlockStore` on disk, with a cache of blocks.
 
-    While a write runs, the cache can be out of date, so reads use only the disk. If a write begins or ends during a
-    read, the read adds nothing to the cache.
+    Each `put` and each `delete` is one transaction that is on disk when the call returns. A walk down the branch reads
+    a page of blocks at a time.
 
     Invariant: every block in the cache is on disk, except while a write runs.
     """
@@ -62,7 +270,7 @@ class CommitStore:
     def __init__(
         self, transactions: Transactions, name: str = "commit", *, cached_blocks_max: int = CACHED_BLOCKS_MAX
     ) -> None:
-        """Open the store, and create its table if the table is missing.
+        """Opens the store, and creates its table if the table is missing.
 
         transactions: gives access to the database.
         name: the name of this store. One database can contain several commit stores.
@@ -98,17 +306,20 @@ class CommitStore:
 
     def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
         wanted = list(block_ids)
+        # While a write runs, the cache may already have what is not committed yet, so only the disk is asked.
         with self._lock:
             generation, by_cache = self._generation, not self._writing
             cached = self._find_cached(wanted) if by_cache else {}
             walks = by_cache and len(wanted) == 1 and wanted[0] in self._parents
         read = self._read([block_id for block_id in wanted if block_id not in cached], ahead=walks)
+        # If a write began or ended meanwhile, what was read may be old, and the cache must not keep it.
         with self._lock:
             by_cache = by_cache and generation == self._generation
             if by_cache:
                 # The block that is wanted next is used last, so that it leaves the cache last.
                 for block in reversed(read.values()):
                     self._cache.use(block)
+        # All blocks must be from one state of the store, so those of the cache do not mix with later ones of the disk.
         if cached and not by_cache:
             cached, read = {}, self._read(wanted)
         found = cached | read
@@ -142,16 +353,13 @@ class CommitStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Returns a context manager for one write to the database.
-
-        If the write fails, the cache is cleared, because the transaction could have been committed despite the error.
-        """
         with self._write_lock, self._mapped_errors("be written"):
             self._mark(writing=True)
             try:
                 yield
                 self._write_count += 1
             except BaseException:
+                # The transaction could have been committed despite the error.
                 with self._lock:
                     self._cache.clear()
                 raise
@@ -177,11 +385,7 @@ class CommitStore:
         return cached
 
     def _read(self, block_ids: Sequence[str], *, ahead: bool = False) -> dict[str, Block]:
-        """Reads blocks from disk in one transaction. Returns a dict from block id to block; missing blocks are left
-        out.
-
-        ahead: whether to read also a page of the blocks below the only block in `block_ids`.
-        """
+        """Reads blocks in one transaction; `ahead`: with a page of the blocks below the only block in `block_ids`."""
         if not block_ids:
             return {}
         with self._mapped_errors("be read"):
@@ -197,7 +401,7 @@ class CommitStore:
         found: dict[str, Block] = {}
         for row in rows:
             try:
-                found[row[1]] = sql.block_of(row)
+                found[row[1]] = block_of(row)
             except BlockStoreError:
                 # A damaged block is reported to who asks for it, not to who asks for a block above it.
                 if not ahead or not found:

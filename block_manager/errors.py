@@ -18,10 +18,7 @@ class MissingInput(BlockManagerError):
 
 
 class MissingPredecessor(BlockManagerError):
-    """MissingPredecessor: the error of a `put` call if the manager does not have the parent of the first block.
-
-    The caller must put the parent first.
-    """
+    """MissingPredecessor: the error of a `put` call if the manager does not have the parent of the first block."""
 
     def __init__(self, block_id: str, previous_id: str) -> None:
         super().__init__(f"the parent {previous_id} of block {block_id} is not here; put it first")
@@ -30,10 +27,8 @@ class MissingPredecessor(BlockManagerError):
 
 
 class MissingPredecessorInBranch(BlockManagerError):
-    """MissingPredecessorInBranch: the error of a list of blocks in which a block does not follow its predecessor in the
-    list.
+    """MissingPredecessorInBranch: the error of a list of blocks in which a block does not follow the one before it.
 
-    block_id: the id of the block with the wrong parent.
     previous_id: the id of the parent that the block names.
     expected_id: the id of the preceding block in the list, which should be the parent.
     """
@@ -46,11 +41,7 @@ class MissingPredecessorInBranch(BlockManagerError):
 
 
 class NumberNotIncreasing(BlockManagerError):
-    """NumberNotIncreasing: the error of a block whose number is not larger than the number of its parent.
-
-    number: the number of the block.
-    previous_number: the number of the parent.
-    """
+    """NumberNotIncreasing: the error of a block whose number is not larger than the number of its parent."""
 
     def __init__(self, block_id: str, number: int, previous_number: int) -> None:
         super().__init__(f"block {block_id} has number {number}, its parent has {previous_number}")

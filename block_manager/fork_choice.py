@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from block_manager.block import Block
 from block_manager.manager import BlockManager
+from block_manager.tree import Block
 
 ORPHANS_MAX = 4_096
 KEEP_BLOCKS = 128
@@ -32,8 +32,7 @@ class ForkChoice:
     """ForkChoice: the heaviest branch of the blocks that were added. Only one thread may use it.
 
     head: the newest block of the heaviest branch; None before the first block.
-    dropped_count: the number of orphans that were dropped: there were too many, or their number is not above that of
-        their parent.
+    dropped_count: the orphans that were dropped: there were too many, or their number is not above their parent's.
 
     Invariant: `_tips` has the blocks in the manager that have no child that was added here, each with one reference.
     `_orphans` has the blocks whose parent is not in the manager, by the id of the parent.
@@ -71,15 +70,16 @@ class ForkChoice:
     def add(self, block: Block) -> Change | None:
         """Adds a block, and the orphans that descend from it. Returns the change, or None if the head stays.
 
-        A block whose parent was not added becomes an orphan. A block that was added before changes nothing. First
-        persists what the last change has made deep enough. Raises NumberNotIncreasing, BlockConflict and
+        A block whose parent was not added becomes an orphan. Raises NumberNotIncreasing, BlockConflict and
         BlockStoreError; then the block is not added.
         """
+        # What the last change has made deep enough is persisted only now: the program has applied that change.
         self.persist()
         if not self._manager.contains(block.previous_id):
             self._keep_orphan(block)
             return None
         best = self._put(block)
+        # The list grows while the loop runs over it: each orphan that is put may be the parent of others.
         descendants = [block]
         for parent in descendants:
             for child in self._take_orphans(parent.block_id):
@@ -95,9 +95,8 @@ class ForkChoice:
         return change
 
     def persist(self) -> None:
-        """Persists the blocks that are deep enough below the head, and releases the forks that end there.
-
-        Call it after the last change; `add` calls it before each one. Raises BlockStoreError.
+        """Persists the blocks that are deep enough below the head. `add` calls it before each change; call it after the
+        last one. Raises BlockStoreError.
         """
         if self._store_name is None or self.head is None:
             return
@@ -106,6 +105,7 @@ class ForkChoice:
         if final is None:
             return
         self._manager.persist(final.block_id, self._store_name)
+        # Forks that end there have lost, and are released.
         for tip in [tip for tip in self._tips.values() if tip.number <= final.number and tip != self.head]:
             del self._tips[tip.block_id]
             self._manager.unref_block(tip.block_id)
@@ -115,11 +115,11 @@ class ForkChoice:
         return [block for children in self._orphans.values() for block in children.values()]
 
     def _put(self, block: Block) -> Block:
-        """Puts a block whose parent is in the manager. Its own reference replaces that of its parent."""
         is_new = not self._manager.contains(block.block_id)
         self._manager.put([block])
         if is_new:
             self._tips[block.block_id] = block
+            # The child holds its parent, so the reference of the parent as a tip is not needed any more.
             if self._tips.pop(block.previous_id, None) is not None:
                 self._manager.unref_block(block.previous_id)
         return block
@@ -138,6 +138,7 @@ class ForkChoice:
         self._orphan_count += block.block_id not in children
         children[block.block_id] = block
         if self._orphan_count > self._orphans_max:
+            # The highest number is the least likely to be needed soon.
             last = max(self.orphans(), key=lambda orphan: (orphan.number, orphan.block_id))
             del self._orphans[last.previous_id][last.block_id]
             if not self._orphans[last.previous_id]:

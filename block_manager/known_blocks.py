@@ -1,7 +1,7 @@
-"""All blocks of the block manager, in memory and in stores, protected by one lock.
+"""All blocks of a block manager, in memory and in its stores, under one lock; and the objects that hold references.
 
-A call keeps the lock while it reads from a store, but never while a store writes. `block_manager.persist` moves blocks
-between memory and stores.
+A call keeps the lock while it reads from a store, never while a store writes. A reader finds every block that moves:
+on its way into a store it stays in the tree until the store has confirmed it, on its way out it is in a `Transfer`.
 """
 
 from __future__ import annotations
@@ -10,24 +10,48 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
+from types import TracebackType
+from typing import Self
 
-from block_manager.block import NULL_BLOCK_ID, Block
-from block_manager.errors import UnknownBlock
-from block_manager.stores import StoreSet
-from block_manager.tree import ForkTree
+import msgspec
+
+from block_manager.errors import StoreExists, UnknownBlock, UnknownStore
+from block_manager.store import BlockStore
+from block_manager.tree import NULL_BLOCK_ID, Block, BranchWalk, ForkTree
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """Transfer: the blocks that one `persist` call moves into and out of one store.
+
+    inserted: the blocks that are added to the store, oldest first.
+    displaced: the blocks that are removed from the store, newest first.
+    returning: the displaced blocks that no other store has. They return to memory.
+    root_id: if the store loses all its blocks, the id of the oldest one, whose parent can be missing. Otherwise None.
+    """
+
+    store_name: str
+    inserted: tuple[Block, ...]
+    displaced: tuple[Block, ...]
+    returning: tuple[Block, ...]
+    root_id: str | None
 
 
 class KnownBlocks:
-    """KnownBlocks: all blocks of the block manager. Each block is in memory, in the fork tree, or in a store.
+    """KnownBlocks: all blocks of a block manager. Each block is in the fork tree or in a store.
 
-    A caller must have taken the lock before it calls a method whose name ends in "_locked".
+    A caller must have taken the lock before it uses `tree`, `stores`, or a method whose name ends in "_locked".
+
+    stores: the stores by name, in the order in which they were added.
+    transfer: the blocks that are moving into and out of a store, or None.
 
     Invariant: a block is either in the tree or in at least one store. It can be in both only while `persist` moves it.
     """
 
     def __init__(self) -> None:
         self.tree = ForkTree()
-        self.stores = StoreSet()
+        self.stores: dict[str, BlockStore] = {}
+        self.transfer: Transfer | None = None
+        self._displaced: dict[str, Block] = {}
         self._lock = Lock()
         self._released_later: deque[tuple[str, ...]] = deque()
 
@@ -42,10 +66,7 @@ class KnownBlocks:
 
     def find(self, block_id: str) -> Block | None:
         with self.lock():
-            return self.find_locked(block_id)
-
-    def find_locked(self, block_id: str) -> Block | None:
-        return self.find_many_locked((block_id,)).get(block_id)
+            return self.find_many_locked((block_id,)).get(block_id)
 
     def find_many_locked(self, block_ids: Iterable[str]) -> dict[str, Block]:
         found: dict[str, Block] = {}
@@ -56,14 +77,21 @@ class KnownBlocks:
             elif block_id != NULL_BLOCK_ID:
                 missing.append(block_id)
         if missing:
-            found |= self.stores.find_many(missing)
+            found |= self.find_stored_locked(missing)
+        return found
+
+    def find_stored_locked(self, block_ids: Iterable[str], *, besides: str | None = None) -> dict[str, Block]:
+        """Returns these blocks by id from the running transfer and from all stores but the one named `besides`."""
+        wanted = dict.fromkeys(block_ids)
+        found = {block_id: self._displaced[block_id] for block_id in wanted.keys() & self._displaced.keys()}
+        for store_name, store in self.stores.items():
+            missing = [block_id for block_id in wanted if block_id not in found]
+            if missing and store_name != besides:
+                found.update((block.block_id, block) for block in store.get(missing))
         return found
 
     def get_many_locked(self, block_ids: Iterable[str]) -> list[Block]:
-        """Returns the blocks with these ids, in the same order.
-
-        Raises UnknownBlock if one of the blocks is neither in the tree nor in a store.
-        """
+        """Returns the blocks with these ids, in the same order. Raises UnknownBlock if one of them is missing."""
         wanted = list(block_ids)
         found = self.find_many_locked(wanted)
         for block_id in wanted:
@@ -72,17 +100,32 @@ class KnownBlocks:
         return [found[block_id] for block_id in wanted]
 
     def check_known_locked(self, block_id: str) -> None:
-        """Raises UnknownBlock if a block is neither in memory nor in a store.
-
-        If the block has a reference from outside the manager, it exists for certain, and no store is read.
-        """
+        """Raises UnknownBlock. A block with an external reference exists for certain, so no store is read for it."""
         entry = self.tree.find_references(block_id)
         if entry is None or not entry.external:
             self.get_many_locked((block_id,))
 
-    # The three methods of `holds.ReferenceCounter`.
+    def get_store_locked(self, store_name: str) -> BlockStore:
+        try:
+            return self.stores[store_name]
+        except KeyError:
+            raise UnknownStore(store_name) from None
+
+    def check_absent_locked(self, store_name: str) -> None:
+        if store_name in self.stores:
+            raise StoreExists(store_name)
+
+    def begin_locked(self, transfer: Transfer) -> None:
+        assert self.transfer is None, "a second transfer began before the first was settled"
+        self.transfer = transfer
+        self._displaced = {block.block_id: block for block in transfer.displaced}
+
+    def end_locked(self) -> None:
+        self.transfer = None
+        self._displaced = {}
 
     def acquire(self, block_ids: tuple[str, ...]) -> list[Block]:
+        """Adds one owned reference to each block, or to none and raises UnknownBlock. Returns the blocks."""
         with self.lock():
             blocks = self.get_many_locked(block_ids)
             for block_id in block_ids:
@@ -94,8 +137,96 @@ class KnownBlocks:
             self._release_locked(block_ids)
 
     def release_later(self, block_ids: tuple[str, ...]) -> None:
+        # The garbage collector may call this while the lock is taken, and `release` would then wait for ever.
         self._released_later.append(block_ids)
 
     def _release_locked(self, block_ids: tuple[str, ...]) -> None:
         for block_id in block_ids:
             self.tree.release(block_id, owned=True)
+
+
+class Hold:
+    """Hold: one reference to each of some blocks. It ends, once, when it is closed or garbage-collected.
+
+    blocks: the blocks, in the order of the ids.
+    """
+
+    def __init__(self, known: KnownBlocks, *block_ids: str) -> None:
+        self._held_ids: tuple[str, ...] = ()
+        self._known = known
+        self.blocks = known.acquire(block_ids)
+        self._held_ids = block_ids
+
+    def close(self) -> None:
+        block_ids, self._held_ids = self._held_ids, ()
+        if block_ids:
+            self._known.release(block_ids)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._held_ids:
+            self._known.release_later(self._held_ids)
+
+
+class BlockIterator(Iterator[Block]):
+    """BlockIterator: an iterator over the blocks of a branch, from the newest block towards the oldest.
+
+    The iterator holds a reference to the first block until the end of the iteration or `close`. So neither the first
+    block nor its ancestors are dropped. If fetching the next block raises an error, the caller can try again: the
+    iterator has not moved.
+    """
+
+    def __init__(self, known: KnownBlocks, tip: str, exclude: str | None = None) -> None:
+        self._walk: BranchWalk | None = BranchWalk(tip, NULL_BLOCK_ID if exclude is None else exclude)
+        self._find = known.find
+        self._hold = Hold(known, tip) if exclude is None else Hold(known, tip, exclude)
+
+    def __next__(self) -> Block:
+        block = None if self._walk is None else self._walk.step(self._find)
+        if block is None:
+            self.close()
+            raise StopIteration
+        return block
+
+    def close(self) -> None:
+        """Ends the iteration and releases the reference. A second call does nothing."""
+        self._walk = None
+        self._hold.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BlockContext:
+    """BlockContext: a context manager that keeps one block from being dropped until the end of the `with` statement.
+
+    Source: RFC block-manager, "Ensuring Holds are Released".
+    """
+
+    def __init__(self, known: KnownBlocks, block_id: str) -> None:
+        self._known = known
+        self._block_id = block_id
+        self._holds: list[Hold] = []
+
+    def __enter__(self) -> Block:
+        """Adds a reference to the block and returns the block. Raises UnknownBlock."""
+        hold = Hold(self._known, self._block_id)
+        self._holds.append(hold)
+        return hold.blocks[0]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._holds.pop().close()

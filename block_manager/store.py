@@ -1,67 +1,56 @@
-"""The interface of block stores (RFC block-manager, "Block Store Interface").
+"""The interface of block stores (RFC block-manager, "Block Store Interface"), a store in memory, and `open_store`.
 
 A store contains one branch: a sequence of blocks in which each block is the parent of the next one, with increasing
 numbers. The newest block is the head. The oldest block can name a parent that the store does not have. After a store
 was added to a block manager, only this manager may write to it.
-
-Only one thread at a time may call `put` or `delete`. Other threads can call `get` and `iter` at the same time. Every
-method raises BlockStoreError if the disk or the file fails.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
-from block_manager.block import Block
-from block_manager.errors import BlockManagerError, BlockStoreError
-from block_manager.tree import check_branch, check_number
+from block_manager.errors import BlockManagerError, BlockStoreError, UnknownBlock
+from block_manager.tree import Block, check_branch, check_number
 
 
 class BlockStore(Protocol):
-    """BlockStore: the interface of a place that keeps one branch of blocks."""
+    """BlockStore: the interface of a location that keeps one branch of blocks.
+
+    Only one thread at a time may call `put` or `delete`. Other threads can call `get` and `iter` at the same time.
+    Every method raises BlockStoreError if the disk or the file fails.
+    """
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
-        """Atomically delete the displaced blocks and add new blocks.
+        """Atomically deletes the displaced blocks and adds new blocks.
 
         blocks: the new blocks, oldest first. The parent of the first one must be the newest block that remains in the
         store. If no block remains, any block can be the first one.
         displaced_ids: the ids of the blocks to delete.
 
-        Raises UnknownBlock if the store does not have a displaced block. Raises BlockStoreError. After an error the
-        store has made all of the change or none of it.
+        Raises UnknownBlock. After an error the store has made all of the change or none of it.
         """
         ...
 
     def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
-        """Returns the blocks with these ids, in the same order, all from one state of the store.
-
-        An id that the store does not have is skipped.
-        """
+        """Returns the blocks with these ids, in the same order, from one state of the store. Skips unknown ids."""
         ...
 
     def iter(self) -> Iterator[Block]:
-        """Iterates over all blocks from the newest to the oldest.
-
-        Raises BlockStoreError if the next block was removed during the iteration. So one iteration never mixes two
-        branches.
-        """
+        """Iterates over all blocks, newest first. Raises BlockStoreError rather than to mix two branches."""
         ...
 
     def delete(self, block_ids: Sequence[str]) -> list[Block]:
-        """Atomically delete the newest blocks or the oldest blocks. Returns the deleted blocks in the order of
-        `block_ids`.
-
-        Raises UnknownBlock if the store does not have one of the blocks. In this case no block is deleted.
-        """
+        """Deletes and returns the newest or the oldest blocks: all of them, or none and raises UnknownBlock."""
         ...
 
 
 def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
-    """Check that new blocks form a branch that continues after the block `head`. Raises BlockStoreError.
-
-    head: the newest block of the store. None means an empty store, which any branch can start.
-    """
+    """Raises BlockStoreError if new blocks are no branch that continues a store's head; None: any branch may begin."""
     if not blocks:
         return
     try:
@@ -76,11 +65,93 @@ def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
 
 
 def changed_error(block_id: str) -> BlockStoreError:
-    """Returns the error for an iteration over a store that cannot continue.
-
-    block_id: the id of the block at which the iteration stopped.
-    """
+    """Returns the error of an iteration that cannot continue below the block with this id."""
     return BlockStoreError(
         f"the store has nothing that follows below block {block_id}: it was displaced meanwhile, or the store is "
         "damaged; iterate again"
     )
+
+
+class MemoryStore:
+    """MemoryStore: a `BlockStore` in memory, for tests and for programs that do not need their blocks after they end.
+
+    blocks: the initial blocks of the store, oldest first.
+
+    Invariant: `_branch` (a list, oldest first) and `_blocks` (a map by id) have the same blocks.
+    """
+
+    def __init__(self, blocks: Sequence[Block] = ()) -> None:
+        self._lock = Lock()
+        self._branch: list[Block] = []
+        self._blocks: dict[str, Block] = {}
+        self.put(blocks)
+
+    def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
+        with self._lock:
+            branch = self._branch_without(displaced_ids)
+            check_follows(blocks, branch[-1] if branch else None)
+            displaced = set(displaced_ids)
+            for block in blocks:
+                if block.block_id in self._blocks and block.block_id not in displaced:
+                    raise BlockStoreError(f"block {block.block_id} is stored already")
+            self._forget(displaced_ids, branch)
+            self._branch.extend(blocks)
+            self._blocks.update((block.block_id, block) for block in blocks)
+
+    def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
+        with self._lock:
+            found = [block for block_id in block_ids if (block := self._blocks.get(block_id)) is not None]
+        return iter(found)
+
+    def iter(self) -> Iterator[Block]:
+        with self._lock:
+            block = self._branch[-1] if self._branch else None
+        while block is not None:
+            yield block
+            with self._lock:
+                if block.block_id not in self._blocks:
+                    raise changed_error(block.block_id)
+                block = self._blocks.get(block.previous_id)
+
+    def delete(self, block_ids: Sequence[str]) -> list[Block]:
+        with self._lock:
+            branch = self._branch_without(block_ids)
+            deleted = [self._blocks[block_id] for block_id in block_ids]
+            self._forget(block_ids, branch)
+        return deleted
+
+    def _branch_without(self, block_ids: Sequence[str]) -> list[Block]:
+        """Returns the blocks that remain without these. Raises UnknownBlock if the store lacks one of them."""
+        if not block_ids:
+            return self._branch
+        for block_id in block_ids:
+            if block_id not in self._blocks:
+                raise UnknownBlock(block_id)
+        leaving = set(block_ids)
+        return [block for block in self._branch if block.block_id not in leaving]
+
+    def _forget(self, block_ids: Sequence[str], branch: list[Block]) -> None:
+        self._branch = branch
+        for block_id in block_ids:
+            self._blocks.pop(block_id, None)
+
+
+@contextmanager
+def open_store(folder: str | os.PathLike[str], name: str = "commit") -> Iterator[BlockStore]:
+    """Opens a commit store in a database of its own, and closes it at the end of the `with` statement.
+
+    folder: the folder of the database; it is made if it does not exist. Only one process can have it open.
+    name: the name of the store; one database can contain several.
+
+    Raises StorageError, for example if another process has the database open, and BlockStoreError.
+    """
+    # A manager without a database needs none of these, and the table of the store is part of the schema from now on.
+    from block_manager.commit_store import CommitStore
+    from block_manager.transactions import SessionTransactions
+    from stream_storage.sqlite.database import Database
+
+    with (
+        closing(Database.open(Path(folder))) as database,
+        closing(SessionTransactions(database, on_fatal=database.distrust)) as transactions,
+    ):
+        yield CommitStore(transactions, name)

@@ -1,8 +1,4 @@
-"""The access of a commit store to its SQLite database. Each piece of work runs in one transaction.
-
-`SessionTransactions` opens its own sessions. It is for a database that nothing else writes to. `RunnerTransactions`
-uses the writing thread of a running node, in which all waiting operations share one commit.
-"""
+"""The access of a commit store to its SQLite database: each piece of work runs in one transaction."""
 
 from __future__ import annotations
 
@@ -20,47 +16,39 @@ from stream_storage.sqlite.rows import connection_of
 Result = TypeVar("Result")
 
 CHECKPOINT_PAGES = 1_000
-"""The size of the WAL (write-ahead log), in pages, at which a commit copies the WAL into the database file.
-
-The number is the default of SQLite. Only the writing session of `SessionTransactions` copies the WAL in its commits.
-"""
+"""The size of the WAL (write-ahead log), in pages, at which a commit of `SessionTransactions` copies the WAL into the
+database file. The number is the default of SQLite."""
 
 
 class Transactions(Protocol):
-    """Transactions: the interface for reads and writes of a database. Each call blocks its thread until the work is
-    done.
+    """Transactions: the interface for reads and writes of a database. A call blocks its thread until its work is done.
 
-    A piece of work is a function with the database connection as its only parameter. It can run a second time if the
-    first run was rolled back. It must raise no error but sqlite3.Error. It returns any other error as its result,
-    before it changes anything.
+    The work can run a second time if the first run was rolled back. It may raise sqlite3.Error only, and
+    returns any other error as its result, before it changes anything.
     """
 
     def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a piece of work in a transaction. Returns the result of the work after the transaction is on disk.
+        """Returns the result of the work after its transaction is on disk.
 
-        Raises StorageError. In this case nothing was stored, unless the result of the commit is unknown.
+        Raises StorageError; then nothing was stored, unless the result of the commit is unknown.
         """
         ...
 
     def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a piece of work that only reads, on one state of the database. Returns the result of the work.
-
-        Raises StorageError.
-        """
+        """Returns the result of work that only reads, on one state of the database. Raises StorageError."""
         ...
 
 
 class SessionTransactions:
-    """SessionTransactions: a `Transactions` with one session for writing and one for reading.
+    """SessionTransactions: a `Transactions` with sessions of its own, for a database that nothing else writes to.
 
     Invariant: nothing is written after a fatal storage error.
     """
 
     def __init__(self, source: SessionSource, *, on_fatal: Callable[[], object] | None = None) -> None:
-        """Open both sessions. Raises StorageError.
+        """Opens both sessions. Raises StorageError.
 
-        on_fatal: a function that is called after a fatal storage error, for example `Database.distrust` of
-        `stream_storage`. None means that nothing is called.
+        on_fatal: a function that is called after a fatal storage error, for example `Database.distrust`.
         """
         self._failure: StorageError | None = None
         self._on_fatal = on_fatal
@@ -92,17 +80,16 @@ class SessionTransactions:
             return _run(self._reading, work, commit=False)
 
     def close(self) -> None:
-        """Close both sessions. A second call does nothing."""
         with self._write_lock, self._read_lock:
             self._reading.close()
             self._writing.close()
 
 
 class RunnerTransactions:
-    """RunnerTransactions: a `Transactions` that passes its work to a `stream_storage.runner.Runner` of a running node.
+    """RunnerTransactions: a `Transactions` that shares the writing thread of a running node, and so its commits.
 
-    Only threads that the trio run of the node has started may call its methods. The trio thread itself must not call
-    `write` or `read`: it would wait for a result that only the trio thread can deliver.
+    Only threads that the trio run of the node has started may call its methods. The trio thread itself must not: it
+    would wait for a result that only the trio thread can deliver.
 
     submit_write, submit_read: functions that pass an operation to the runner in the trio thread. An example is `lambda
     operation: trio.from_thread.run_sync(runner.submit_write, operation)`.

@@ -1,18 +1,17 @@
-"""The fork tree: the blocks in memory, which no store has, and the reference counts of all blocks. It does no I/O.
+"""The fork tree: the blocks in memory, the reference counts of all blocks, and walks along branches. It does no I/O.
 
-The reference counts also have entries for stored blocks. Such an entry is called an anchor (RFC block-manager,
-"Ensuring Integrity"). An anchor exists while the stored block has references or has a child in memory. When a block
-moves between memory and a store, its reference counts stay here.
+A stored block has an entry of counts, an anchor (RFC block-manager, "Ensuring Integrity"), while it has references or a
+child in memory. When a block moves between memory and a store, its counts stay here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
+from typing import Final
 
 import msgspec
 
-from block_manager.block import NULL_BLOCK_ID, Block
 from block_manager.errors import (
     BlockConflict,
     IntegrityBroken,
@@ -20,32 +19,30 @@ from block_manager.errors import (
     NumberNotIncreasing,
     ReferenceBelowZero,
 )
-from block_manager.references import References
+
+NULL_BLOCK_ID: Final = "0" * 16
+"""The null id: the `previous_id` of a block without a parent. A block must not have this id."""
 
 
-class TreeStatistics(msgspec.Struct, frozen=True):
-    """TreeStatistics: counters of the fork tree.
+class Block(msgspec.Struct, frozen=True):
+    """Block: one block of a tree of blocks with forks.
 
-    block_count: the number of blocks in memory.
-    anchor_count: the number of stored blocks that have reference counts in memory.
-    external_count: the number of references from outside the manager, over all blocks.
-    purged_count: the number of blocks that were dropped since the tree was created.
+    block_id: the unique name of the block. The manager rejects a second, different block with the same id.
+    previous_id: the id of the parent. NULL_BLOCK_ID means that the block has no parent.
+    number: a number larger than the number of the parent. Numbers need not be consecutive.
+    data: the content of the block, as any bytes. The manager never interprets it.
     """
 
-    block_count: int
-    anchor_count: int
-    external_count: int
-    purged_count: int
+    block_id: str
+    previous_id: str
+    number: int
+    data: bytes = b""
 
 
 def check_branch(branch: Sequence[Block]) -> None:
-    """Check that each block is the parent of the next block and that the numbers increase.
+    """Checks conditions 2 and 3 of the RFC (`put`): each block is the parent of the next, and the numbers increase.
 
-    Source: RFC, `put`, conditions 2 and 3.
-
-    Raises MissingPredecessorInBranch if the parent of a block is not the preceding block. Otherwise raises
-    NumberNotIncreasing if the numbers do not increase. Otherwise raises BlockConflict if an id occurs twice, or is
-    NULL_BLOCK_ID, which means "no block".
+    Of several faults, raises the first in this order: MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict.
     """
     for before, block in pairwise(branch):
         if block.previous_id != before.block_id:
@@ -62,13 +59,58 @@ def check_branch(branch: Sequence[Block]) -> None:
 
 
 def check_number(block: Block, parent: Block) -> None:
-    """Raises NumberNotIncreasing if the number of a block is not larger than the number of its parent."""
     if block.number <= parent.number:
         raise NumberNotIncreasing(block.block_id, block.number, parent.number)
 
 
+class ReferenceCount(msgspec.Struct, frozen=True):
+    """ReferenceCount: the reference count of the RFC for one block, split into two parts.
+
+    external: the number of references that are not from children: from `ref_block`, `put`, `add_store`, iterators,
+    context managers and `persist`.
+    internal: the number of children that are in memory, plus 1 if a store has both the block and a child of the block.
+    """
+
+    external: int
+    internal: int
+
+    @property
+    def total(self) -> int:
+        return self.external + self.internal
+
+
+class References(msgspec.Struct):
+    """References: the reference counts of one block in the fork tree.
+
+    external: the number of references from outside the manager. It includes the references in `owned`.
+    owned: the number of references that iterators, context managers and `persist` hold. Only their owner can release
+    them.
+    dependents: the number of children that are in memory. A child in a store is not counted.
+    """
+
+    external: int = 0
+    owned: int = 0
+    dependents: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self.external and not self.dependents
+
+
+class TreeStatistics(msgspec.Struct, frozen=True):
+    """TreeStatistics: blocks in memory, their external references, and the blocks dropped since the tree was created.
+
+    anchor_count: the number of stored blocks that have reference counts in memory.
+    """
+
+    block_count: int
+    anchor_count: int
+    external_count: int
+    purged_count: int
+
+
 class ForkTree:
-    """ForkTree: the blocks in memory, their reference counts, and anchors: the reference counts of stored blocks.
+    """ForkTree: the blocks in memory, their reference counts, and the reference counts of stored blocks.
 
     Invariant: the `dependents` count of every entry is the number of children of the block in the tree. Every block in
     the tree has an entry. No entry has only zero counts.
@@ -84,20 +126,14 @@ class ForkTree:
         return self._blocks.get(block_id)
 
     def block_ids(self) -> Collection[str]:
-        """Returns the ids of the blocks in memory."""
         return self._blocks.keys()
 
     def find_references(self, block_id: str) -> References | None:
         return self._entries.get(block_id)
 
     def add(self, new: Sequence[Block]) -> None:
-        """Add blocks that neither the tree nor a store has.
-
-        new: the blocks, parents before children. The parent of the first block must be in the tree or in a store, or
-        must be the null id.
-
-        Each new block has one reference afterwards (RFC, `put`): from its child in `new`, or from the caller if the
-        block has no child in `new`.
+        """Adds blocks that are new and in order, parents before children. Each gets one reference (RFC, `put`): of its
+        child in `new`, else of the caller.
         """
         for block in new:
             self._insert(block)
@@ -107,24 +143,16 @@ class ForkTree:
                 self.hold(block.block_id)
 
     def hold(self, block_id: str, *, owned: bool = False) -> None:
-        """Add one external reference to a block. The caller has checked that the block exists.
-
-        owned: whether the reference belongs to an iterator, a context manager or a `persist` call. Only its owner
-        releases such a reference.
-        """
+        """Adds one external reference to a block that exists. owned: see `References`."""
         entry = self._ensure_entry(block_id)
         entry.external += 1
         entry.owned += owned
 
     def release(self, block_id: str, *, owned: bool = False) -> bool:
-        """Remove one external reference to a block. Returns whether the block was dropped.
+        """Removes one external reference, and drops what has none left. Returns whether the block itself was dropped.
 
-        A block in memory is dropped when it has no references. Then its parent is dropped if the parent has no
-        references either, and so on. A stored block is never dropped; only its reference counts are removed.
-
-        owned: whether the reference belongs to an iterator, a context manager or a `persist` call.
-
-        Raises ReferenceBelowZero if `owned` is False and all external references of the block have such an owner.
+        A stored block is never dropped; only its counts are removed. Raises ReferenceBelowZero if `owned` is False and
+        all external references of the block are owned ones.
         """
         entry = self._entries.get(block_id)
         if owned:
@@ -139,39 +167,32 @@ class ForkTree:
         return here and block_id not in self._blocks
 
     def unload(self, block_ids: Iterable[str]) -> None:
-        """Remove blocks from memory because a store now has them. Their own reference counts do not change."""
+        """Removes blocks from memory because a store now has them. Their own reference counts stay."""
         for block_id in block_ids:
             block = self._blocks.pop(block_id)
             self._roots.discard(block_id)
             self._drop_empty_anchor(block_id)
-            self._leave_parent(block)
+            if block.previous_id != NULL_BLOCK_ID:
+                self._entries[block.previous_id].dependents -= 1
+                self._drop_empty_anchor(block.previous_id)
 
     def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
-        """Add blocks to memory after their removal from a store, because no other store has them.
+        """Adds blocks that a store lost, children before parents, and drops those without references.
 
-        They keep their reference counts. Blocks without references are dropped at once.
-
-        displaced: the blocks, children before parents.
-        root_id: the id of the only block whose parent need not be in memory or in a store. None means that every parent
-        must be there.
+        root_id: the id of the only block whose parent need not be in memory or in a store; None: there is none.
         """
         for block in displaced:
             self._insert(block)
             if block.block_id == root_id:
                 self._roots.add(block.block_id)
+        # Only now are all children counted, so that a block without references really has none.
         for block in displaced:
             self._purge(block.block_id)
 
     def check(self, is_stored: Callable[[str], bool]) -> None:
-        """Check all blocks in memory and all reference counts. Raises IntegrityBroken if something is wrong.
-
-        Each block in memory must have reference counts, and must not also be in a store. Its parent must exist, unless
-        the block is the oldest. The counts of children must be right. Each block with references from outside must be
-        in memory or in a store.
-
-        is_stored: a function that returns whether a store has the block with a given id.
-        """
+        """Checks all blocks in memory and all reference counts. Raises IntegrityBroken."""
         dependents: dict[str, int] = {}
+        # Each block has counts, is in one location only, and has its parent unless it is the oldest.
         for block in self._blocks.values():
             dependents[block.previous_id] = dependents.get(block.previous_id, 0) + 1
             if block.block_id not in self._entries:
@@ -181,6 +202,7 @@ class ForkTree:
             if not (self._is_rooted(block) or is_stored(block.previous_id)):
                 raise IntegrityBroken(f"block {block.block_id} is here without its parent {block.previous_id}")
         dependents.pop(NULL_BLOCK_ID, None)
+        # The children are counted right, and every block that is held exists.
         for block_id, entry in self._entries.items():
             if entry.empty or not 0 <= entry.owned <= entry.external:
                 raise IntegrityBroken(f"block {block_id} has the impossible counts {entry}")
@@ -216,7 +238,7 @@ class ForkTree:
             self._ensure_entry(block.previous_id).dependents += 1
 
     def _purge(self, block_id: str) -> None:
-        """Drop a block if it has no references. Then drop the parent if it has no references left, and so on."""
+        """Drops a block if it has no references. Then drops the parent if it has no references left, and so on."""
         while (entry := self._entries.get(block_id)) is not None and entry.empty:
             del self._entries[block_id]
             block = self._blocks.pop(block_id, None)
@@ -228,16 +250,60 @@ class ForkTree:
             self._entries[block.previous_id].dependents -= 1
             block_id = block.previous_id
 
-    def _leave_parent(self, block: Block) -> None:
-        if block.previous_id != NULL_BLOCK_ID:
-            self._entries[block.previous_id].dependents -= 1
-            self._drop_empty_anchor(block.previous_id)
-
     def _drop_empty_anchor(self, block_id: str) -> None:
-        """Remove the entry with the reference counts of a stored block if all counts are zero.
-
-        The entry of a block in memory is not removed.
-        """
         entry = self._entries.get(block_id)
         if entry is not None and entry.empty and block_id not in self._blocks:
             del self._entries[block_id]
+
+
+Find = Callable[[str], Block | None]
+"""A function that returns the block with a given id, or None if there is no such block."""
+
+
+class _Cursor:
+    """_Cursor: a position on a branch. `look` fetches the block at the position once; `descend` moves to its parent."""
+
+    def __init__(self, block_id: str) -> None:
+        self._block_id = block_id
+        self._block: Block | None = None
+
+    def look(self, find: Find) -> Block | None:
+        if self._block is None and self._block_id != NULL_BLOCK_ID:
+            self._block = find(self._block_id)
+        return self._block
+
+    def descend(self) -> None:
+        assert self._block is not None, "a walk went on from where no block is"
+        self._block_id = self._block.previous_id
+        self._block = None
+
+    def end(self) -> None:
+        self._block_id = NULL_BLOCK_ID
+        self._block = None
+
+
+class BranchWalk:
+    """BranchWalk: a walk over the branch of `tip`, newest first, without the blocks on the branch of `exclude`.
+
+    The branch of a block is the block and all its ancestors. If a step raises an error, the walk has not moved, and the
+    caller can repeat the step. The caller holds references to both blocks.
+    """
+
+    def __init__(self, tip: str, exclude: str = NULL_BLOCK_ID) -> None:
+        self._cursor = _Cursor(tip)
+        self._exclude = _Cursor(exclude)
+
+    def step(self, find: Find) -> Block | None:
+        """Returns the next block. Returns None at the end and in every later call."""
+        while (block := self._cursor.look(find)) is not None:
+            excluded = self._exclude.look(find)
+            if excluded is not None and excluded.block_id == block.block_id:
+                break
+            # The cursor at the higher number moves. Numbers increase along every branch, so both cursors reach the
+            # newest common block; without one, the walk covers the whole branch.
+            if excluded is None or excluded.number <= block.number:
+                self._cursor.descend()
+                return block
+            self._exclude.descend()
+        self._cursor.end()
+        return None

@@ -13,8 +13,7 @@ import pytest
 import trio
 
 from block_manager import BlockManager, BlockStoreError, UnknownBlock
-from block_manager.commit_store import CommitStore
-from block_manager.commit_table import CommitTable
+from block_manager.commit_store import CommitStore, CommitTable
 from block_manager.transactions import Work
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Append

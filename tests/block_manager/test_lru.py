@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from block_manager.lru import LruCache
+from block_manager.commit_store import LruCache
 from tests.block_manager.samples import chain
 
 A, B, C, D = chain("A B C D")

@@ -10,8 +10,8 @@ import pytest
 
 import block_manager
 
-PURE = ("block", "errors", "holds", "lru", "references", "tree", "walk")
-IMPURE = ("random", "sqlalchemy", "sqlite3", "storage", "threading", "time", "trio")
+PURE = ("errors", "tree")
+IMPURE = ("random", "sqlalchemy", "sqlite3", "stream_storage", "threading", "time", "trio")
 
 
 @pytest.mark.parametrize("module", PURE)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Table
 
-import block_manager.commit_schema  # noqa: F401 -- tables register themselves
+import block_manager.commit_store  # noqa: F401 -- tables register themselves
 from block_node.backfill.targets import LoadTarget, SaveTarget
 from block_node.persist.chain_log import ChainLog
 from index_service.accesses import Access, IndexRequests
