@@ -20,7 +20,7 @@ OTHERS = frozenset(
             "EXPORT_FAILPOINT",
             "EXPORT_LEDGER",
             "FAILPOINT",
-            "PURE",
+            "COMPILE",
             "SEED",
             "SYNC_DELAY_MS",
         ),

@@ -179,7 +179,7 @@ def test_variables_of_others_are_left_alone() -> None:
     environment = dict.fromkeys(OTHERS | {f"STREAM_NODE_{name}" for name in cluster}, "x")
     assert load_config({}, environment=environment) == Config()
     found = set()
-    for folder in ("stream_node", "storage", "spark_export", "tests", "examples", ".ci", "tools", "block_node"):
+    for folder in ("stream_node", "stream_storage", "spark_export", "tests", "examples", ".ci", "tools", "block_node"):
         for file in (Path(__file__).parents[3] / folder).rglob("*"):
             if file.is_file() and file.suffix in {".py", ".sh", ""} and file != Path(__file__):
                 found |= set(re.findall(r"\bSTREAM_NODE_[A-Z0-9_]*[A-Z0-9]\b", file.read_text(errors="replace")))

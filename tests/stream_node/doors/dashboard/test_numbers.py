@@ -175,7 +175,7 @@ async def check_mirrors(client: httpx.AsyncClient, mirrors: list[dict[str, Any]]
 
 async def check_connections(client: httpx.AsyncClient, asks: tuple[str, ...]) -> None:
     """The client that was refused has gone, so its numbers stand still."""
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(4 * PATIENCE_S):
         while True:
             (found,) = await told("connections", *asks)
             page = await get(client, "/connections")
