@@ -1,2 +1,1 @@
-"""Storage: the append-only log of many streams in one SQLite file, and the runner that does a node's writes and
-reads."""
+"""Storage: the append-only log of many streams in one database, and the runner that does a node's writes and reads."""

@@ -1,4 +1,4 @@
-"""What an append changes in the rows of streams, for every log."""
+"""The changes that an append makes to the rows of streams, for every log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from stream_storage.errors import IndexConflict
 
 
 def stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
-    """Returns for each stream id: the first index of its appends, the index after their last message, and their total
-    number of bytes.
+    """Returns for each stream id: its first new index, the index after its last new message, and the new bytes.
 
-    Raises IndexConflict if an append does not begin where the previous append to the same stream ends.
-    """
+    Raises IndexConflict if an append does not begin where the previous append to the same stream ends."""
     ends: dict[int, list[int]] = {}
     for append in appends:
         end = ends.get(append.stream_id)

@@ -1,4 +1,4 @@
-"""The checksum of a stored message. It detects damaged rows and swapped rows. It does not protect against an attacker.
+"""The checksum of a stored message. It detects damaged and swapped rows, and does not protect against an attacker.
 
     seed     = (stream_id * 2654435761 + time_us) mod 4294967291 + idx        then mod 2**32
     prefix   = nothing, or if the message has a key or headers: u32 length, key, u32 length, headers
@@ -6,10 +6,9 @@
 
 Lengths are little-endian. The length 2**32 - 1 stands for None.
 
-The seed ties a message to its stream, index and time: two CRC-32 of the same bytes differ if their seeds differ. One
-wrong bit in any of the three changes the seed. This is the reason for the modulus, which is the largest prime below
-2**32: one wrong bit in a time changes it by a power of two, and no power of two is a multiple of that prime.
-"""
+The seed ties a message to its stream, index and time: one wrong bit in any of them changes the seed, and two CRC-32 of
+the same bytes differ if their seeds differ. The modulus is the largest prime below 2**32: no power of two, the change
+that a wrong bit makes, is a multiple of it."""
 
 from __future__ import annotations
 
@@ -24,26 +23,17 @@ _NONE_LENGTH = b"\xff\xff\xff\xff"
 
 
 def seed_base(stream_id: int, time_us: int) -> int:
-    """Returns the checksum seed of the message with index 0, given its stream and time.
-
-    The seed of the message with index i is larger by i.
-    """
+    """Returns the checksum seed of the message with index 0. The seed of index i is larger by i."""
     return (stream_id * _MULTIPLIER + time_us) % _MODULUS
 
 
 def checksum_plain(base: int, index: int, data: bytes) -> int:
-    """Returns the checksum of a message without key and headers.
-
-    base: the result of `seed_base`.
-    """
+    """Returns the checksum of a message without key and headers. base: the result of `seed_base`."""
     return crc32(data, base + index)
 
 
 def checksums_plain(base: int, first_index: int, data: Iterable[bytes]) -> list[int]:
-    """Returns the checksums of messages with consecutive indexes and the same time, without keys and headers.
-
-    base: the result of `seed_base`.
-    """
+    """Returns the checksums of messages with consecutive indexes and one time, without keys and headers."""
     return list(map(crc32, data, count(base + first_index)))
 
 
@@ -55,10 +45,7 @@ def checksums_plain_timed(stream_id: int, first_index: int, times_us: list[int],
 
 
 def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers: bytes | None) -> int:
-    """Returns the checksum of a message with or without key and headers.
-
-    base: the result of `seed_base`.
-    """
+    """Returns the checksum of a message with or without key and headers."""
     seed = base + index
     if key is not None or headers is not None:
         seed = crc32(_prefixed(headers), crc32(_prefixed(key), seed))

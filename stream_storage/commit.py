@@ -1,7 +1,6 @@
-"""Group commit: commits many operations in one transaction. If an operation fails, the others are still committed.
+"""Group commit: many operations in one transaction. If one operation fails, the others are still committed.
 
-The operations of a batch are applied in the order of the batch. This module starts no threads and calls no `on_done`.
-"""
+It starts no threads and calls no `on_done`."""
 
 from __future__ import annotations
 
@@ -15,25 +14,17 @@ from stream_storage.failpoint import failpoint
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Do all operations in one transaction. Afterwards each operation is on disk, or it has an `error`.
+    """Does all operations, in order, in one transaction. Afterwards each is on disk, or it has an `error`.
 
-    An operation with an error has stored nothing, unless the error is in doubt. The steps are:
+    An operation with an error has stored nothing, unless the error is in doubt. Returns a fatal error, after which the
+    caller must not write in this session any more, or None. The steps are:
 
-    1. Begin, and apply consecutive operations of the same class together. The session may send all of that together
-       with the commit.
-    2. If step 1 raises, or the commit raises PartFailed, roll back, begin again, and apply each operation alone in a
-       savepoint. Then only the operations that raise an error fail.
-    3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: only the
-       next start of the node finds out whether they are stored. If the connection to a database server is lost in this
-       step, the session finds it out. If it takes the session too long, the operations get CommitUnsettled, and the
-       next transaction waits until it is found out.
-    4. If the connection to a database server was lost and nothing is stored, repeat everything on a new connection.
-    5. If it is not known whether the transaction is stored, it ends here. If an operation made the database undo the
-       whole transaction, as on a full disk, repeat without the operations that failed. If the transaction was undone
-       for another reason, all operations fail.
-
-    Returns a fatal error, or None. After a fatal error, the caller must not write in this session any more.
-    """
+    1. Begin, and apply consecutive operations of one class together.
+    2. If that fails, roll back and apply each operation alone, so that only the bad ones fail.
+    3. Commit, which returns after the sync. A failed disk makes the operations CommitInDoubt, a silent server
+       CommitUnsettled.
+    4. If the connection to a server was lost and nothing is stored, repeat everything on a new connection.
+    5. If the database undid the whole transaction, repeat without the operations that failed."""
     pending = operations
     while pending:
         failpoint("before_begin")
@@ -41,7 +32,10 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         error = _tried(session, partial(session.begin, deferred=True))
         error = error or _tried(session, partial(_apply_groups, session, pending))
         one_is_bad = error is not None and not error.fatal and (len(pending) > 1 or isinstance(error, PartFailed))
+        # Only now is everything synced, so only now may anything be confirmed.
         if error is None:
+            # 3. The commit returns after the sync. A session that sent the operations together with the commit learns
+            # only now that one of them is bad.
             error = _commit(session)
             one_is_bad = isinstance(error, PartFailed)
         # 2. Some operation is bad. Find the bad operations, and keep the others.
@@ -51,6 +45,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
+        # Operations without an error in this pass are stored; those with one have stored nothing.
         # 4. The connection to the server was lost: do everything again on a new one.
         if session.recover(error):
             for operation in pending:
@@ -74,6 +69,8 @@ def _commit(session: Session) -> StorageError | None:
     error = _tried(session, session.commit)
     if error is None:
         return None
+    # A commit that raised can be stored all the same, such as one whose answer a broken connection has lost. Only the
+    # session can find out; reporting a failure without asking would make producers send twice.
     stored = session.settle(error)
     if isinstance(stored, StorageError):
         return _in_doubt(error, stored)
@@ -81,7 +78,7 @@ def _commit(session: Session) -> StorageError | None:
 
 
 def apply_read(session: Session, operation: Operation) -> None:
-    """Apply one read operation. All its statements see the same state of the database."""
+    """Applies one read operation. All its statements see the same state of the database."""
     error = _tried(session, partial(_read, session, operation))
     while error is not None and session.recover(error):
         error = _tried(session, partial(_read, session, operation))
@@ -97,7 +94,6 @@ def _read(session: Session, operation: Operation) -> None:
 
 
 def fail_all(operations: Sequence[Operation], error: StorageError) -> None:
-    """Set `error` on each operation that has no error yet."""
     for operation in operations:
         if operation.error is None:
             operation.error = error
@@ -109,15 +105,16 @@ def _apply_groups(session: Session, operations: Sequence[Operation]) -> None:
 
 
 def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Apply each operation in its own savepoint, and set `error` on the operations that fail. Returns an error only if
-    the whole transaction is undone or cannot continue, else None."""
+    """Applies each operation in a savepoint of its own. Returns an error only if the whole transaction is lost."""
     for operation in operations:
         lost = _tried(session, session.savepoint)
         if lost is not None:
             return lost
+        # An earlier attempt may have left an error, which this one replaces.
         operation.error = _tried(session, partial(operation.apply, session))
         if operation.error is None:
             lost = _tried(session, session.release)
+        # Without a transaction there is no savepoint to go back to: the database has undone everything.
         elif operation.error.fatal or not session.in_transaction:
             lost = operation.error
         else:
@@ -128,8 +125,7 @@ def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageErr
 
 
 def _tried_rollback(session: Session) -> StorageError | None:
-    """Roll the transaction back, if it is still open. Returns an error if the rollback fails; that error is fatal,
-    since the session cannot be used any more."""
+    """Rolls back. A failure of that is fatal, since the session cannot be used any more."""
     error = _tried(session, session.rollback)
     if error is not None:
         error.fatal = True
@@ -137,15 +133,16 @@ def _tried_rollback(session: Session) -> StorageError | None:
 
 
 def _in_doubt(failure: StorageError, reason: StorageError) -> StorageError:
-    """The error of operations that are perhaps stored. failure: the error of the commit. reason: what keeps the session
-    from finding out."""
+    """Returns the error of operations that are perhaps stored.
+
+    failure: the error of the commit.
+    reason: the error that keeps the session from finding out."""
     error = CommitInDoubt(reason) if reason.fatal else CommitUnsettled(reason)
     error.__cause__ = failure
     return error
 
 
 def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
-    """Call `step`. Returns None if the call succeeds. Otherwise returns the StorageError for the exception."""
     try:
         step()
     except Exception as raised:

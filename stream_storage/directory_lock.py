@@ -1,13 +1,9 @@
-"""The lock on a data directory: only one node at a time can hold the lock. The lock file also shows whether the last
-stop was clean.
+"""The lock on a data directory, which one node at a time can hold. Its file also shows whether the last stop was clean.
 
-The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A killed process
-loses the lock, but its id stays in the file. If another program was reading the database at a clean stop, commits stay
-in the write-ahead log, and the file holds the word KEPT in place of the process id.
-
-The second line of the file is the boot id of the machine, if the system has one. If the boot id is still the same, the
-machine has not restarted since the write-ahead log was begun, so no power cut can have lost a part of the log.
-"""
+The first line of the file is the owner's process id while the directory is in use, and stays there if the process is
+killed. After a clean stop the file is empty, or holds the word KEPT if another program was reading the database, so
+that commits stayed in the write-ahead log. The second line is the boot id of the machine, if the system has one. If it
+is still the same, no power cut can have lost a part of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -22,15 +18,14 @@ from stream_storage.errors import DatabaseInUse, NoLocks, system_error
 FILE_NAME = "node.lock"
 OWNER_BYTES_MAX = 128
 KEPT = b"kept"
-"""The first line of the lock file after a clean stop that left commits in the write-ahead log. The log is complete and
-synced, so the next owner has nothing to check."""
+"""The first line after a clean stop that left commits in the write-ahead log. The log is complete and synced."""
 
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> bytes:
-    """Returns the boot id of the machine, which changes at each restart. Returns b"" if the system has no boot id."""
+    """Returns the boot id of the machine, which changes at each restart; b"" if the system has none."""
     try:
         return BOOT_ID_FILE.read_bytes().strip()
     except OSError:
@@ -38,8 +33,8 @@ def boot_id() -> bytes:
 
 
 def owner_of(directory: Path) -> int | None:
-    """Returns the process id in the lock file of a data directory. Returns None after a clean stop, or if no lock file
-    exists. Takes no lock. Raises OSError."""
+    """Returns the process id in the lock file; None after a clean stop or without a file. Takes no lock. Raises
+    OSError."""
     try:
         owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
     except FileNotFoundError:
@@ -48,8 +43,7 @@ def owner_of(directory: Path) -> int | None:
 
 
 def owner_lives(directory: Path) -> bool:
-    """Whether a process with the id in the lock file is running. The id can belong to another program by now. Takes
-    no lock."""
+    """Returns whether the process in the lock file runs. The id can belong to another program by now. Takes no lock."""
     try:
         owner = owner_of(directory)
         if owner is None:
@@ -63,8 +57,7 @@ def owner_lives(directory: Path) -> bool:
 
 
 def left_in_this_boot(directory: Path) -> bool:
-    """Returns True if the machine has certainly not restarted since the last owner of the directory wrote to the
-    directory. Returns False if this is not certain. Takes no lock."""
+    """Returns whether the machine has certainly not restarted since the last owner wrote. Takes no lock."""
     try:
         content = (directory / FILE_NAME).read_bytes()
     except OSError:
@@ -74,9 +67,8 @@ def left_in_this_boot(directory: Path) -> bool:
 
 
 def check_locks(directory: Path) -> None:
-    """Raises NoLocks if the file system has no locks of the kind that SQLite takes: SQLite would say that another
-    program holds the database. A nameless file is locked, since a lock of the database would end with its descriptor.
-    """
+    """Raises NoLocks if the file system has no locks as SQLite takes them, which SQLite would report as a database in
+    use. Locks a nameless file: a lock on the database itself would end when its descriptor is closed."""
     try:
         with tempfile.TemporaryFile(dir=directory) as probe:
             fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,16 +79,14 @@ def check_locks(directory: Path) -> None:
 
 
 class DirectoryLock:
-    """The lock on one data directory. The object owns the lock from its creation until `release`.
+    """The lock on one data directory, held from the creation of the object until `release`.
 
     left_unclean: whether the last stop was not clean.
     log_kept: whether the last stop was clean and left commits in the write-ahead log.
-    same_boot: True if the machine has certainly not restarted since the last owner wrote to the directory.
-    """
+    same_boot: True if the machine has certainly not restarted since the last owner wrote to the directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises DatabaseInUse, with the process id of the owner, if another process holds the lock,
-        NoLocks, and other StorageErrors."""
+        """Takes the lock. Raises DatabaseInUse, with the owner's process id, NoLocks, and other StorageErrors."""
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
             give_to_folder(self._file, directory)
@@ -127,13 +117,10 @@ class DirectoryLock:
         return self._file
 
     def confirm_boot(self, *, emptied: bool) -> None:
-        """Write the current boot id into the lock file. Called after the database is recovered.
+        """Writes the current boot id, after the database is recovered: the id says that all of the write-ahead log was
+        written in this boot. If the log has content and the machine may have restarted since, no id is written.
 
-        A boot id in the file says that all data in the write-ahead log was written in that boot of the machine.
-
-        emptied: whether the write-ahead log is empty. If it is not, and the machine may have restarted since the log
-            was begun, no boot id is written.
-        """
+        emptied: whether the write-ahead log is empty."""
         self._boot = boot_id() if emptied or self.same_boot else b""
         try:
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
@@ -141,11 +128,10 @@ class DirectoryLock:
             raise system_error(error) from error
 
     def release(self, *, clean: bool, log_kept: bool = False) -> None:
-        """Release the lock.
+        """Releases the lock.
 
         clean: whether the next owner has nothing to recover or check.
-        log_kept: whether a clean stop leaves commits in the write-ahead log.
-        """
+        log_kept: whether a clean stop leaves commits in the write-ahead log."""
         try:
             if clean:
                 self._write_owner(b"%s\n%s\n" % (KEPT, self._boot) if log_kept else b"")
@@ -155,15 +141,14 @@ class DirectoryLock:
             os.close(self._file)
 
     def release_as_found(self) -> None:
-        """Release the lock of an owner that has changed nothing, so that the next owner makes the same checks."""
+        """Releases the lock of an owner that has changed nothing, so that the next owner makes the same checks."""
         self.release(clean=not self.left_unclean, log_kept=self.log_kept)
 
     def _read_owner(self) -> bytes:
         return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
 
     def _write_owner(self, owner: bytes) -> None:
-        """Write the content of the lock file, then cut off the rest of the old content. In this order, a reader never
-        finds the file empty."""
+        # The rest of the old content is cut off after the write: in this order a reader never finds the file empty.
         os.pwrite(self._file, owner, 0)
         os.ftruncate(self._file, len(owner))
         os.fsync(self._file)

@@ -1,9 +1,7 @@
 """Creates, replaces and renames files and folders so that their content and their names survive a power cut.
 
-Syncing a file makes the content of the file durable. The name of the file is stored in its folder, and becomes durable
-when the folder is synced. The name of the folder is stored in the parent folder, and so on. Every part of the program
-that writes files uses this module. This module knows no database and no file format.
-"""
+Syncing a file makes its content durable. Its name is stored in its folder, and becomes durable when the folder is
+synced, whose own name is in the parent folder, and so on. This module has no part in databases and file formats."""
 
 from __future__ import annotations
 
@@ -18,26 +16,23 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
-"""The error numbers that `sync_names` ignores when it syncs a parent folder: this user is not allowed to read the
-folder, or its file system is read-only or cannot sync folders. The program cannot make the names in such a folder
-durable. Usually it need not: the names are older than the program's files."""
+"""The error numbers that `sync_names` ignores for a parent folder: this user may not read it, or its file system is
+read-only or cannot sync folders. Usually its names are older than the program's files."""
 
 PRIVATE_MODE: Final = 0o600
-"""The permissions of a file with messages, or with what decides who may do what: other users of the machine would read
-around the rules of the node."""
+"""The permissions of a file with messages or rules: other users of the machine would read around the rules."""
 
 CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 """The error numbers by which a file system says that it has no such locks."""
 
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
-    """Create a folder and its missing parent folders. Returns the created folders, the topmost first.
+    """Creates a folder and its missing parent folders. Returns the created folders, the topmost first.
 
     mode: the permissions of the folder itself if it is created, before the user's umask is applied.
 
-    When this function returns, the names of all folders on the path are on disk. This includes folders that existed
-    before: another process has perhaps created a folder and ended before it synced the folder. Raises OSError.
-    """
+    Syncs the names of all folders on the path, also of those that existed: another process may have created one and
+    ended before it synced it. Raises OSError."""
     missing, above = [], folder
     while not above.exists():
         missing.append(above)
@@ -54,18 +49,14 @@ def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
 
 
 def remove_folders(made: list[Path]) -> None:
-    """Remove the folders that `make_folder` has created, except folders that are not empty.
-
-    made: the result of `make_folder`.
-    """
+    """Removes the folders that `make_folder` has created, except folders that are not empty."""
     for folder in reversed(made):
         with suppress(OSError):
             folder.rmdir()
 
 
 def sync_names(path: Path) -> None:
-    """Sync all parent folders of a file or folder. When this function returns, the name of `path` and the names of its
-    parent folders are on disk. Raises OSError."""
+    """Makes the name of `path` and the names of its parent folders durable. Raises OSError."""
     # If the path contains a symbolic link, sync the folders that lead to the link and the folders that lead to its
     # target.
     for folder in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
@@ -77,8 +68,7 @@ def sync_names(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Sync a file or a folder. When this function returns, the content of the file, or the names in the folder, are on
-    disk. Raises OSError."""
+    """Makes the content of a file, or the names in a folder, durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -87,9 +77,8 @@ def sync(path: Path) -> None:
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Rename a file atomically: at every moment `target` is either the old file or the new one. When this function
-    returns, the new name is on disk. The file gets the owner and group of the file that it replaces (`keep_owner`).
-    Raises OSError."""
+    """Renames a file atomically and durably: `target` is at every moment the old file or the new one. The file gets the
+    owner and group of the file that it replaces (`keep_owner`). Raises OSError."""
     keep_owner(source, target)
     source.replace(target)
     sync(target.parent)
@@ -109,11 +98,10 @@ def create_private(file: Path) -> BinaryIO:
 
 
 def keep_owner(made: Path | int, place: Path) -> None:
-    """Gives a file of this process the owner and group of the file that it will replace at `place`, if this process may
-    do that. If nothing is there, the file belongs to its folder (`give_to_folder`). Raises OSError.
+    """Gives a file the owner and group of the file that it will replace at `place`, or without one, those of its
+    folder, as far as this process may do that. Raises OSError.
 
-    made: the path of the file, or its open descriptor.
-    """
+    made: the path of the file, or its open descriptor."""
     try:
         _give(made, place.stat())
     except FileNotFoundError:
@@ -121,8 +109,8 @@ def keep_owner(made: Path | int, place: Path) -> None:
 
 
 def give_to_folder(made: Path | int, folder: Path) -> None:
-    """Gives a file or folder that the superuser has made to the owner of the folder that it is in. The user of a node
-    or an exporter then reads and writes what an administrator has made for it. Raises OSError."""
+    """Gives a file or folder of the superuser to the owner of its folder, so that the user of a node or an exporter can
+    use what an administrator has made. Raises OSError."""
     owner = folder.stat()
     if os.geteuid() == 0 and owner.st_uid != 0:
         _give(made, owner)
@@ -152,8 +140,7 @@ def _give(made: Path | int, owner: os.stat_result) -> None:
 
 
 def make_private(file: Path) -> None:
-    """Takes the permissions of other users from a file, if it exists. A file that belongs to another user keeps them.
-    Raises OSError."""
+    """Takes the permissions of other users from a file of this user, if it exists. Raises OSError."""
     with suppress(FileNotFoundError, PermissionError):
         if stat.S_IMODE(file.stat().st_mode) & ~PRIVATE_MODE:
             file.chmod(PRIVATE_MODE)
@@ -161,12 +148,10 @@ def make_private(file: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder while the block runs, so that two programs do not change the same file in it at once.
-    Without the lock, the second program could overwrite a change of the first that it has not read.
+    """Holds the lock of a folder while the block runs, so that no two programs change the same file in it at once.
 
     The lock is advisory, leaves no file behind, and ends with the process. A file system that cannot lock folders, such
-    as NFS, gives no lock. Raises OSError.
-    """
+    as NFS, gives no lock. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -180,13 +165,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Create or replace a file as a whole: readers find the complete old content or the complete new content, even
-    after a power cut.
+    """Creates or replaces a file as a whole and durably: readers find the complete old or the complete new content.
 
-    When this function returns, the content is on disk. The folder must exist. A file that is replaced keeps its
-    permissions, and if this process is allowed to set them, its owner and group. A new file that the superuser writes
-    belongs to the owner of its folder: a node reads with its own user what an administrator has written. Raises
-    OSError. After an error the file has its old content, or the new content if only the last sync failed.
+    The folder must exist. A replaced file keeps its permissions and, if this process may set them, its owner and group;
+    a new file of the superuser belongs to the owner of its folder. Raises OSError; then the file has its old content,
+    or the new content if only the last sync failed.
 
     mode: the most permissions that the file can have, for files with secrets. A new file gets all of them, before the
         user's umask is applied; a file that is replaced loses all others. None: a new file gets the usual permissions.

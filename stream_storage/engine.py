@@ -10,15 +10,15 @@ from stream_storage.upkeep import Upkeep
 
 
 class SessionSource(Protocol):
-    """The interface of a database, which opens sessions."""
+    """The interface of a database that opens sessions."""
 
     def session(self) -> Session:
-        """Opens the session that writes. At most one such session is open at a time."""
+        """Opens the session that writes. At most one is open at a time."""
         ...
 
     def read_session(self) -> Session:
-        """Opens a session that cannot write. Each transaction of the session sees all commits that were made before the
-        transaction began. A statement outside a transaction counts as a transaction."""
+        """Opens a session that cannot write. Each of its transactions sees all commits made before it began; a
+        statement outside a transaction counts as one."""
         ...
 
 
@@ -40,7 +40,7 @@ class Engine(SessionSource, Protocol):
         ...
 
     def distrust(self) -> None:
-        """Called after a fatal error: the next opening checks the database as after a crash."""
+        """Makes the next opening check the database as after a crash. Called after a fatal error."""
         ...
 
     def close(self) -> None:
@@ -53,6 +53,5 @@ class SharedEngine(Engine, Protocol):
 
     @property
     def owner(self) -> str:
-        """The text that stands for this process in the database, by which another member can fence it
-        (`stream_storage.contract.Session.fence`). No other process has the same."""
+        """The unique text that stands for this process in the database, by which another member can fence it."""
         ...

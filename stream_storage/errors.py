@@ -1,8 +1,4 @@
-"""The errors of storage, and the function that turns errors of the SQLite driver and of the operating system into
-storage errors.
-
-The text of every error says what happened and what to do.
-"""
+"""The errors of storage. The text of every error says what happened and what to do."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ NO_ROOM = "no room to write"
 class StorageError(Exception):
     """The base class of all errors of this package.
 
-    retriable: whether the same operation can succeed later, when the disk has room again or another program releases
-    the database.
+    retriable: whether the same operation can succeed later, when the disk has room or another program frees the
+        database.
     fatal: if True, the connection must not write any more, and the node must be stopped.
-    in_doubt: whether the operation is perhaps on disk in spite of the error. If False, nothing of it is on disk.
-    """
+    in_doubt: whether the operation is perhaps on disk in spite of the error. If False, nothing of it is on disk."""
 
     retriable = False
     fatal = False
@@ -36,39 +31,28 @@ class StorageBusy(StorageError):
 
 
 class DiskFull(StorageError):
-    """The error of a write that found no room: the disk is full, or a quota or a limit on file sizes is reached.
-    Nothing of the operation is stored."""
+    """The error of a write that found no room: the disk is full, or a quota or a limit on file sizes is reached."""
 
     retriable = True
 
 
 class DiskFailed(StorageError):
-    """The error of a disk that failed in a write, a sync or otherwise. After this error, even earlier writes can be
-    missing on the disk.
-    """
+    """The error of a disk that failed in a write, a sync or otherwise. Even earlier writes can be missing on it."""
 
     fatal = True
 
 
 class WriteFailed(DiskFailed):
-    """The error of a failed write whose cause is not known yet: lack of room, or a failing disk.
-    `stream_storage.sqlite.disk_diagnosis.diagnose` finds the cause."""
+    """The error of a failed write whose cause is not known yet (`stream_storage.sqlite.disk_diagnosis.diagnose`)."""
 
 
 class DiskReadFailed(StorageError):
-    """The error of an operation that failed because the disk cannot read a part of the database. The operation stores
-    nothing. Other operations continue."""
+    """The error of an operation for which the disk cannot read a part of the database. Other operations continue."""
 
 
 class CommitInDoubt(DiskFailed):
-    """The error of a commit whose result is unknown: the transaction was written to the write-ahead log, but the disk
-    failed in the sync.
-
-    No reader sees the transaction until the node restarts. The restart finds out whether the write-ahead log contains
-    the whole transaction.
-
-    failure: the error that made the commit fail.
-    """
+    """The error of a commit that was written to the write-ahead log before the disk failed in the sync. No reader sees
+    it before the next start, which finds out whether the log has the whole transaction."""
 
     in_doubt = True
 
@@ -82,10 +66,7 @@ class StorageReadOnly(StorageError):
 
 
 class DatabaseInUse(StorageError):
-    """The error of opening a data directory that another node uses.
-
-    pid: the process id of that node, or None if the id is not known.
-    """
+    """The error of opening a data directory that another node uses, whose process id is `pid`, if it is known."""
 
     def __init__(self, pid: int | None, path: Path) -> None:
         owner = "another process" if pid is None else f"process {pid}"
@@ -97,10 +78,8 @@ class DatabaseInUse(StorageError):
 class DatabaseTooNew(StorageError):
     """The error of opening a database that a later version of this program has written.
 
-    found: the schema version of the database.
-    supported: the latest schema version that this program knows.
-    backup: the backup from before the upgrade, which this program can restore; None if there is none.
-    """
+    found, supported: the schema version of the database, and the latest one that this program knows.
+    backup: the backup from before the upgrade, which this program can restore; None if there is none."""
 
     def __init__(self, found: int, supported: int, backup: Path | None = None) -> None:
         text = f"the database has schema version {found}, this program knows versions up to {supported}; "
@@ -115,11 +94,7 @@ class DatabaseTooNew(StorageError):
 
 
 class DatabaseTooOld(StorageError):
-    """The error of opening a database of an earlier schema version when it must not be brought up to date.
-
-    found: the schema version of the database.
-    wanted: the schema version of this program.
-    """
+    """The error of opening a database of an earlier schema version when it must not be brought up to date."""
 
     def __init__(self, found: int, wanted: int) -> None:
         super().__init__(
@@ -132,7 +107,7 @@ class DatabaseTooOld(StorageError):
 
 class ConnectionLost(StorageError):
     """The error of an operation during which the connection to the database server broke, or whose time was up before a
-    server could be reached. Nothing of the operation is stored."""
+    server could be reached."""
 
     retriable = True
 
@@ -143,8 +118,8 @@ class ConnectionLost(StorageError):
 
 
 class ServerRefused(ConnectionLost):
-    """The error of a connection that the database server runs but does not accept: the role, the database or the
-    password is wrong, or the rules of the server exclude the node."""
+    """The error of a connection that the database server does not accept: the role, the database or the password is
+    wrong, or the rules of the server exclude the node."""
 
     def __init__(self, reason: str) -> None:
         StorageError.__init__(
@@ -153,8 +128,8 @@ class ServerRefused(ConnectionLost):
 
 
 class StandbyMissing(ConnectionLost):
-    """The error of an operation that had to wait for a commit, while the commit waited for a standby of the database
-    server. Nothing of the operation is stored."""
+    """The error of an operation that had to wait for a commit, while that waited for a standby of the database
+    server."""
 
     def __init__(self) -> None:
         StorageError.__init__(
@@ -165,11 +140,8 @@ class StandbyMissing(ConnectionLost):
 
 
 class CommitUnsettled(StorageError):
-    """The error of a commit to a database server whose answer was lost, and about which no server could be asked within
-    the time of an operation. The node goes on asking, and writes again when it knows.
-
-    failure: the error of the last attempt to ask.
-    """
+    """The error of a commit to a database server whose answer was lost, while no server could be asked within the time
+    of an operation. The node goes on asking, and writes again when it knows."""
 
     in_doubt = True
 
@@ -179,11 +151,8 @@ class CommitUnsettled(StorageError):
 
 
 class PartFailed(StorageError):
-    """The error of a commit that was sent together with the statements of its transaction, one of which failed. Nothing
-    of the transaction is stored. The operations are then done one by one, so that only the bad one fails.
-
-    failure: the error of the statement.
-    """
+    """The error of a commit that was sent together with its statements, one of which failed. Nothing of the transaction
+    is stored. The operations are then done one by one, so that only the bad one fails."""
 
     def __init__(self, failure: StorageError) -> None:
         super().__init__(f"an operation of the transaction failed: {failure}")
@@ -191,7 +160,7 @@ class PartFailed(StorageError):
 
 
 class NodeReplaced(StorageError):
-    """The error of writing after another node has taken over the database. Nothing of the operation is stored."""
+    """The error of writing after another node has taken over the database."""
 
     fatal = True
 
@@ -200,8 +169,8 @@ class NodeReplaced(StorageError):
 
 
 class MemberFenced(NodeReplaced):
-    """The error of writing after another member of the cluster has taken what this member served, since this member was
-    silent, or after a new process has taken its name. Nothing of the operation is stored."""
+    """The error of writing after another member of the cluster has taken over from this one, which was silent, or after
+    a new process has taken its name."""
 
     def __init__(self) -> None:
         StorageError.__init__(
@@ -212,11 +181,8 @@ class MemberFenced(NodeReplaced):
 
 
 class ConfirmedLost(StorageError):
-    """The error of writing after a server has become the primary that lacks transactions which were confirmed: it was a
-    standby, it was behind, and nobody had to wait for it. Nothing of the operation is stored.
-
-    lost: how many confirmed transactions it lacks.
-    """
+    """The error of writing to a new primary that lacks confirmed transactions: it was a standby, it was behind, and no
+    commit had to wait for it. lost: how many confirmed transactions it lacks."""
 
     fatal = True
 
@@ -254,7 +220,7 @@ class LoneNodeThere(DatabaseTaken):
 
 
 class MemberNameTaken(DatabaseTaken):
-    """The error of starting a member of a cluster with the name of a member that runs. name: that name."""
+    """The error of starting a member of a cluster with the name of a member that runs."""
 
     def __init__(self, holder: str, name: str) -> None:
         self.found = f"the cluster of this database has a member named {name!r} already"
@@ -266,8 +232,7 @@ class MemberNameTaken(DatabaseTaken):
 class UnsafeDatabase(StorageError):
     """The error of a database server that would confirm what it has not synced.
 
-    settings: the settings of the server that allow it, and the tables that a crash of the server empties (UNLOGGED).
-    """
+    settings: the settings of the server that allow it, and the tables that a crash of the server empties (UNLOGGED)."""
 
     def __init__(self, settings: Sequence[str]) -> None:
         super().__init__(
@@ -278,10 +243,7 @@ class UnsafeDatabase(StorageError):
 
 
 class RightsMissing(StorageError):
-    """The error of starting a node whose role lacks rights in the database.
-
-    rights: what the role lacks.
-    """
+    """The error of starting a node whose role lacks rights in the database."""
 
     def __init__(self, rights: Sequence[str]) -> None:
         super().__init__(
@@ -292,11 +254,7 @@ class RightsMissing(StorageError):
 
 
 class NoRoomToUpgrade(DiskFull):
-    """The error of an upgrade that was not begun, because the disk has no room for its backup. The database is as it
-    was.
-
-    needed_bytes, free_bytes: the room that the upgrade needs, and the room that the disk has.
-    """
+    """The error of an upgrade that was not begun, because the disk has no room for its backup. Nothing was changed."""
 
     def __init__(self, directory: Path, needed_bytes: int, free_bytes: int) -> None:
         super().__init__(
@@ -309,11 +267,8 @@ class NoRoomToUpgrade(DiskFull):
 
 
 class MigrationFailed(StorageError):
-    """The error of a revision that has a mistake, or that the database does not fit. The revision changed nothing, so
-    the database has the version before it.
-
-    version: the schema version that the revision leads to.
-    """
+    """The error of a revision that has a mistake, or that the database does not fit. The revision to `version` changed
+    nothing."""
 
     def __init__(self, version: int, reason: str) -> None:
         super().__init__(
@@ -338,10 +293,8 @@ class DatabaseCorrupt(StorageError):
 
 
 class Behind(NamedTuple):
-    """The messages of one stream-partition that are stored in a write-ahead log after its damaged place.
-
-    first: the index of the first of these messages.
-    end: the index after the last of these messages."""
+    """The messages of one stream-partition in a write-ahead log after its damaged part: `first` up to, not including,
+    `end`."""
 
     name: str
     partition: int
@@ -362,8 +315,7 @@ class WalDamaged(DatabaseCorrupt):
     commits: the number of commits in these frames.
     lost: how many of these frames cannot be recovered.
     behind: for each stream, the messages after the damage; None if the messages cannot be read.
-    kept: the path of a copy of the log; None if no copy was made.
-    """
+    kept: the path of a copy of the log; None if no copy was made."""
 
     def __init__(
         self,
@@ -402,11 +354,7 @@ NAMED_MAX = 10
 
 
 class IndexConflict(StorageError):
-    """The error of an append that does not begin at the next index of its stream.
-
-    expected: the next index of the stream.
-    found: the first index of the append.
-    """
+    """The error of an append whose first index, `found`, is not the next index of its stream, `expected`."""
 
     def __init__(self, stream_id: int, expected: int, found: int) -> None:
         super().__init__(f"stream {stream_id} continues at index {expected}, not {found}; read the stream's end again")
@@ -424,8 +372,7 @@ class StreamNotFound(StorageError):
 
 
 class StorageClosed(StorageError):
-    """The error of an operation that was submitted after the storage was closed, or after a fatal error. Nothing of the
-    operation is stored."""
+    """The error of an operation that was submitted after the storage was closed, or after a fatal error."""
 
 
 class ReadLate(StorageError):
@@ -436,12 +383,11 @@ class ReadLate(StorageError):
 
 
 class OperationFailed(StorageError):
-    """The error of an operation whose code has a bug: the code raised an exception that no disk or file can cause.
-    `__cause__` is that exception."""
+    """The error of an operation whose code has a bug: its `__cause__` is an exception that no disk or file can
+    cause."""
 
 
 def system_error(error: OSError) -> StorageError:
-    """Returns the StorageError for an error of the operating system."""
     reason = f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DiskFull(f"{NO_ROOM}: {reason}; free space or raise the quota, then repeat")
@@ -454,7 +400,6 @@ def system_error(error: OSError) -> StorageError:
 
 
 def no_database(directory: Path) -> str:
-    """The text of the error of a data directory without a database."""
     return (
         f"there is no database in {directory}; say where the node keeps its data. The streams of a node with the "
         "setting `database` are in PostgreSQL: back them up with pg_basebackup, and check them with pg_amcheck"
@@ -462,12 +407,11 @@ def no_database(directory: Path) -> str:
 
 
 def damaged_message(stream_id: int, index: int) -> str:
-    """Returns what is wrong with a message whose checksum does not fit."""
     return f"message {index} of stream {stream_id} is not what was written (its checksum differs)"
 
 
 def corrupt_text(reason: str) -> str:
-    """Returns the text of an error about a damaged database: the reason, and what the user should do."""
+    """Returns the text of an error about a damaged database: the reason, and what to do."""
     return (
         f"the database is damaged: {reason}; stop the node, keep a copy of the data directory, run "
         "`stream-node verify`, then restore a backup or start with another data directory"

@@ -1,10 +1,8 @@
-"""Failpoints: named places in the code where a crash test can kill the process, without cleanup or flush.
+"""Failpoints: named sites in the code where a crash test can kill the process, without cleanup or flush.
 
-`STREAM_NODE_FAILPOINT=name` kills the process when the place `name` is first reached. The value `name:3` kills
-the process when that place is reached for the third time. The module also imitates a slow disk:
-`STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms longer. Both variables are read once, when the module
-is imported.
-"""
+`STREAM_NODE_FAILPOINT=name` kills the process when that site is first reached, `name:3` when it is reached for the
+third time. `STREAM_NODE_SYNC_DELAY_MS=5` makes every commit 5 ms longer, like a slow disk. Both variables are read at
+the import of this module."""
 
 from __future__ import annotations
 
@@ -43,9 +41,6 @@ SITES: Final = frozenset(
 
 
 class _Armed:
-    """The failpoint that the environment variable names. It kills the process when the named place has been reached
-    the given number of times."""
-
     def __init__(self, setting: str) -> None:
         self.site, _, visits = setting.partition(":")
         if self.site not in SITES or not (visits or "1").isdecimal() or int(visits or "1") == 0:
@@ -73,10 +68,7 @@ _sync_delay_s = _delay_s(os.environ.get(DELAY_VARIABLE) or "0")
 
 
 def failpoint(site: str) -> None:
-    """Kill the process or wait, if an environment variable demands this for the place `site`. Otherwise do nothing.
-
-    site: the name of this place, one of SITES.
-    """
+    """Kills the process or waits, if an environment variable demands this for `site`, one of SITES."""
     if _armed is not None and _armed.site == site:
         _armed.visit()
     if _sync_delay_s and site == DELAYED_SITE:

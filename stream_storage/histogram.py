@@ -8,16 +8,13 @@ from collections.abc import Sequence
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds of buckets for times, in seconds."""
 COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
-"""The upper bounds of buckets for numbers of messages."""
 
 
 class Histogram:
     """Values by size. One thread may add while others read.
 
     bounds: the upper bound of each bucket but the last, ascending. A value at a bound belongs to the bucket below.
-    counts: the number of values in each bucket; the last bucket has no bound.
-    total: the sum of all values.
-    """
+    counts: the number of values in each bucket; the last bucket has no bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -27,6 +24,5 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float, weight: int = 1) -> None:
-        """Counts a value `weight` times."""
         self.counts[bisect_left(self.bounds, value)] += weight
         self.total += value * weight

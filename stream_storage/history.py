@@ -1,12 +1,10 @@
 """Histories of streams: by them, two copies of a stream find out up to which index they agree.
 
 A history is a list of entries, oldest first. An entry has a random id and the index from which on it holds. A stream
-gets an entry when it is made, when a mirror of it becomes a primary, and when a backup of it is restored: at each of
-these moments, another copy of the same stream can go on with other messages. A copy takes over the entries of its
-source. So two copies have the same messages up to the first index at which their histories part.
-
-The histories have a table of their own. A stream of an older version has no entry until somebody asks for its history.
-"""
+gets an entry when it is made, when a mirror of it becomes a primary, and when a backup of it is restored: from then on,
+another copy of the stream can go on with other messages. A copy takes over the entries of its source. So two copies
+have the same messages up to the first index at which their histories part. A stream of an older version has no entry
+until its history is asked for."""
 
 from __future__ import annotations
 
@@ -34,15 +32,14 @@ class HistoryEntry(msgspec.Struct, frozen=True):
     """One entry of the history of a stream.
 
     entry_id: a random number from 1 to ENTRY_ID_MAX.
-    first_index: the first index that can have another message in a copy without this entry.
-    """
+    first_index: the first index that can have another message in a copy without this entry."""
 
     entry_id: int
     first_index: int
 
 
 History: TypeAlias = tuple[HistoryEntry, ...]
-"""The history of a stream: its entries, oldest first. The indexes never decrease."""
+"""The entries of a stream's history, oldest first. The indexes never decrease."""
 
 histories = Table(
     "stream_histories",
@@ -54,7 +51,7 @@ histories = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of histories, with one row for each entry. `place` counts the entries of a stream from 0, oldest first."""
+"""The table of entries. `place` counts the entries of a stream from 0, oldest first."""
 
 _of_stream = histories.c.stream_id == bindparam("stream_id")
 _LIST = compiled(
@@ -71,12 +68,11 @@ _COLUMNS = ("stream_id", "place", "entry_id", "first_index")
 
 
 def random_entry_id() -> int:
-    """Returns a new id for an entry of a history, from the system's random number generator."""
     return secrets.randbelow(ENTRY_ID_MAX) + 1
 
 
 def list_history(session: Session, stream_id: int) -> History:
-    """Returns the history of a stream; empty if the stream has none yet. Raises DatabaseCorrupt if a row is damaged."""
+    """Returns the history of a stream; empty if it has none yet. Raises DatabaseCorrupt if a row is damaged."""
     rows = session.execute(_LIST, (stream_id,)).fetchall()
     for place, row in enumerate(rows):
         if row[1] != place or not is_sealed(histories.name, _COLUMNS, row):
@@ -85,17 +81,14 @@ def list_history(session: Session, stream_id: int) -> History:
 
 
 def set_history(session: Session, stream_id: int, history: Sequence[HistoryEntry]) -> None:
-    """Replaces the history of a stream. Call it inside a transaction."""
+    """Replaces the history of a stream, inside a transaction."""
     session.execute(_DELETE, (stream_id,))
     rows = [(stream_id, place, entry.entry_id, entry.first_index) for place, entry in enumerate(history[-ENTRIES_MAX:])]
     session.execute_many(_INSERT, [(*row, seal_of(histories.name, row)) for row in rows])
 
 
 def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] = random_entry_id) -> History:
-    """Returns the history of a stream. If the stream has none yet, gives it one entry, which holds from index 0 on.
-
-    Call it inside a transaction.
-    """
+    """Returns the history of a stream, inside a transaction. A stream without one gets an entry from index 0 on."""
     found = list_history(session, stream_id)
     if not found:
         found = (HistoryEntry(new_id(), 0),)
@@ -104,11 +97,8 @@ def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] =
 
 
 def begin_entry(session: Session, stream_id: int, entry_id: int) -> History:
-    """Adds an entry that holds from the next index of the stream on. Returns the whole history.
-
-    From now on, the messages of this copy can differ from those of all other copies. Call it inside a transaction.
-    Raises StreamNotFound.
-    """
+    """Adds an entry from the next index of the stream on, and returns the whole history: from now on the messages of
+    this copy can differ from those of all others. Call it inside a transaction. Raises StreamNotFound."""
     end = session.log.get_stream(stream_id).next_index
     # A mirror can have entries of its source that hold beyond its own end: it has none of their messages.
     known = tuple(entry for entry in list_history(session, stream_id) if entry.first_index <= end)
@@ -120,10 +110,8 @@ def begin_entry(session: Session, stream_id: int, entry_id: int) -> History:
 
 
 def begin_entries(session: Session, new_id: Callable[[], int] = random_entry_id) -> None:
-    """Adds an entry to the history of every stream that has one, since a backup is restored or a database repaired.
-
-    A stream without a history needs none: nobody can have copied it by its history. Call it inside a transaction.
-    """
+    """Adds an entry to every history, inside a transaction, after a backup was restored or a database repaired. A
+    stream without a history needs none: nobody can have copied it by its history."""
     # The table may be missing in a database of an older version.
     session.execute(_CREATE_TABLE)
     for (stream_id,) in session.execute(_STREAMS).fetchall():
@@ -131,15 +119,13 @@ def begin_entries(session: Session, new_id: Callable[[], int] = random_entry_id)
 
 
 def forget_history(session: Session, stream_id: int) -> None:
-    """Deletes the history of a stream, because the stream is being deleted. Call it inside a transaction."""
+    """Deletes the history of a stream that is being deleted, inside a transaction."""
     session.execute(_DELETE, (stream_id,))
 
 
 def find_parting(ours: Sequence[HistoryEntry], theirs: Sequence[HistoryEntry]) -> int | None:
-    """Returns the first index at which two copies of a stream can differ, by their histories.
-
-    Returns None if both histories end with the same entry: then nothing parts them. Returns 0 if no entry is in both.
-    """
+    """Returns the first index at which two copies of a stream can differ, by their histories; None if both end with the
+    same entry, 0 if they share none."""
     places = {entry.entry_id: place for place, entry in enumerate(theirs)}
     for place in reversed(range(len(ours))):
         there = places.get(ours[place].entry_id)

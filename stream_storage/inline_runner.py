@@ -1,7 +1,4 @@
-"""A storage runner without threads, for tests and for simulations of a whole node.
-
-Its operations take simulated time.
-"""
+"""A storage runner without threads, for tests and for simulations of a whole node. Operations take simulated time."""
 
 from __future__ import annotations
 
@@ -20,15 +17,13 @@ Delay = Callable[[], Awaitable[None]]
 
 
 class InlineRunner:
-    """A `stream_storage.runner.Runner` without threads, whose operations take simulated time.
+    """A `stream_storage.runner.Runner` without threads.
 
-    All waiting writes become one batch, as in the runner of a node. The runner waits for one delay, commits the batch,
-    waits for a second delay, and then calls `on_done` of each operation.
+    All waiting writes become one batch, as in the runner of a node: the runner awaits one delay, commits the batch,
+    awaits a second delay, and then calls `on_done` of each operation.
 
-    delay: an async function that is awaited once before and once after each commit or read. None: a
-        `trio.lowlevel.checkpoint`, in which other tasks can run but no simulated time passes.
-    batches: the node that submits the operations, or None if no node is involved.
-    """
+    delay: an async function; None: a `trio.lowlevel.checkpoint`, in which other tasks run but no simulated time passes.
+    batches: the node that submits the operations, or None if no node is involved."""
 
     def __init__(
         self,
@@ -66,8 +61,7 @@ class InlineRunner:
         self._nursery.start_soon(self._read, operation)
 
     def submit_bulk(self, operation: ArrowRead) -> None:
-        """Complete a bulk read with the error ArrowUnavailable: a bulk read needs a child process, and a simulation
-        has none."""
+        """Refuses a bulk read with ArrowUnavailable: it needs a child process, and a simulation has none."""
         self._completions.admit()
         operation.error = ArrowUnavailable("this node has no process for bulk reads")
         self._nursery.start_soon(self._refuse, operation)
@@ -82,9 +76,8 @@ class InlineRunner:
         self._end()
 
     def crash(self) -> None:
-        """End the runner as if the process were killed: committed operations stay in the database, and no further
-        `on_done` is called.
-        """
+        """Ends the runner as if the process were killed: what is committed stays, and no `on_done` is called any
+        more."""
         self._completions.abandon()
         self._writes.clear()
         self._end()
@@ -130,7 +123,6 @@ class InlineRunner:
             raise
 
     def commit(self, batch: list[Operation]) -> None:
-        """Commit one batch at once, without a delay."""
         if self._failure is None:
             self._failure = commit_batch(self._session, batch)
         if self._failure is not None:

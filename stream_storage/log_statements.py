@@ -54,8 +54,7 @@ LIST_STREAMS_BELOW: Final = compiled(
     _listed.where(streams.c.name < bindparam("end_name")),
     *("after_name", "after_partition", "end_name", "limit"),
 )
-"""Lists streams like `LIST_STREAMS`, but only the streams whose names are below `end_name`. The log uses this
-statement to list the streams whose names begin with a prefix."""
+"""`LIST_STREAMS` for names below `end_name`, with which names that begin with a prefix are listed."""
 BEGIN_STREAM_AT: Final = compiled(
     update(streams)
     .where(_by_id, streams.c.next_index == _zero)
@@ -118,5 +117,4 @@ FIND_FITTING: Final = compiled(
     page(messages.c.idx).where(func.length(messages.c.data) <= bindparam("bytes_max")),
     *("stream_id", "index", "bytes_max", "limit"),
 )
-"""Finds the first message, from an index on, whose data has at most a given size. The database knows the length of a
-value without reading the value."""
+"""Finds the first message, from an index on, that is small enough; the length is known without reading the value."""

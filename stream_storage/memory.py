@@ -1,10 +1,7 @@
-"""A database in memory, for tests. It implements the interfaces of `stream_storage.contract`, but stores nothing on
-disk.
+"""A database in memory, for tests: the interfaces of `stream_storage.contract` without a disk, for one thread.
 
-A committed state is never changed: a transaction works on a copy of the state, and the commit replaces the committed
-state with the copy. The copies share the lists of messages: a transaction changes only the end of a list, after the
-messages of the committed state. Only one thread must use the database.
-"""
+A committed state is never changed: a transaction works on a copy, and the commit replaces the committed state. The
+copies share the lists of messages, of which a transaction changes only the end, after the committed messages."""
 
 from __future__ import annotations
 
@@ -25,11 +22,8 @@ from stream_storage.statement import Values
 
 
 class _Stream(NamedTuple):
-    """One stream in memory: its record and its messages.
-
-    The message rows[i] has the index offset + i. Ignore rows at or beyond the stream's next index: a transaction that
-    was rolled back has left them.
-    """
+    """One stream: rows[i] has the index offset + i. A rollback leaves rows at or beyond the next index, which do not
+    count."""
 
     record: StreamRecord
     rows: list[Record]
@@ -37,9 +31,6 @@ class _Stream(NamedTuple):
 
 
 class _State:
-    """The contents of the database at one moment: all streams by id, their ids by name and partition, and the last
-    assigned id."""
-
     def __init__(self, streams: dict[int, _Stream], ids: dict[tuple[str, int], int], last_id: int) -> None:
         self.streams = streams
         self.ids = ids
@@ -52,12 +43,10 @@ class _State:
 class MemoryDatabase:
     """A database in memory: a `stream_storage.engine.SessionSource` whose contents live as long as the object.
 
-    The tables of other packages are in one SQLite database in memory, and all sessions share its connection. So in
-    these tables, unlike in the log, a reading session sees changes before they are committed.
-    """
+    The tables of other packages are in one SQLite database in memory, whose connection all sessions share. So in these
+    tables, unlike in the log, a reading session sees changes before they are committed."""
 
     def __init__(self, further_tables: Sequence[Table] = ()) -> None:
-        """further_tables: tables to create that are not in `stream_storage.schema.metadata`."""
         self.committed = _State({}, {}, 0)
         self.fenced: set[str] = set()
         self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
@@ -78,10 +67,7 @@ class MemoryDatabase:
 
 
 class SharedMemoryDatabase:
-    """The database in memory as one member of a cluster has it. Each member can write.
-
-    owner: the text by which other members fence this one.
-    """
+    """The database in memory as one member of a cluster has it, whom others fence by the text `owner`."""
 
     def __init__(self, database: MemoryDatabase, owner: str) -> None:
         self.owner = owner
@@ -98,7 +84,6 @@ class MemorySession:
     """A session of the database in memory: a `stream_storage.contract.Session`."""
 
     def __init__(self, database: MemoryDatabase, *, writes: bool, owner: str = "") -> None:
-        """owner: the member of a cluster that writes; empty without a cluster."""
         self.log = MemoryLog(self)
         self.writes = writes
         self.closed = False
@@ -164,7 +149,7 @@ class MemorySession:
         return True
 
     def disconnect(self, owner: str) -> None:
-        """Does nothing: there are no connections."""
+        pass
 
     def recover(self, error: StorageError) -> bool:
         return False
@@ -191,16 +176,11 @@ class MemorySession:
             self.rollback()
 
     def visible(self) -> _State:
-        """Returns the state that this session reads: the state of the open transaction, or without one, the
-        committed state.
-        """
+        """Returns the state of the open transaction, or without one, the committed state."""
         return self._database.committed if self._working is None else self._working
 
     def writable(self) -> _State:
-        """Returns the state of the open transaction, which the caller can change.
-
-        Raises StorageReadOnly if this session only reads.
-        """
+        """Returns the state of the open transaction, which the caller can change."""
         if not self.writes:
             raise StorageReadOnly("this session only reads; write in the session that writes")
         assert self._working is not None, "writing needs a transaction"

@@ -1,9 +1,7 @@
-"""Parses the text of files, TOML and JSON, so that every text that is not valid raises one error.
+"""Parses the text of TOML and JSON, so that every text that is not valid raises one error. It reads no files.
 
-The parsers themselves raise errors of many kinds for a damaged text: for one that is nested too deep, for an integer
-with thousands of digits, for bytes that are not UTF-8. A reader that knows only some of these kinds would end the node.
-This module reads no files, and knows no file format.
-"""
+The parsers raise errors of many kinds for a damaged text: one that is nested too deep, an integer with thousands of
+digits, bytes that are not UTF-8. A reader that knew only some of these kinds would end the node."""
 
 from __future__ import annotations
 
@@ -13,16 +11,15 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 DEPTH_MAX = 100
-"""The deepest nesting of a text. Python's own functions for a value that is nested hundreds of times deep, such as
-`repr`, fail too."""
+"""The deepest nesting of a text. Python's own functions fail for values nested hundreds deep, `repr` for one."""
 INTEGER_BITS_MAX = 64
-"""The longest integer, in bits. TOML promises no longer ones, and Python writes none with more than 4,300 digits."""
+"""The longest integer. TOML promises no longer ones, and Python writes none with more than 4,300 digits."""
 
 Kind = TypeVar("Kind")
 
 
 class ParseError(ValueError):
-    """The text is not valid. The text of the error says why, without the name of the file."""
+    """The error of a text that is not valid. Its own text says why, without the name of the file."""
 
 
 def parse_toml(text: str | bytes) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""An operation that gives free room of the database back to the disk. It deletes no messages."""
+"""The operation that gives at most `pages` free pages of the database back to the disk, but keeps `keep` of them for
+new messages. It deletes no messages."""
 
 from __future__ import annotations
 
@@ -8,12 +9,6 @@ from stream_storage.contract import Operation, Session
 
 
 class Reclaim(Operation):
-    """An operation that gives at most `pages` free pages back to the disk. At least `keep` free pages stay in the file,
-    for new messages.
-
-    pages_left: the number of free pages after the operation.
-    """
-
     __slots__ = ("keep", "pages", "pages_left")
     needs_little = True
 

@@ -1,8 +1,6 @@
-"""Defines the tables of the log. Other packages add their own tables to `metadata`.
+"""The tables of the log. Other packages add their own tables to `metadata`.
 
-The columns are the same in SQLite and in PostgreSQL, which creates the tables of this module by statements of its own
-(`stream_storage.postgres.schema`).
-"""
+The columns are the same in PostgreSQL, which has its own statements (`stream_storage.postgres.schema`)."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ streams = Table(
     UniqueConstraint("name", "partition"),
     sqlite_autoincrement=True,
 )
-"""The table of streams, with one row for each stream-partition. The last column is the seal, a checksum of the row (see
-`stream_storage.seal`). AUTOINCREMENT prevents a new stream from getting the id of a deleted stream."""
+"""One row for each stream-partition. The last column is a seal (`stream_storage.seal`). AUTOINCREMENT keeps a new
+stream from getting the id of a deleted one."""
 
 messages = Table(
     "messages",
@@ -42,9 +40,7 @@ messages = Table(
     Column("headers", LargeBinary),
     Column("data", LargeBinary, nullable=False),
 )
-"""The table of messages, with one row for each message. `stream_storage.checksum` describes the checksum.
+"""One row for each message. `stream_storage.checksum` describes the checksum.
 
 This is a rowid table with an index on (stream_id, idx): without rowids, a message of 1 KiB would take 4.5 times its
-size on disk. The table has no foreign key, because each append already updates the row of its stream: that update finds
-no row if the stream does not exist. A foreign key would repeat this check for each message.
-"""
+size on disk. It has no foreign key: each append updates the row of its stream, and so notices that it is missing."""

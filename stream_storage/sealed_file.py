@@ -1,8 +1,7 @@
-"""Seals of small files that decide who may do what: a line with a checksum of all other bytes of the file.
+"""Seals of small files with rules: a line with a checksum of all other bytes of the file. It shows damage, not attacks.
 
-The seal shows damage. It does not protect against an attacker. A file without the line is read as it is: an older
-version wrote it, or a user who changed it by hand has removed the line. The next write by the program seals it.
-"""
+A file without the line is read as it is: an older version wrote it, or a user who changed it by hand has removed the
+line. The next write by the program seals it."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ _LINE: Final = re.compile(rb'^(?:# seal: ([0-9a-f]{8})| "seal": "([0-9a-f]{8})",
 
 
 class SealBroken(ValueError):
-    """The content of a sealed file is not what was written. The text says what to do."""
+    """The error of a sealed file whose content is not what was written. The text says what to do."""
 
 
 def with_seal(content: bytes) -> bytes:
-    """Returns the content of a file with its seal: a field in an object of JSON, which is indented by one, or a comment
-    in the first line of another text."""
+    """Returns the content with its seal: a field of a JSON object that is indented by one, or else a comment in line
+    1."""
     if content.startswith(b"{\n"):
         return b'{\n "seal": "%08x",\n%s' % (crc32(content), content[2:])
     return b"# seal: %08x\n%s" % (crc32(content), content)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 COMMIT_S_MAX = 0.001
-"""A commit that takes more seconds is a long one. The trio thread serves no connection while it commits."""
+"""A commit that takes longer is a long one. The trio thread serves no connection while it commits."""
 SHORT_COMMITS_MIN = 16
-"""The number of short commits, one after the other, after which the trio thread commits by itself."""
+"""The number of consecutive short commits after which the trio thread commits by itself."""
 
 
 class ShortCommits:
     """Judges whether the disk is fast enough for the trio thread to wait for its commits.
 
-    Invariant: `_short` is the number of short commits since the last long one.
-    """
+    Invariant: `_short` is the number of short commits since the last long one."""
 
     __slots__ = ("_short",)
 
@@ -21,9 +20,7 @@ class ShortCommits:
 
     @property
     def are_usual(self) -> bool:
-        """Whether the latest commits were short."""
         return self._short >= SHORT_COMMITS_MIN
 
     def note(self, seconds: float) -> None:
-        """Records how long a commit of either thread took, in seconds."""
         self._short = self._short + 1 if seconds <= COMMIT_S_MAX else 0

@@ -1,8 +1,7 @@
-"""Statement: an SQL statement that is written once, with SQLAlchemy Core, for every kind of database.
+"""SQL statements that are written once, with SQLAlchemy Core, for every kind of database.
 
-A connection of SQLAlchemy is not used: composing and running a statement there would take ten times as long as SQLite
-needs to read one row. A session runs the text of the statement on a connection of the database's driver.
-"""
+A session runs the text on a connection of the database's driver: a connection of SQLAlchemy would take ten times as
+long as SQLite needs to read one row."""
 
 from __future__ import annotations
 
@@ -36,21 +35,16 @@ class Rows(Protocol):
         """Returns the next row, or None after the last one."""
         ...
 
-    def fetchall(self) -> list[Any]:
-        """Returns all further rows."""
-        ...
+    def fetchall(self) -> list[Any]: ...
 
-    def __iter__(self) -> Iterator[Any]:
-        """Iterates over all further rows."""
-        ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 class Statement(str):
     """An SQL statement. As a text, it is the statement for SQLite.
 
     element: the statement of SQLAlchemy, which `stream_storage.postgres.dialect` compiles for PostgreSQL.
-    names: the names of the parameters in the order of their values; empty if the values are given by their names.
-    """
+    names: the names of the parameters in the order of their values; empty if the values are given by their names."""
 
     __slots__ = ("element", "names")
 
@@ -59,11 +53,7 @@ class Statement(str):
 
 
 def compiled(element: ClauseElement, *names: str) -> Statement:
-    """Compiles a statement.
-
-    names: the names of the parameters in the order of their appearance in the text, which is the order in which
-    `Session.execute` gets their values. Without names, it gets the values by their names.
-    """
+    """Compiles a statement. names: the parameters in the order of the text, in which their values are given."""
     made = element.compile(dialect=_positional if names else _named)
     positions = tuple(getattr(made, "positiontup", None) or ())
     assert positions == names, f"the parameters are {positions}, not {names}"
@@ -73,8 +63,6 @@ def compiled(element: ClauseElement, *names: str) -> Statement:
 
 
 class greatest(ColumnElement[int]):
-    """The larger one of two integers, as an expression."""
-
     inherit_cache = True
     type = BigInteger()
 

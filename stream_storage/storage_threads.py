@@ -1,4 +1,4 @@
-"""The threads of a node that touch the database: WritingThread, of which there is one, and ReadingThread."""
+"""The threads of a node that touch the database: one WritingThread, and several ReadingThreads."""
 
 from __future__ import annotations
 
@@ -23,16 +23,13 @@ logger = structlog.get_logger(__name__)
 class WritingThread(threading.Thread):
     """The writing thread, and the only session that writes. All waiting operations become one transaction.
 
-    The trio thread may use the session, too (`commit_here`), while this thread sleeps.
-
-    post: a function that this thread calls with each finished batch, in the order of submission.
+    post: hands a finished batch over, in the order of submission.
     failure: the reason why the thread does not write any more, or None if it writes.
     passes: how often the thread has emptied its queue.
-    gave_up_ballast: whether it has given up the ballast since the runner looked.
+    gave_up_ballast: whether it has given up the ballast since the runner asked.
 
-    Invariant: each submitted operation is passed to `post` or returned by `commit_here`, exactly once. Who holds
-    `_at_work` uses the session and takes from the queue, so transactions have the order of submission.
-    """
+    Invariant: each submitted operation is passed to `post` or returned by `commit_here`, exactly once. The thread that
+        holds `_at_work` uses the session and takes from the queue, so transactions have the order of submission."""
 
     def __init__(
         self,
@@ -68,12 +65,10 @@ class WritingThread(threading.Thread):
 
     @property
     def waiting(self) -> int:
-        """The number of operations in the queue."""
         return len(self._queue)
 
     @property
     def first_waiting(self) -> Operation | None:
-        """The next operation of the queue, or None if the queue is empty."""
         # The writing thread may empty the queue at any moment.
         try:
             return self._queue[0]
@@ -81,26 +76,20 @@ class WritingThread(threading.Thread):
             return None
 
     def submit(self, operation: Operation) -> None:
-        """Add an operation to the queue. The thread empties the queue at the next `wake_up`. Called in the trio thread,
-        like all public methods except `run`.
-        """
+        """Adds an operation to the queue, which the thread empties at the next `wake_up`. For the trio thread."""
         self._queue.append(operation)
 
     def wake_up(self) -> None:
-        """Make `run` read the queue again.
-
-        `_signal` is a lock that serves as a signal: `run` waits by acquiring the lock, and this method releases it. A
-        `threading.Event` would do the same, but it is written in Python and makes a lock for each wait.
-        """
+        """Makes `run` read the queue again."""
+        # `run` sleeps by acquiring this lock. A `threading.Event` would do the same, but it is written in Python and
+        # makes a lock for each wait.
         if not self._signalled:
             self._signalled = True
             self._signal.release()
 
     def commit_here(self) -> list[Operation] | None:
-        """Commit the waiting operations in the trio thread, and return them. The result is empty if there are none.
-
-        Returns None if the writing thread is at work, and does nothing then.
-        """
+        """Commits the waiting operations in the trio thread, and returns them; None if the writing thread is at
+        work."""
         if not self._at_work.acquire(blocking=False):
             return None
         try:
@@ -115,20 +104,14 @@ class WritingThread(threading.Thread):
             self._at_work.release()
 
     def save_room(self, tight: bool) -> None:
-        """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
-        file after every commit.
-
-        A commit that is only in the log needs room in the database file later, and the disk can have no room then.
-
-        tight: whether the disk has little room left, so that the saving is switched on.
-        """
+        """Switches the saving of disk room on or off: while the disk is tight, the log is copied after every commit. A
+        commit in the log needs room in the database file later, and the disk can have none then."""
         if tight != self._tight:
             self._tight = tight
             self.wake_up()
 
     def stop(self) -> None:
-        """Make the thread finish all submitted operations, copy the log into the database file, close the session
-        and end."""
+        """Makes the thread finish all submitted operations, close the database's log and session, and end."""
         self._stopping = True
         self.wake_up()
 
@@ -157,15 +140,11 @@ class WritingThread(threading.Thread):
         _close_session(self._session)
 
     def _take(self) -> list[Operation]:
-        """Take as many operations as wait at this moment. The trio thread may append more meanwhile."""
         queue = self._queue
         return [queue.popleft() for _ in range(len(queue))]
 
     def _write(self, batch: list[Operation]) -> None:
-        """Commit the batch, or set an error on each operation that is not stored.
-
-        After an unexpected exception, each operation without an error gets CommitInDoubt.
-        """
+        """Commits the batch, or sets an error on each operation that is not stored."""
         if self.failure is not None:
             fail_all(batch, StorageClosed(f"nothing is written any more, since {self.failure}"))
             return
@@ -173,8 +152,12 @@ class WritingThread(threading.Thread):
         started_s = time.perf_counter()
         try:
             self.failure = commit_batch(self._session, batch)
+            # 1. A disk without room may still have room in the log: a checkpoint frees it, and the batch is tried
+            # again.
             if self.failure is None and all(isinstance(operation.error, DiskFull) for operation in batch):
                 self._write_again(batch)
+            # 2. Deletes and saved positions get the ballast. Pushes do not, or it would be used up without freeing
+            # anything.
             needed = [each for each in batch if each.needs_little and isinstance(each.error, DiskFull)]
             if self.failure is None and needed and self.upkeep.give_up_ballast():
                 self.gave_up_ballast = True
@@ -205,8 +188,7 @@ class WritingThread(threading.Thread):
                 _note_times(done, began_ns, time.time_ns(), rows)
 
     def _write_again(self, batch: list[Operation]) -> None:
-        """Commit operations once more, because the last commit found no room for a larger write-ahead log. Before that,
-        copy the log into the database file, so that the commit can overwrite the log from its beginning."""
+        """Commits operations once more, after the log is copied, so that the commit can overwrite it."""
         self.failure = self.upkeep.make_room()
         if self.failure is None:
             for operation in batch:
@@ -215,11 +197,8 @@ class WritingThread(threading.Thread):
 
 
 class ReadingThread(threading.Thread):
-    """A reading thread, which owns a session that cannot write. All reading threads take operations from one queue. The
-    queue entry None ends one thread.
-
-    post: a function that this thread calls with each finished operation.
-    """
+    """A reading thread, with a session that cannot write. All reading threads take operations from one queue, in which
+    each None ends one thread."""
 
     def __init__(
         self,
@@ -259,7 +238,6 @@ def _close_session(session: Session) -> None:
 
 
 def _note_times(done: list[Operation], began_ns: int, ended_ns: int, rows: int) -> None:
-    """Notes on the timed appends of a transaction when it began and ended, and the number of messages in it."""
     for operation in done:
         if isinstance(operation, TimedAppend):
             operation.commit_began_ns, operation.commit_ended_ns = began_ns, ended_ns

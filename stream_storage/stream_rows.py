@@ -1,4 +1,4 @@
-"""StreamRows: what a log does with the table of streams, the same in every database."""
+"""The part of the log that reads and writes the table of streams, the same in every database."""
 
 from __future__ import annotations
 
@@ -29,15 +29,12 @@ from stream_storage.statement import Rows, Statement
 from stream_storage.text_order import prefix_end
 
 INDEX_MAX = 2**63 - 1
-"""The largest index that the log can store: a database stores no larger integer."""
+"""The largest index, and the largest integer of a database."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StreamRows:
-    """The part of `stream_storage.contract.Log` that reads and writes the table of streams.
-
-    execute: executes a statement in the session of the log, and raises StorageError.
-    """
+    """The part of `stream_storage.contract.Log` for streams. execute: runs a statement in the session of the log."""
 
     def __init__(self, execute: Callable[[Statement, tuple[Any, ...]], Rows]) -> None:
         self._execute = execute
@@ -124,14 +121,11 @@ class StreamRows:
         self._execute(SET_STREAM_BOUNDS, (*values, made, stream.stream_id))
 
     def _check_transaction(self) -> None:
-        """Fails if no transaction is open: a write needs one."""
         raise NotImplementedError
 
     def _check_page(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
-        """Check a page against the first and next index of its stream: no message must be missing or too many.
-
-        Raises StreamNotFound, DatabaseCorrupt.
-        """
+        """Raises StreamNotFound, or DatabaseCorrupt if a page lacks messages or has some outside the stream's
+        bounds."""
         stream = self.get_stream(stream_id)
         # `expected` is the first index that should be stored and was not read.
         expected = max(index, stream.first_index)

@@ -1,14 +1,11 @@
-"""The order of texts in the database, which is that of their UTF-8 bytes. This module reads no database."""
+"""The order of texts in the database, which is that of their UTF-8 bytes and of their code points."""
 
 from __future__ import annotations
 
 
 def prefix_end(prefix: str) -> str | None:
-    """Returns the smallest text that is greater than every text with this prefix, or None if no such text exists.
-
-    Texts are compared by code points, which is also the order of their UTF-8 bytes. Surrogates are skipped, since UTF-8
-    cannot encode them.
-    """
+    """Returns the smallest text above every text with this prefix, or None. UTF-8 cannot encode surrogates, so they are
+    skipped."""
     last = "\U0010ffff"
     while prefix:
         if prefix[-1] != last:

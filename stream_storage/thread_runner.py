@@ -3,7 +3,6 @@
 The path of a write, from the worker that submits it to the confirm:
 
     trio thread                                   writing thread
-
     1. submit_write: append to the queue
     2. _wake_writer: once, at the end    ──────▶  3. run: take everything that waits
        of the node's batch                        4. commit_batch: one transaction, one sync
@@ -11,15 +10,13 @@ The path of a write, from the worker that submits it to the confirm:
        batch, call each `on_done`
     7. `on_done` makes the confirms, which are sent when the batch ends
 
-A read takes the same path through a reading thread, but each read is done alone, and steps 2 and 4 are skipped.
-
-If the disk is fast, a short write that is alone needs no other thread: at step 2 the trio thread lets all other tasks
-have their turn, and then does steps 4 and 6 itself (`_commit_short_ones`). The first commit that takes longer than a
-millisecond ends that, until the writing thread has seen enough short ones again (`stream_storage.short_commits`).
+A read takes the same path through a reading thread, but alone, without steps 2 and 4. On a fast disk, a short write
+that is alone needs no other thread: at step 2 the trio thread lets all other tasks have their turn, and then does steps
+4 and 6 itself (`_commit_short_ones`). One commit of more than a millisecond ends that, until enough short ones have
+followed each other (`stream_storage.short_commits`).
 
 No timer delays a commit. While the writing thread commits, new operations collect in the queue. Together they become
-the next transaction, so a slower disk leads to larger transactions.
-"""
+the next transaction, so a slower disk leads to larger transactions."""
 
 from __future__ import annotations
 
@@ -41,10 +38,9 @@ from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread, Arro
 from stream_storage.storage_threads import ReadingThread, WritingThread
 
 READING_THREADS = 2
-"""The number of reading threads. If a long page of one consumer keeps one thread busy, the other thread serves all
-other reads."""
+"""If a long page of one consumer keeps one thread busy, the other thread serves all other reads."""
 READ_S_MAX = 4.0
-"""The longest wait, in seconds, for a read of what the node tells about itself. Monitoring programs wait for ten."""
+"""The longest wait for a read of the node's own reports. Monitoring programs wait for ten seconds."""
 
 OperationT = TypeVar("OperationT", bound=Operation)
 
@@ -56,8 +52,7 @@ class StorageHistograms(NamedTuple):
 
     commit_seconds: the times of transactions, from their first operation to the end of the sync.
     sync_seconds: the times of commits alone.
-    batch_rows: the numbers of messages in transactions.
-    """
+    batch_rows: the numbers of messages in transactions."""
 
     commit_seconds: Histogram
     sync_seconds: Histogram
@@ -65,18 +60,16 @@ class StorageHistograms(NamedTuple):
 
 
 class ThreadRunner:
-    """A `stream_storage.runner.Runner` with one writing thread and several reading threads.
+    """A `stream_storage.runner.Runner` with one writing thread and several reading threads, for the trio thread.
 
-    Must be created and used in the trio thread. Close the runner with `aclose`, or use it as an async context manager;
-    the database stays open. If the trio run ends before the runner is closed, the threads still do all submitted
-    operations before they end.
+    Close it with `aclose`, or use it as an async context manager; the database stays open. If the trio run ends before,
+    the threads still do all submitted operations before they end.
 
     tell_no_room: called when the ballast was given up, so that no push uses its room.
 
     Invariant: while `_wake_planned` is true, the open batch calls `_wake_writer` at its end. `_writes` is the number of
-    writes that are submitted and not completed. The trio thread commits only if it is 1, so operations are completed in
-    the order of submission.
-    """
+        writes that are submitted and not completed. The trio thread commits only if it is 1, so operations are
+        completed in the order of submission."""
 
     def __init__(
         self,
@@ -86,14 +79,10 @@ class ThreadRunner:
         reading_threads: int = READING_THREADS,
         times_appends: bool = False,
     ) -> None:
-        """Opens the sessions and starts the threads.
+        """Opens the sessions and starts the threads. Raises StorageError if a connection cannot be opened.
 
         batches: the node that submits the operations, or None if no node is involved, as in some tests.
-        reading_threads: the number of reading threads, at least 1.
-        times_appends: whether to note on each TimedAppend when its transaction began and ended.
-
-        Raises StorageError if a connection cannot be opened.
-        """
+        times_appends: whether to note on each TimedAppend when its transaction began and ended."""
         assert reading_threads > 0, "a runner needs a thread that reads"
         self._batches: Batches = NoBatches() if batches is None else batches
         self._completions = Completions(self._batches)
@@ -110,6 +99,7 @@ class ThreadRunner:
         self._ended = trio.Event()
         self._reads: SimpleQueue[Operation | None] = SimpleQueue()
         self._late: set[Operation] = set()
+        # All sessions are opened before any thread starts: if one cannot be opened, nothing has to be stopped.
         sessions: list[Session] = []
         try:
             sessions.append(database.session())
@@ -125,6 +115,7 @@ class ThreadRunner:
         self._arrow: ArrowThread | None = None
         for thread in (self._writer, *self._readers):
             thread.start()
+        # System tasks live as long as the trio run, whatever happens to the task that made this runner.
         trio.lowlevel.spawn_system_task(self._end_with_trio)
         trio.lowlevel.spawn_system_task(self._commit_short_ones)
 
@@ -156,13 +147,10 @@ class ThreadRunner:
         self._reads.put(operation)
 
     async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
-        """Carries out an operation that only reads, and returns it.
-
-        make: makes the operation with this `on_done`.
+        """Carries out a read and returns it. make: makes the operation with this `on_done`.
 
         Raises StorageError; ReadLate if it has not ended after READ_S_MAX seconds, and at once while another one is as
-        late: this one would wait behind it.
-        """
+        late: this one would wait behind it."""
         if self._late:
             raise ReadLate(READ_S_MAX)
         ended = trio.Event()
@@ -175,6 +163,7 @@ class ThreadRunner:
         self.submit_read(operation)
         with trio.move_on_after(READ_S_MAX):
             await ended.wait()
+        # The operation cannot be called back. Until it ends, no further read is made to wait behind it.
         if not ended.is_set():
             self._late.add(operation)
             raise ReadLate(READ_S_MAX)
@@ -194,20 +183,15 @@ class ThreadRunner:
         self._arrow.submit(operation)
 
     def save_room(self, tight: bool) -> None:
-        """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
-        file after every commit, so that the log does not grow.
-
-        tight: whether the disk has little room left, so that the saving is switched on.
-        """
         self._writer.save_room(tight)
 
     @property
     def writing_passes(self) -> int:
-        """How often the writing thread has emptied its queue since the start."""
         return self._writer.passes
 
     def wake_writer(self) -> None:
-        """Make the writing thread do one more pass, also if nothing waits, so that a watchdog sees whether it lives."""
+        """Makes the writing thread do one more pass, also if nothing waits, so that a watchdog sees whether it
+        lives."""
         self._writer.wake_up()
 
     async def wait_idle(self) -> None:
@@ -241,7 +225,6 @@ class ThreadRunner:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the writing thread runs, and still writes."""
         return self._writer.is_alive() and self._writer.failure is None
 
     def statistics(self) -> RunnerStatistics:
@@ -276,6 +259,7 @@ class ThreadRunner:
 
     def _wake_writer(self) -> None:
         self._wake_planned = False
+        # The batch has ended, so the queue has everything that can be one transaction.
         alone = self._writer.first_waiting
         if alone is not None and self._is_for_here(alone):
             self._short_wanted = True
@@ -284,19 +268,18 @@ class ThreadRunner:
             self._writer.wake_up()
 
     async def _commit_short_ones(self) -> None:
-        """Commits operations in the trio thread. Runs as a system task of trio.
-
-        First every other task that is ready has its turn. If one of them submits another operation, the writing thread
-        commits both together.
-        """
+        """Commits operations in the trio thread, as a system task of trio."""
         with self._short_scope:
             while True:
                 if self._short_wanted:
                     # The completion of the operation before has submitted this one.
+                    # Every other task that is ready has its turn first.
                     await trio.lowlevel.checkpoint()
                 else:
                     await self._short_parking.park()
                 self._short_wanted = False
+                # If one of them has submitted another operation, the writing thread commits both together. It may also
+                # be at work still, with an operation that this one must not overtake.
                 written = self._writer.commit_here() if self._writes == 1 else None
                 if written is None:
                     self._writer.wake_up()
@@ -304,19 +287,20 @@ class ThreadRunner:
                     self._complete_written(written)
 
     def _post_written(self, operations: list[Operation]) -> None:
-        """Hand written operations over to the trio thread. Called in the writing thread."""
         self._post(operations, self._complete_written)
 
     def _complete_written(self, operations: list[Operation]) -> None:
         self._short.note(self._writer.commit_s_last)
+        # Pushes are refused before the answers go out: their senders must not take the room that was just given up.
         if self._writer.gave_up_ballast:
             self._writer.gave_up_ballast = False
             self.tell_no_room()
+        # Counted before the calls of `on_done`, which may submit the next write and commit it here.
         self._writes -= len(operations)
         self._complete(operations)
 
     def _post(self, operations: list[Operation], complete: Callable[[list[Operation]], None] | None = None) -> None:
-        """Hand operations over to the trio thread, which completes them. Called in a storage thread."""
+        """Hands operations over to the trio thread, which completes them. For the storage threads."""
         try:
             self._token.run_sync_soon(complete or self._complete, operations)
         except trio.RunFinishedError:
@@ -331,8 +315,7 @@ class ThreadRunner:
             self._completes_one = False
 
     async def _end_with_trio(self) -> None:
-        """Ends the threads if the trio run ends before the runner is closed. Runs as a system task of trio. Without
-        this task, the process could not end."""
+        """Ends the threads if the trio run ends before the runner is closed: else the process could not end."""
         try:
             await self._ended.wait()
         finally:

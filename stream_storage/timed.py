@@ -8,13 +8,8 @@ from stream_storage.contract import Append, Record
 
 
 def timed_appends(stream_id: int, records: Sequence[Record]) -> list[Append]:
-    """Returns the appends that store these messages with their indexes, times, keys and headers, as they are.
-
-    An append has one time, so each run of messages with the same time is one append. `Log.append` stores all of them in
-    one call, or nothing.
-
-    records: messages whose indexes follow each other.
-    """
+    """Returns the appends that store consecutive messages with their own times, keys and headers, one for each run of
+    messages with the same time. `Log.append` stores all of them in one call, or nothing."""
     appends: list[Append] = []
     start, count = 0, len(records)
     while start < count:
@@ -41,10 +36,7 @@ def timed_appends(stream_id: int, records: Sequence[Record]) -> list[Append]:
 
 
 def find_falls(records: Sequence[Record], last_time_us: int) -> list[int]:
-    """Returns the indexes of the messages whose time is lower than that of the message before.
-
-    last_time_us: the time of the message before the first one, in microseconds since 1970.
-    """
+    """Returns the indexes of the messages whose time is lower than that of the message before."""
     falls = []
     for record in records:
         if record[2] < last_time_us:

@@ -1,4 +1,4 @@
-"""Upkeep: the interface of the work that a database needs between commits, such as copying the write-ahead log."""
+"""The interface of the work that a database needs between commits, such as copying the write-ahead log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from stream_storage.histogram import Histogram
 
 
 class UpkeepStatistics(NamedTuple):
-    """What an Upkeep has done so far.
-
-    checkpoints: the number of checkpoints of the write-ahead log. checkpoint_failures: how many of them failed.
-    checkpoint_s_last: the duration of the last one, in seconds. wal_pages: the number of pages in the log then.
-    """
+    """The numbers of checkpoints of the write-ahead log and of failed ones, and the last one's duration and log
+    pages."""
 
     checkpoints: int
     checkpoint_failures: int
@@ -22,9 +19,7 @@ class UpkeepStatistics(NamedTuple):
 
 
 class Upkeep(Protocol):
-    """The interface of the work that a database needs between commits. The writing thread does it.
-
-    sync_seconds: the times of commits. A commit returns after its sync.
+    """The work that a database needs between commits. The writing thread does it.
 
     The methods `after_commit` and `make_room` return None, or a fatal error, after which nothing more may be written.
     """
@@ -37,29 +32,22 @@ class Upkeep(Protocol):
         ...
 
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
-        """Do the work that is due.
-
-        commits: the number of commits so far. waiting: whether operations wait for the next commit. tight: whether the
-        disk has little room left.
-        """
+        """Does the work that is due. waiting: whether operations wait for the next commit. tight: whether the disk has
+        little room left."""
         ...
 
     def make_room(self) -> StorageError | None:
-        """Called when a commit found no room: free what can be freed, so that the commit can be tried again."""
+        """Frees what can be freed, after a commit found no room, so that it can be tried again."""
         ...
 
     def give_up_ballast(self) -> bool:
-        """Called when an operation that frees room, or saves a position, found no room. Returns whether there is room
-        now that was kept for it, see `stream_storage.sqlite.ballast`."""
+        """Frees the room that is kept for deletes and saved positions (`stream_storage.sqlite.ballast`), and returns
+        whether there was any."""
         ...
 
-    def close(self) -> None:
-        """Do the last work before a clean stop."""
-        ...
+    def close(self) -> None: ...
 
-    def statistics(self) -> UpkeepStatistics:
-        """Returns what was done so far."""
-        ...
+    def statistics(self) -> UpkeepStatistics: ...
 
 
 class NoUpkeep:

@@ -1,8 +1,7 @@
 """Runs the text of commands, such as BEGIN and COMMIT, in one trip to the server. Values stand in the text itself.
 
-Several commands in one text are one trip. They are a part of the open transaction, or begin one, and the server does
-not go on behind a command that fails.
-"""
+Several commands in one text are a part of the open transaction, or begin one. The server does nothing behind a command
+that fails."""
 
 from __future__ import annotations
 
@@ -22,11 +21,9 @@ _GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
 def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: bytes | None = None) -> Any:
-    """Runs one command, or several that are separated by semicolons. Returns the result of the last one, an object of
-    `psycopg.pq`. Raises StorageError.
+    """Runs one command, or several that are separated by semicolons. Returns the `psycopg.pq` result of the last one.
 
-    payload: the rows for a COPY FROM STDIN, which must be one of the commands; None if there is none.
-    """
+    payload: the rows for a COPY FROM STDIN, which must be one of the commands; None if there is none."""
     wire = connection.pgconn
     if wire.status != ConnStatus.OK:
         raise ConnectionLost("the connection is closed")
@@ -66,20 +63,17 @@ def check_open(connection: Connection) -> None:
 
 
 def as_literal(value: int | bytes | None) -> bytes:
-    """Returns a value as it stands in the text of a command."""
     if value is None:
         return b"NULL"
     return b"%d" % value if isinstance(value, int) else b"'\\x%s'" % value.hex().encode()
 
 
 def integers_literal(values: Iterable[int]) -> bytes:
-    """Returns an array of integers as it stands in the text of a command."""
     return b"'{%s}'" % ",".join(map(str, values)).encode()
 
 
 def _send_rows(wire: Any, payload: bytes) -> Any:
-    """Sends the rows of a COPY, and returns the result of the last command, or of that which failed. Raises
-    psycopg.OperationalError."""
+    """Sends the rows of a COPY, and returns the result of the last command, or of the one that failed."""
     ready = select.poll()
     ready.register(wire.socket, select.POLLIN | select.POLLOUT)
     while wire.put_copy_data(payload) == 0:
@@ -87,6 +81,7 @@ def _send_rows(wire: Any, payload: bytes) -> Any:
     while wire.put_copy_end() == 0:
         _flush(wire, ready)
     _flush(wire, ready)
+    # The results come in the order of the commands. The first failure is the one to report.
     ready.modify(wire.socket, select.POLLIN)
     last = None
     while True:
@@ -102,7 +97,7 @@ def _send_rows(wire: Any, payload: bytes) -> Any:
 
 
 def _flush(wire: Any, ready: select.poll) -> None:
-    """Sends all that waits to be sent. The server may answer before it has read everything."""
+    """Sends everything that waits to be sent. The server may answer before it has read everything."""
     while wire.flush():
         if any(event & select.POLLIN for _, event in ready.poll()):
             wire.consume_input()

@@ -4,8 +4,7 @@
     row     i16 number of columns, columns
     column  i32 length, value; the length -1 stands for NULL
 
-All numbers are big-endian. COPY stores thousands of rows three times as fast as INSERT.
-"""
+All numbers are big-endian. COPY stores thousands of rows three times as fast as INSERT."""
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ _LENGTH = Struct(">i")
 
 
 def copy_rows(appends: Sequence[Append]) -> bytes:
-    """Returns the rows of all messages of several appends, with their checksums."""
     pieces = [_HEAD]
     for append in appends:
         pieces += _rows(append) if append.keys is None and append.headers is None else _attributed_rows(append)
@@ -47,7 +45,6 @@ def _rows(append: Append) -> Iterator[bytes]:
 
 
 def _attributed_rows(append: Append) -> Iterator[bytes]:
-    """The rows of an append with keys or headers."""
     stream_id, index, time_us = append.stream_id, append.first_index, append.time_us
     base = seed_base(stream_id, time_us)
     nothing: list[bytes | None] = [None] * len(append.data)

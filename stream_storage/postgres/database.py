@@ -1,4 +1,4 @@
-"""PostgresDatabase: opens the database of a node on a PostgreSQL server."""
+"""Opens the database of a node on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ from stream_storage.upkeep import NoUpkeep
 logger = structlog.get_logger(__name__)
 
 WAIT_S = 30.0
-"""For how long an operation waits for a server that takes writes, in seconds."""
+"""For how long an operation waits for a server that takes writes."""
 CALL_S = 10.0
-"""The time that one call of the server may take, in seconds."""
+"""The time that one call of the server may take."""
 
 
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
-"""What the role of a node must be allowed on every table."""
+"""The rights that the role of a node needs on every table."""
 _RELATIONS = b"SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)"
-"""Asks for the names of all tables and indexes."""
 
 
 class PostgresDatabase:
     """A database on a PostgreSQL server: a `stream_storage.engine.Engine`.
 
-    durability: the settings on which the meaning of a confirm depended when the database was opened.
-    """
+    durability: the settings on which the meaning of a confirm depended when the database was opened."""
 
     is_local = False
     path = None
@@ -74,17 +72,13 @@ class PostgresDatabase:
         member: str | None = None,
         further_tables: Sequence[Table] = (),
     ) -> PostgresDatabase:
-        """Connects to the server, checks its settings, and creates the tables that are missing.
+        """Connects to the server, checks its settings, and creates the tables that are missing. Raises StorageError.
 
         directory: the data directory of the node, which is locked until `close`; None: there is none.
         unsafe: whether to accept a server that confirms without a sync.
-        wait_s: for how long an operation waits for a server that takes writes. call_s: the time that a call may take.
         standby_reads: whether reads go on from a standby while no server takes writes.
         member: the name of the node in its cluster, whose members all write; None: the node writes alone.
-        further_tables: tables to create that are not in `stream_storage.schema.metadata`.
-
-        Raises StorageError.
-        """
+        further_tables: tables to create that are not in `stream_storage.schema.metadata`."""
         lock = None if directory is None else _lock_directory(directory)
         server = None
         try:
@@ -114,7 +108,6 @@ class PostgresDatabase:
 
     @property
     def owner(self) -> str:
-        """The text that stands for this process in the database, see `stream_storage.contract.Session.fence`."""
         return self._ownership.token
 
     def session(self) -> PostgresSession:
@@ -148,9 +141,10 @@ def _lock_directory(directory: Path) -> DirectoryLock:
 
 
 def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table]) -> None:
-    """Creates the tables and indexes that are missing, and brings those of an older version up to date, while no other
-    node does the same. Members of a cluster that run write meanwhile, so nothing is locked that exists, unless the
-    version rises: then a member of an older version that still runs is fenced. Raises StorageError."""
+    """Creates the tables and indexes that are missing, and upgrades those of an older version.
+
+    Members of a cluster that run write meanwhile, so nothing that exists is locked, unless the version rises: then a
+    member of an older version that still runs is fenced."""
     # Each `command` has a time limit: the first one can wait for another node, a new table for a lock that an
     # administrator holds, the last one for a standby.
     command(connection, deadlines, b"BEGIN; SELECT pg_advisory_xact_lock(%d)" % (LOCK + 1))
@@ -168,6 +162,7 @@ def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequen
     rows = [[(found.get_value(row, column) or b"").decode() for column in (0, 1)] for row in range(found.ntuples)]
     if missing := sorted(f"{rights} on {name}" for name, rights in rows if rights):
         raise RightsMissing(missing)
+    # An older version is brought up to date and a newer one refused, in the same transaction as the new tables.
     version = command(connection, deadlines, b"SELECT version FROM schema_version")
     if not version.ntuples:
         command(connection, deadlines, b"INSERT INTO schema_version VALUES (%d)" % SCHEMA_VERSION)

@@ -1,10 +1,8 @@
-"""Deadlines: ends calls to a database server that take too long.
+"""Ends calls to a database server that take too long, by shutting down the socket in another thread.
 
-A server that is frozen, or whose machine is gone, can leave a call waiting for ever: its kernel still answers, and a
-COMMIT that waits for a standby knows no time limit. So another thread shuts the socket of the connection down, and the
-call ends with an error. Cancelling the statement would not do: a cancelled COMMIT says that it has committed, though no
-standby has the transaction.
-"""
+A server that is frozen or gone can leave a call waiting for ever: its kernel still answers, and a COMMIT that waits for
+a standby knows no time limit. Cancelling the statement would not do: a cancelled COMMIT says that it has committed,
+though no standby has the transaction."""
 
 from __future__ import annotations
 
@@ -18,10 +16,7 @@ CHECKS = 8
 
 
 class Deadlines:
-    """The calls that run, and a thread that ends them. One object serves all sessions of a database.
-
-    seconds: the time that a call may take.
-    """
+    """The calls that run, and the thread that ends them after `seconds`. It serves all sessions of a database."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -32,17 +27,16 @@ class Deadlines:
         self._thread.start()
 
     def begin(self, descriptor: int) -> None:
-        """A call begins on the connection with this file descriptor."""
+        """Notes that a call begins on the connection with this file descriptor."""
         with self._lock:
             self._ends_s[descriptor] = time.monotonic() + self.seconds
 
     def end(self, descriptor: int) -> None:
-        """The call has ended. After this, the connection may be closed."""
+        """Notes that the call has ended. After this, the connection may be closed."""
         with self._lock:
             self._ends_s.pop(descriptor, None)
 
     def close(self) -> None:
-        """Ends the thread."""
         self._closed.set()
         self._thread.join()
 
@@ -56,7 +50,7 @@ class Deadlines:
 
 
 def _shut_down(descriptor: int) -> None:
-    """Shuts a socket down in both directions, and leaves its descriptor open."""
+    # The descriptor itself stays open: its number must not be given to another connection while the call uses it.
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         try:
             connection.shutdown(socket.SHUT_RDWR)

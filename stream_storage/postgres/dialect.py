@@ -1,8 +1,7 @@
 """Compiles statements for PostgreSQL, each once.
 
 PostgreSQL's type for texts cannot hold a zero byte and sorts by a locale, so every text is stored as its UTF-8 bytes,
-whose order is that of the code points. Every integer takes 64 bits, as in SQLite.
-"""
+whose order is that of the code points. Every integer takes 64 bits, as in SQLite."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class _TypeCompiler(PGTypeCompiler):
 
 
 class Dialect(PGDialect):
-    """PostgreSQL as a node uses it: with parameters $1, $2 and so on."""
+    """PostgreSQL as a node uses it, with parameters $1, $2 and so on."""
 
     supports_statement_cache = False
     type_compiler_cls = _TypeCompiler
@@ -39,9 +38,8 @@ _dialect = Dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 class Compiled(NamedTuple):
     """A statement for PostgreSQL.
 
-    text: its text. positions: the names of the parameters, in the order $1, $2 and so on.
-    texts: the columns of its rows that are texts, counted from 0.
-    """
+    positions: the names of the parameters, in the order $1, $2 and so on.
+    texts: the columns of its rows that are texts, counted from 0."""
 
     text: str
     positions: tuple[str, ...]
@@ -49,7 +47,6 @@ class Compiled(NamedTuple):
 
 
 def compile_statement(statement: Statement) -> Compiled:
-    """Compiles a statement. Always the same Statement gives the same object."""
     known = _compiled.get(statement)
     if known is None:
         made = statement.element.compile(dialect=_dialect)

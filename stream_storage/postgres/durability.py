@@ -1,8 +1,7 @@
-"""Durability: the settings of a server on which the meaning of a confirm depends, and how the node keeps their promise.
+"""The settings of a server on which the meaning of a confirm depends, and how the node keeps its promise.
 
 A server can change while the node runs: an operator changes its settings, or another server becomes the primary. So
-each connection that writes sets for itself what it may set, and examines the rest.
-"""
+each connection that writes sets what it may set, and examines the rest."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Durability(NamedTuple):
-    """What the meaning of a confirm depends on: settings of the server, as the server shows them, and the tables of the
-    node that a crash of the server empties, separated by commas."""
+    """The settings of the server as the server shows them, and `unlogged`: the tables of the node that a crash of the
+    server empties, separated by commas."""
 
     fsync: str
     full_page_writes: str
@@ -39,7 +38,7 @@ class Durability(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """What a confirm means, as a sentence."""
+        """The meaning of a confirm, as a sentence."""
         if self.unsafe:
             return f"a confirmed message can be lost when the server crashes ({', '.join(self.unsafe)})"
         on_primary = "a confirmed message is synced on the primary"
@@ -58,17 +57,14 @@ class Durability(NamedTuple):
         return off + [f"table {name} is UNLOGGED" for name in self.unlogged.split(",") if name]
 
     def kept(self, *, unsafe: bool) -> Durability:
-        """Returns the settings that hold for a connection that writes. Such a connection sets `synchronous_commit`
-        itself: to `on`, unless the server has a stronger value.
-
-        unsafe: whether a weaker value of the server is kept.
-        """
+        """Returns the settings of a connection that writes. It sets `synchronous_commit` to `on`, unless the server has
+        a stronger value, or a weaker one that `unsafe` accepts."""
         if unsafe or self.synchronous_commit in STRONG:
             return self
         return self._replace(synchronous_commit="on")
 
     def is_weaker(self, than: Durability) -> bool:
-        """Whether a confirm promises less than with other settings."""
+        """Returns whether a confirm promises less than with other settings."""
         return (self.waits_for_standby, -len(self.unsafe)) < (than.waits_for_standby, -len(than.unsafe))
 
 
@@ -76,18 +72,16 @@ class KeptDurability:
     """The promise of a confirm, for all connections that write.
 
     Invariant: no connection of the node commits with a weaker `synchronous_commit` than the first one, whatever the
-    server says later.
-    """
+        server says later."""
 
     def __init__(self, server: Server, durability: Durability, *, unsafe: bool) -> None:
-        """durability: what holds for the first connection. unsafe: whether a server may confirm without a sync."""
         self._server = server
         self._unsafe = unsafe
         self._now = durability
 
     def adopt(self, connection: Connection) -> None:
-        """Makes the promise hold for a new connection, and tells in the log if it has changed. Raises UnsafeDatabase if
-        the server can lose what it confirms."""
+        """Makes the promise hold for a new connection, and logs a change of it. Raises UnsafeDatabase if the server can
+        lose what it confirms."""
         deadlines = self._server.deadlines
         found = read_durability(connection, deadlines)._replace(synchronous_commit=self._now.synchronous_commit)
         if not self._unsafe:
@@ -101,7 +95,6 @@ class KeptDurability:
 
 
 def read_durability(connection: Connection, deadlines: Deadlines) -> Durability:
-    """Reads what the meaning of a confirm depends on. Raises StorageError."""
     columns = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
     unlogged = f"SELECT string_agg(relname, ',' ORDER BY relname) {own_tables()} AND relpersistence = 'u'"
     result = command(connection, deadlines, f"SELECT {columns}, ({unlogged})".encode())
@@ -109,14 +102,12 @@ def read_durability(connection: Connection, deadlines: Deadlines) -> Durability:
 
 
 def check_safe(durability: Durability) -> None:
-    """Raises UnsafeDatabase if a confirmed message could be lost when the primary crashes."""
     if durability.unsafe:
         raise UnsafeDatabase(durability.unsafe)
 
 
 def examine(server: Server) -> tuple[int, Durability]:
-    """Returns the version of PostgreSQL, and the settings on which the meaning of a confirm depends. Raises
-    StorageError."""
+    """Returns the version of PostgreSQL and the durability of a server. Raises StorageError."""
     connection = server.wait_connected()
     try:
         return connection.info.server_version // 10_000, read_durability(connection, server.deadlines)

@@ -19,8 +19,7 @@ from stream_storage.errors import (
 )
 
 _LOST_CLASSES = ("08", "57P", "25006")
-"""Connection failed; the server shuts down or starts; the server has become a standby, so another one is the primary.
-Prefixes of SQLSTATE, like the following ones."""
+"""Prefixes of SQLSTATE: connection failed; the server shuts down or starts; the server has become a standby."""
 _BUSY_CLASSES = ("40001", "40P01", "55P03")
 _FULL_CLASSES = ("53100",)
 _DAMAGED_CLASSES = ("XX001", "XX002")
@@ -28,15 +27,14 @@ _DISK_CLASSES = ("58",)
 _REFUSED_CLASSES = ("42501", "28")
 _LIMIT_CLASSES = ("53",)
 REPLACED_STATE = "22012"
-"""Division by zero. Only one statement divides: the check that this node is still the one that writes
+"""Division by zero. One statement divides, the check that this node is still the one that writes
 (`stream_storage.postgres.ownership`)."""
 
 
 def storage_error(error: BaseException, *, broken: bool = False) -> StorageError:
-    """Returns the StorageError that describes an exception. A StorageError is returned unchanged.
+    """Returns the StorageError that describes an exception.
 
-    broken: whether the connection is unusable. The driver itself raises errors without a SQLSTATE, and not all of them
-    mean a lost connection.
+    broken: whether the connection is unusable. The driver raises errors without a SQLSTATE, which can mean that or not.
     """
     if isinstance(error, StorageError):
         return error
@@ -48,7 +46,7 @@ def storage_error(error: BaseException, *, broken: bool = False) -> StorageError
 
 
 def server_error(state: str, reason: str, *, broken: bool = False) -> StorageError:
-    """Returns the StorageError for an error of the server. state: its SQLSTATE; empty if the server told none."""
+    """Returns the StorageError for an error of the server. state: its SQLSTATE; empty if the server sent none."""
     told = f"{reason} ({state})" if state else reason
     if broken or state.startswith(_LOST_CLASSES):
         return ConnectionLost(told)

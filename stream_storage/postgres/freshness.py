@@ -1,8 +1,8 @@
-"""Freshness: keeps a session that only reads away from servers that lack confirmed writes.
+"""Keeps a session that only reads away from servers that lack confirmed writes.
 
-Two kinds of server can lack them. A standby copies with a delay. A former primary that was started again alone takes
-reads and says that it takes writes, but nobody writes to it any more. The row of the writer (`stream_storage.postgres.
-ownership`) tells both: it has the epoch of the writer and the number of its last transaction.
+A standby lacks them, since it copies with a delay, and so does a former primary that was started again alone: it takes
+reads and says that it takes writes, but no node writes to it any more. The row of the writer
+(`stream_storage.postgres.ownership`) shows both: it has the epoch of the writer and the number of its last transaction.
 """
 
 from __future__ import annotations
@@ -29,26 +29,21 @@ class Freshness:
     """Begins the transactions of one session that reads.
 
     Invariant: a server that says that it takes writes is compared with the writer once for each epoch of the writer,
-    and a standby at each transaction. The writer takes a new epoch with each connection, so a server that the writer
-    has left is noticed at the next transaction, and the usual transaction takes no further trip.
-    """
+        and a standby at each transaction. The writer takes a new epoch with each connection, so a server that the
+        writer has left is noticed at the next transaction, and the usual transaction takes no further trip."""
 
     def __init__(self, writer: Ownership) -> None:
-        """writer: the right of the session whose confirmed writes the session must see."""
         self._writer = writer
         self._epoch = 0
         self._told_epoch = 0
 
     def renew(self) -> None:
-        """Called for each new connection, whose server was not compared yet."""
+        """Makes the next transaction compare the server, since the connection is a new one."""
         self._epoch = 0
 
     def begin(self, run: Callable[[bytes], Any], *, is_on_standby: bool) -> None:
-        """Begins a transaction that sees all confirmed writes.
-
-        run: executes a command on the connection. is_on_standby: whether the server of the connection is a standby.
-        Raises ConnectionLost if another server must be found.
-        """
+        """Begins a transaction that sees all confirmed writes. Raises ConnectionLost if another server must be
+        found."""
         writer = self._writer
         if is_on_standby and writer.connected:
             # There is a server that takes writes again, and every standby is behind it. It may refuse this session, so
@@ -78,7 +73,7 @@ class Freshness:
             pause()
 
     def _tell_left(self, epoch: int) -> None:
-        """Tells of a former primary, once for each epoch of the writer: the session can come there often."""
+        # The session can come to a former primary often, so it is logged once for each epoch of the writer.
         if self._told_epoch != epoch:
             self._told_epoch = epoch
             logger.warning(

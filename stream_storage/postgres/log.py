@@ -18,8 +18,8 @@ from stream_storage.statement import Rows, Statement, Values
 from stream_storage.stream_rows import INDEX_MAX, StreamRows
 
 COPY_BYTES_MIN = 16 * 1024
-"""A single message of this size or more is stored by COPY, though that takes one trip to the server more: in the text
-of a command, each byte takes two."""
+"""A single message of this size or more is stored by COPY, though that takes one trip more: in the text of a command,
+each byte takes two."""
 WINDOW_MAX = 1024
 """The largest number of messages that one statement measures for a page."""
 
@@ -33,12 +33,11 @@ ADVANCE: Final = (
     "FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS ends(id, first, next, size) "
     "WHERE streams.id = ends.id AND streams.next_index = ends.first RETURNING streams.id"
 )
-"""Moves the next index of several streams. Parameters: for all streams their ids, expected next indexes, new next
-indexes, and added sizes."""
+"""Moves the next index of several streams. Parameters: ids, expected next indexes, new next indexes, added sizes."""
 
 _ALL_MOVED: Final = "SELECT ln((count(*) = {streams})::int) FROM moved"
-"""Fails if not all streams have moved, because 0 has no logarithm. The commands behind it, such as COMMIT, are on their
-way to the server already, so only a failure keeps the server from doing them."""
+"""Fails if not all streams have moved, because 0 has no logarithm. Commands such as COMMIT are on their way to the
+server behind it, and only a failure keeps the server from doing them."""
 
 PREPARED: Final = (
     "PREPARE append_one (bigint, bigint, bigint, bigint, bigint, bytea, bytea, bytea) AS "
@@ -52,12 +51,10 @@ PREPARED: Final = (
     f"PREPARE advance (bigint[], bigint[], bigint[], bigint[]) AS WITH moved AS ({ADVANCE}) "
     f"{_ALL_MOVED.format(streams='cardinality($1)')}",
 )
-"""Prepares the statements of appends whose failure may be told by a later command. Their parameters:
+"""Prepares the statements of appends whose failure a later command may report. Their parameters:
 
 append_one: stream id, index, size, time, checksum, key, headers and data of one message.
-advance: those of ADVANCE. advance_one: the same for one stream, not as arrays. The server makes its plan once; for
-arrays of unknown length it makes one each time.
-"""
+advance, advance_one: those of ADVANCE, as arrays and for one stream. The server plans arrays anew each time."""
 
 TRUNCATE: Final = (
     "WITH gone AS (DELETE FROM messages WHERE stream_id = $1 AND idx < $2 RETURNING octet_length(data) AS size_bytes) "
@@ -78,13 +75,13 @@ PAGE: Final = (
     "WINDOW found AS (ORDER BY idx ROWS UNBOUNDED PRECEDING)) AS sized "
     "WHERE (total <= $4 OR place = 1) AND first_bytes <= $5 ORDER BY idx"
 )
-"""Reads the messages that fit into a page, and how many were measured. The server knows the length of a value without
-reading the value. Parameters: stream id, first index, messages to measure, largest total size, largest first size."""
+"""Reads the messages that fit into a page, and how many were measured; lengths are known without reading values.
+Parameters: stream id, first index, messages to measure, largest total size, largest first size."""
 IS_THERE: Final = "SELECT 1 FROM messages WHERE stream_id = $1 AND idx = $2"
 
 
 class LogSession(Protocol):
-    """What the log uses of its session. `stream_storage.postgres.session.PostgresSession` describes the methods."""
+    """The part of `stream_storage.postgres.session.PostgresSession` that the log uses."""
 
     @property
     def writes(self) -> bool: ...
@@ -150,9 +147,9 @@ class PostgresLog(StreamRows):
             self._session.rollback()
 
     def _append_later(self, appends: Sequence[Append], ends: dict[int, list[int]]) -> None:
-        """Append with the next trips to the server."""
         rows = sum(len(append.data) for append in appends)
         if len(appends) == rows == 1 and len(appends[0].data[0]) < COPY_BYTES_MIN:
+            # The usual push: one statement checks the index, moves it and stores the message, with no trip of its own.
             self._session.later(_append_one_text(appends[0]))
             return
         if len(ends) == 1:
@@ -161,11 +158,12 @@ class PostgresLog(StreamRows):
         elif ends:
             columns = (ends, *zip(*ends.values(), strict=True))
             self._session.later(b"EXECUTE advance(%s)" % b",".join(map(integers_literal, columns)))
+        # The check of the indexes comes first. If it fails, the server does not do the COPY behind it.
         if rows:
             self._session.later(COPY_MESSAGES.encode(), copy_rows(appends))
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
-        """Move the next index of several streams. Raises StreamNotFound and IndexConflict."""
+        """Moves the next index of several streams. Raises StreamNotFound and IndexConflict."""
         columns = list(zip(*ends.values(), strict=True))
         moved = self._session.run(ADVANCE, (list(ends), *map(list, columns))).fetchall() if ends else []
         if len(moved) != len(ends):
@@ -174,7 +172,6 @@ class PostgresLog(StreamRows):
             self._refuse(refused, ends[refused][0])
 
     def _refuse(self, stream_id: int, index: int) -> NoReturn:
-        """Raise IndexConflict or StreamNotFound for a stream whose next index was not the expected one."""
         raise IndexConflict(stream_id, self.get_stream(stream_id).next_index, index)
 
     def _read(
@@ -206,7 +203,6 @@ class PostgresLog(StreamRows):
         return records
 
     def _is_too_large(self, stream_id: int, index: int, first_bytes_max: int | None) -> bool:
-        """Whether a page is empty because its first message is larger than `first_bytes_max`."""
         return first_bytes_max is not None and self._session.run(IS_THERE, (stream_id, index)).fetchone() is not None
 
     def _check_transaction(self) -> None:
@@ -216,7 +212,6 @@ class PostgresLog(StreamRows):
 
 
 def _append_one_text(append: Append) -> bytes:
-    """Returns the command that appends one message."""
     index, data = append.first_index, append.data[0]
     key = None if append.keys is None else append.keys[0]
     headers = None if append.headers is None else append.headers[0]
@@ -229,7 +224,6 @@ _Row = tuple[int, bytes, int, bytes | None, bytes | None, int, int]
 
 
 def _checked(stream_id: int, rows: list[_Row]) -> list[Record]:
-    """Returns the messages of a page. Raises DatabaseCorrupt if a checksum is wrong."""
     records: list[Record] = []
     base_of_us, base = -1, 0
     for index, data, time_us, key, headers, checksum, _ in rows:
@@ -242,7 +236,6 @@ def _checked(stream_id: int, rows: list[_Row]) -> list[Record]:
 
 
 def _missing(stream_id: int, index: int, rows: list[_Row]) -> DatabaseCorrupt:
-    """Returns the error for the first missing message of a page that begins at `index`."""
     for row in rows:
         if row[0] != index:
             break

@@ -1,32 +1,29 @@
-"""Ownership: the right of one node to write, and the way to find out whether a lost commit is stored.
+"""The right of one node to write, and the way to find out whether a lost commit is stored.
 
 The table `log_writer` has one row with the node that writes, an epoch, and the number of the last transaction. In a
-cluster, where several nodes write, the table `cluster_writers` has such a row for each member. Each transaction of a
-node begins with an update of its row:
+cluster, `cluster_writers` has such a row for each member. Each transaction begins with an update of the node's row:
 
     UPDATE log_writer SET commits = 17 WHERE owner = 'me' AND epoch = 4
 
-If no row fits, another node has taken over, and the transaction must not go on: the statement fails. If the connection
-breaks during a COMMIT, the node connects again and takes the next epoch:
+If no row fits, another node has taken over, and the statement fails. If the connection breaks during a COMMIT, the node
+connects again and takes the next epoch:
 
     UPDATE log_writer SET epoch = 5 WHERE owner = 'me' AND epoch < 5 RETURNING commits
 
-This update waits for a transaction that still runs, since that one has locked the row, and a transaction that has not
-begun its work finds the wrong epoch. So after the update, the number tells whether the transaction is stored. The
-update is a write with the same promise as every commit. A plain read would not do: a primary that has lost its standby
-shows a transaction to readers that no standby has.
+This update waits for a transaction that still runs, since that one has locked the row; a transaction that has not begun
+its work finds the wrong epoch. So afterwards the number shows whether the transaction is stored. The update is a write
+with the same promise as every commit. A plain read would not do: a primary that has lost its standby shows readers a
+transaction that no standby has.
 
-The node tries each epoch once. An attempt that the node has given up can still wait at the server for the row; it
-changes nothing if it comes after a later one. And an older row on another server cannot lead to the same epoch there,
-so readers can tell the two servers apart (`stream_storage.postgres.freshness`).
-
-A member of a cluster fences another one, so that it can never commit again, by an update of the other one's row:
+The node tries each epoch once: an attempt that was given up can still wait at the server for the row, and changes
+nothing if it comes after a later one. An older row on another server cannot lead to the same epoch there, so readers
+can tell the two servers apart (`stream_storage.postgres.freshness`). A member of a cluster fences another one by an
+update of its row:
 
     UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = 'the other one'
 
-A lone node holds an advisory lock alone, and all members of a cluster share that lock. So a database has either a lone
-node or a cluster. A second lock for each name keeps two members with the same name apart.
-"""
+A lone node holds an advisory lock alone, and all members of a cluster share it, so a database has either a lone node or
+a cluster. A second lock for each name keeps two members with the same name apart."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ from stream_storage.postgres.server import Connection, lacks_standby, pause
 LOCK = 0x53744E64
 """The number of the advisory lock that the connection of the writing node holds."""
 LOCK_WAIT_S = 3.0
-"""For how long a starting node waits for the lock: the server may not have noticed yet that the node before is gone."""
+"""For how long a starting node waits for the lock: the server may not have noticed that the node before is gone."""
 
 _HELD = (
     "pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
@@ -62,10 +59,8 @@ _HELD = (
 
 
 class Taken(NamedTuple):
-    """What a server says to a node that takes the right to write.
-
-    epoch: the new epoch of the node. stored: the number of the transaction that was stored last.
-    """
+    """The answer to a node that takes the right to write: its new epoch, and the number of the last stored
+    transaction."""
 
     epoch: int
     stored: int
@@ -75,14 +70,11 @@ class Ownership:
     """The right of this node to write.
 
     token: a random text that stands for this process in the database.
-    number: the number of the transaction that began last. confirmed: the number of the last one that is known to be
-    stored.
+    number, confirmed: the number of the transaction that began last, and of the last one that is known to be stored.
     connected: whether the session that writes has a connection.
-    epoch: the epoch of that connection, or of the last one; 0 before the first.
-    """
+    epoch: the epoch of that connection, or of the last one; 0 before the first."""
 
     def __init__(self, deadlines: Deadlines, member: str | None = None) -> None:
-        """member: the name of the node in its cluster; None: the node writes alone."""
         self.token = secrets.token_hex(16)
         self._member = None if member is None else member.encode().hex()
         self._table = "log_writer" if member is None else "cluster_writers"
@@ -98,9 +90,8 @@ class Ownership:
     def take(self, connection: Connection) -> Taken:
         """Takes the right to write for a new connection. It holds from `believe` on.
 
-        Raises DatabaseTaken if another node is connected, or StandbyMissing if the commit of that node waits for a
-        standby. Raises NodeReplaced if another node has taken over since.
-        """
+        Raises DatabaseTaken if another node is connected, StandbyMissing if its commit waits for a standby, and
+        NodeReplaced if another node has taken over since."""
         # A node that was the writer before needs no lock to find out whether it still is.
         if not self._taken:
             self._lock(connection)
@@ -123,10 +114,8 @@ class Ownership:
         return Taken(*(int(result.get_value(0, column) or b"0") for column in (0, 1)))
 
     def believe(self, taken: Taken) -> None:
-        """Notes what `take` has returned, after it is known to have the same promise as every commit.
-
-        Raises ConfirmedLost if the server lacks transactions that are known to be stored.
-        """
+        """Notes the result of `take`, once it has the same promise as every commit. Raises ConfirmedLost if the server
+        lacks transactions that are known to be stored."""
         self._taken = True
         self.epoch, stored = taken
         if stored < self.confirmed:
@@ -136,7 +125,7 @@ class Ownership:
         self.connected = True
 
     def prepared(self) -> str:
-        """Returns the command that prepares what `begin` executes, once for each connection."""
+        """Returns the command that prepares the statement of `begin`, once for each connection."""
         return (
             f"PREPARE begin_write (bigint, bigint) AS WITH mine AS (UPDATE {self._table} SET commits = $1 "
             f"WHERE owner = '{self.token}' AND epoch = $2 RETURNING 1) SELECT 1 / count(*) FROM mine"
@@ -144,17 +133,18 @@ class Ownership:
 
     def begin(self) -> bytes:
         """Returns the commands that begin the next transaction. If another node has taken over, the second one divides
-        by zero, so that the server does nothing that comes after it
-        (`stream_storage.postgres.errors.REPLACED_STATE`)."""
+        by zero, so that the server does nothing that comes after it."""
         self.number += 1
         return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self.epoch)
 
     def replaced(self) -> NodeReplaced:
-        """Returns the error of writing after another node has taken over."""
         return NodeReplaced() if self._member is None else MemberFenced()
 
     def _lock(self, connection: Connection) -> None:
+        # A lone node locks exclusively, members share. A holder of the other kind is named, so that the user knows what
+        # runs.
         shared = "" if self._member is None else "_shared"
+        # 1. The lock that keeps lone nodes and clusters apart.
         try:
             self._wait_lock(connection, f"SELECT pg_try_advisory_lock{shared}({LOCK})")
         except DatabaseTaken as error:
@@ -163,6 +153,7 @@ class Ownership:
             if self._find_holder(connection, f"(classid, objid, objsubid, mode) = (0, {LOCK}, 1, 'ShareLock')"):
                 raise ClusterThere(error.holder) from error
             raise
+        # 2. The lock of the name, for members.
         if self._member is None:
             return
         try:
@@ -172,11 +163,6 @@ class Ownership:
             raise MemberNameTaken(holder, bytes.fromhex(self._member).decode()) from error
 
     def _find_holder(self, connection: Connection, lock: str) -> str | None:
-        """Returns what is known of another connection that holds an advisory lock of this database. Raises
-        StandbyMissing if the commit of such a connection waits for a standby.
-
-        lock: the condition that its row in `pg_locks` fulfils.
-        """
         text = (
             f"SELECT activity.pid, coalesce(host(client_addr), 'its own machine'), {lacks_standby()} FROM {_HELD} "
             f"AND activity.pid != pg_backend_pid() AND {lock}"
@@ -204,25 +190,17 @@ class Ownership:
 
 
 def fence_command(token: str) -> bytes:
-    """Returns the command that fences a member of the cluster, in an open transaction: from its commit on, the member
-    can never commit again. It waits for a transaction of that member that still runs, and changes no row if the member
-    was fenced or replaced before.
-
-    token: the token of the member.
-    """
+    """Returns the command that fences the member with this token (see `stream_storage.contract.Session.fence`)."""
     # A token comes from the database, where every member has written its own.
     assert token.isalnum(), "a token has hexadecimal digits only"
     return f"UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = '{token}'".encode()
 
 
 def disconnect_command(token: str) -> bytes:
-    """Returns the command that makes the server end the connection by which a member of the cluster writes.
+    """Returns the command that ends the connection by which the member with this token writes.
 
     A connection whose commit waits for a standby stays: the commit is to be waited for, and not to be cancelled. A role
-    may end the connections of the same role only.
-
-    token: the token of the member.
-    """
+    may end the connections of the same role only."""
     assert token.isalnum(), "a token has hexadecimal digits only"
     its_lock = _member_lock("encode(member, 'hex')")
     text = (
@@ -234,8 +212,5 @@ def disconnect_command(token: str) -> bytes:
 
 
 def _member_lock(name: str) -> str:
-    """Returns the condition that the row of a member's lock in `pg_locks` fulfils.
-
-    name: an SQL expression, the name of the member in hexadecimal digits.
-    """
+    """Returns the condition for a member's lock in `pg_locks`. name: an SQL expression with hexadecimal digits."""
     return f"(classid, objid, objsubid) = ({LOCK}, hashtext({name})::oid, 2)"

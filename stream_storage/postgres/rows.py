@@ -1,4 +1,4 @@
-"""PostgresRows: the rows of one statement."""
+"""The rows of one statement, all of which have come from the server already."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import psycopg
 
 
 class PostgresRows:
-    """The rows of one statement: `stream_storage.statement.Rows`. All of them have come from the server already."""
-
     __slots__ = ("_cursor", "_texts")
 
     def __init__(self, cursor: psycopg.Cursor[Any], texts: tuple[int, ...]) -> None:

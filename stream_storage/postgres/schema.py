@@ -12,8 +12,7 @@ from stream_storage.schema import messages, metadata, streams
 from stream_storage.statement import compiled
 
 SCHEMA_VERSION = 2
-"""The version of the tables in PostgreSQL. The version rises with every change after which older programs cannot use
-the database."""
+"""The version of the tables in PostgreSQL. It rises with every change that shuts older programs out."""
 
 UPGRADES = {
     # The incarnation and the generation of saved positions, as `revision_0003_incarnations` in SQLite.
@@ -26,7 +25,7 @@ UPGRADES = {
 FENCE_ALL = (
     "UPDATE log_writer SET owner = '', epoch = epoch + 1; UPDATE cluster_writers SET owner = '', epoch = epoch + 1"
 )
-"""Ends the right to write of every node that runs: a node of the version before would write rows of its own version."""
+"""Ends the right to write of every node that runs: a node of the version before would write rows of its version."""
 
 LOG_TABLES = {
     "schema_version": "CREATE TABLE schema_version (version bigint NOT NULL)",
@@ -50,27 +49,19 @@ LOG_TABLES = {
     "WITH (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.02, "
     "autovacuum_vacuum_cost_delay = 0)",
 }
-"""The tables of the log, by their names. They have the columns of `stream_storage.schema`."""
+"""The tables of the log, by name, with the columns of `stream_storage.schema`."""
 
 
 def own_tables(further: Sequence[Table] = ()) -> str:
-    """Returns the FROM and WHERE of a query of `pg_class` for the tables of a node. Further conditions can follow.
-
-    further: tables that are not in `metadata`.
-    """
+    """Returns the FROM and WHERE of a query of `pg_class` for the tables of a node. Further conditions can follow."""
     names = sorted({*LOG_TABLES, *metadata.tables, *(table.name for table in further)})
     listed = ", ".join(f"'{name}'" for name in names)
     return f"FROM pg_class WHERE relkind = 'r' AND relname IN ({listed}) AND pg_table_is_visible(oid)"
 
 
 def create_statements(further: Sequence[Table] = ()) -> dict[str, str]:
-    """Returns the statements that create the tables and indexes, by the name of what they create. A table comes before
-    its indexes.
-
-    They are for what is missing. On an index that exists, even CREATE INDEX IF NOT EXISTS waits for all who write its
-    table.
-    further: tables that are not in `metadata`.
-    """
+    """Returns the statements that create the tables and indexes, by name. A table comes before its indexes. They are
+    for what is missing: on an existing index, even CREATE INDEX IF NOT EXISTS waits for the writers of its table."""
     others = [table for table in (*metadata.sorted_tables, *further) if table not in (streams, messages)]
     made = {table.name: compiled(CreateTable(table)) for table in others}
     made |= {

@@ -1,5 +1,4 @@
-"""Server: how a node reaches its PostgreSQL server. `stream_storage.postgres.durability` tells what a confirm means
-there."""
+"""Connects a node to its PostgreSQL server. `stream_storage.postgres.durability` has the meaning of a confirm there."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ Connection: TypeAlias = psycopg.Connection[Any]
 VERSION_MIN = 14
 """The oldest version of PostgreSQL that is supported."""
 RETRY_S = 0.2
-"""The pause between two attempts to reach a server."""
 
 _DEFAULTS = {
     "application_name": "stream-node",
@@ -39,7 +37,6 @@ _DEFAULTS = {
     "keepalives_interval": "2",
     "keepalives_count": "3",
 }
-"""The parameters of a connection that the URL does not set."""
 
 _SETTINGS = (
     # A node that is frozen within a transaction must not keep its locks.
@@ -54,26 +51,24 @@ _NOTICES_END = (
     b"SET tcp_user_timeout = '10s'",
     b"SET client_connection_check_interval = '2s'",
 )
-"""Makes the server end the connection of a node whose machine or network is gone without a word. Such a connection
-holds the lock of the writing node, so that nobody could write until then; the server's own default is two hours. The
-last setting also ends a statement that waits for a lock, when the node has closed its connection. Else each attempt to
-write would leave one connection behind at the server while a commit waits for a standby."""
+"""Makes the server end the connection of a node whose machine or network is gone without a word: it holds the lock of
+the writing node for two hours by default. The last setting ends a statement that waits for a lock when the node has
+closed its connection; else each attempt to write would leave a connection behind while a commit waits for a standby."""
 COMMIT_WAITS_S = 2.0
-"""A commit that has waited for so long for a standby is told as one that lacks its standby."""
+"""A commit that waits for longer is reported as one that lacks its standby."""
 
 _REFUSED = re.compile(
     'role ".*" (does not exist|is not permitted to log in)|database ".*" (does not exist|is not currently accepting)|'
     "authentication failed|no password supplied|no pg_hba.conf entry|permission denied for database"
 )
-"""What servers say to a node that they do not let in. The driver tells no SQLSTATE of a connection that failed. A
-server that speaks another language than English is waited for like one that is away."""
+"""Texts of servers that do not let a node in: the driver has no SQLSTATE of a failed connection. A server that speaks
+another language than English is waited for like one that is away."""
 
 logger = structlog.get_logger(__name__)
 
 
 def lacks_standby(waits_s: float = COMMIT_WAITS_S) -> str:
-    """Returns the condition that the row of a connection in `pg_stat_activity` fulfils whose commit has waited for a
-    standby for longer than this time."""
+    """Returns the condition on a connection in `pg_stat_activity` whose commit has waited for a standby this long."""
     return f"wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '{waits_s} seconds'"
 
 
@@ -87,14 +82,12 @@ class _WholeLoader(NumericBinaryLoader):
 class Server:
     """One PostgreSQL primary, with or without standbys that can take its place.
 
-    url: postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE
     name: the hosts and the database, without the password.
     wait_s: for how long an operation waits for a server that takes writes.
-    standby_reads: whether operations that read use a standby while no server takes writes.
-    """
+    standby_reads: whether operations that read use a standby while no server takes writes."""
 
     def __init__(self, url: str, *, wait_s: float, call_s: float, standby_reads: bool = False) -> None:
-        """call_s: the time that one call may take. Raises StorageError if the URL is not valid."""
+        """Raises StorageError if the URL, postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE, is not valid."""
         try:
             given = conninfo_to_dict(url)
         except psycopg.Error as error:
@@ -118,7 +111,7 @@ class Server:
         )
 
     def connect(self, *, to_write: bool = True) -> Connection:
-        """Makes a connection to the server that takes writes. Tries each host once. Raises StorageError.
+        """Connects to the server that takes writes. Tries each host once. Raises StorageError.
 
         to_write: if False, and no server takes writes, a connection to a standby serves, unless the settings forbid it.
         """
@@ -152,11 +145,10 @@ class Server:
         return connection
 
     def wait_connected(self, adopt: Callable[[Connection], None] | None = None) -> Connection:
-        """Makes a connection, and waits at most `wait_s` for a server that takes writes. Raises StorageError, and at
-        once if a server does not let the node in.
+        """Connects, and waits at most `wait_s` for a server that takes writes. Raises StorageError, and at once if a
+        server does not let the node in.
 
-        adopt: the first thing to do with the connection; if the connection is lost in it, this is tried again.
-        """
+        adopt: the first use of the connection; if the connection is lost in it, this is tried again."""
         end_s = time.monotonic() + self.wait_s
         told = False
         while True:
@@ -173,8 +165,8 @@ class Server:
                 pause()
 
     def connect_and(self, adopt: Callable[[Connection], None] | None, *, to_write: bool = True) -> Connection:
-        """Makes a connection as `connect` does, and calls `adopt` with it. Raises StorageError; StandbyMissing if
-        `adopt` has lost the connection because a commit waits for a standby."""
+        """Connects as `connect` does, and calls `adopt`. Raises StorageError; StandbyMissing if `adopt` has lost the
+        connection because a commit waits for a standby."""
         connection = self.connect(to_write=to_write)
         try:
             if adopt is not None:
@@ -190,8 +182,8 @@ class Server:
         return connection
 
     def _waits_for_standby(self) -> bool:
-        """Whether a commit of this database waits for a standby, as far as the server tells it to this role. Under
-        load, some commit always does, for a moment. So only those count that wait for long."""
+        """Returns whether a commit has waited for a standby for long, as far as this role may see. Under load, some
+        commit always waits for a moment."""
         try:
             connection = self.connect()
         except StorageError:
@@ -204,10 +196,6 @@ class Server:
             connection.close()
 
     def _execute(self, connection: Connection, text: bytes) -> Any:
-        """Executes statements that must not wait for ever. Returns what the driver returns.
-
-        Raises psycopg.Error.
-        """
         descriptor = connection.pgconn.socket
         self.deadlines.begin(descriptor)
         try:
@@ -220,7 +208,6 @@ class Server:
 
 
 def _name(hosts: str, ports: str, database: str) -> str:
-    """The name of a database in logs: each host with its port, and the database."""
     of_host = ports.split(",")
     named = [
         f"{host}:{port}" if (port := of_host[place % len(of_host)]) else host
@@ -230,12 +217,11 @@ def _name(hosts: str, ports: str, database: str) -> str:
 
 
 def pause() -> None:
-    """Waits between two attempts to reach a server. Called in the storage threads only."""
+    """Waits between two attempts to reach a server. For the storage threads only."""
     time.sleep(RETRY_S)
 
 
 def check_version(connection: Connection) -> None:
-    """Raises StorageError if the server is too old."""
     version = connection.info.server_version // 10_000
     if version < VERSION_MIN:
         raise StorageError(f"PostgreSQL {version} is too old; the node needs version {VERSION_MIN} or later")

@@ -1,4 +1,4 @@
-"""A session: one connection to the primary server, made again when it is lost, and the log of messages on it."""
+"""One connection to the primary server, made again when it is lost, and the log of messages on it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ QUIET_S = 1.0
 """After this silence, a transaction begins with a trip of its own, so that a dead connection leaves no commit in
 doubt."""
 QUEUED_S = 0.1
-"""Operations that follow within this time after others have waited for a server in vain were in the queue meanwhile."""
+"""Operations that follow within this time after others have waited in vain were in the queue meanwhile."""
 EXAMINE_S = 10.0
-"""How often a session that writes looks at what the meaning of a confirm depends on."""
+"""How often a session that writes examines the durability of its server."""
 CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
@@ -52,9 +52,7 @@ class PostgresSession:
     In a deferred transaction, appends are sent with the next statement or with the commit: a transaction that has only
     a small append is one trip to the server, and one with a COPY is two.
 
-    sync_seconds: the times of commits. A commit returns when the server, and its standby if it has to wait for one,
-    have synced.
-    """
+    sync_seconds: the times of commits, which return when the server, and a standby it waits for, have synced."""
 
     def __init__(
         self,
@@ -64,11 +62,10 @@ class PostgresSession:
         durability: KeptDurability | None = None,
         freshness: Freshness | None = None,
     ) -> None:
-        """ownership: the right to write; None: the session only reads.
-        durability: the promise of a confirm, if the session writes. freshness: what it must see, if it only reads.
+        """Connects. Raises StorageError.
 
-        Raises StorageError.
-        """
+        ownership, durability: the right to write and the promise of a confirm; None: the session only reads.
+        freshness: what a session that only reads must see."""
         self.sync_seconds = Histogram(SECONDS)
         self.closed = False
         self.log = PostgresLog(self)
@@ -91,7 +88,6 @@ class PostgresSession:
 
     @property
     def writes(self) -> bool:
-        """Whether this session can write."""
         return self._ownership is not None
 
     @property
@@ -104,7 +100,6 @@ class PostgresSession:
 
     @property
     def defers(self) -> bool:
-        """Whether the open transaction is a deferred one."""
         return self._defers and self._in_transaction
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
@@ -121,20 +116,16 @@ class PostgresSession:
         return cursor
 
     def run_each(self, text: str, values: Sequence[Sequence[Any]]) -> None:
-        """Executes a statement of PostgreSQL with several sets of parameters. Raises StorageError."""
         self._send_unsent()
         self._call(partial(self._connection.cursor().executemany, text, values))
 
     def copy(self, text: str, payload: bytes) -> None:
-        """Executes a COPY FROM STDIN. payload: all its rows. Raises StorageError."""
         self._send_unsent()
         self._command(text.encode(), payload)
 
     def later(self, text: bytes, payload: bytes | None = None) -> None:
-        """Sends a command with the next statement of a deferred transaction, or with its commit. Raises StorageError.
-
-        payload: the rows, if the command is a COPY FROM STDIN.
-        """
+        """Sends a command, or a COPY with its rows, with the next statement of a deferred transaction, or with its
+        commit. Raises StorageError."""
         assert self.defers, "the transaction is deferred"
         if self._unsent.has_rows:
             self._send_unsent()
@@ -154,6 +145,7 @@ class PostgresSession:
                 self._lose(error)
                 raise self._unreached or error from None
             self._unsent.add(self._ownership.begin())
+            # A deferred transaction sends its beginning together with its first statement or its commit.
             if not deferred or time.monotonic() - self._answered_s > QUIET_S:
                 self._begin_now(lambda: self._command(*self._unsent.take()))
         self._in_transaction = True
@@ -182,6 +174,7 @@ class PostgresSession:
         except ConnectionLost as lost:
             self._lose(lost)
             raise
+        # The server answers a COMMIT with ROLLBACK if the transaction had failed.
         if result.command_status != b"COMMIT":
             raise OperationFailed("the database undid a transaction at its commit; report this mistake")
         self._lost_since_s = None
@@ -276,8 +269,8 @@ class PostgresSession:
         return error
 
     def _examine(self) -> None:
-        """Looks from time to time whether a commit still keeps the promise of a confirm. Raises ConnectionLost if it
-        does not, since a new connection is what waits until it does."""
+        """Raises ConnectionLost if a commit does not keep the promise of a confirm any more: the attempts to connect
+        again wait until it does."""
         if self._durability is None or time.monotonic() - self._examined_s < EXAMINE_S:
             return
         try:
@@ -287,7 +280,6 @@ class PostgresSession:
         self._examined_s = time.monotonic()
 
     def _begin_reading(self) -> None:
-        """Begins a transaction that sees all confirmed writes. Raises StorageError."""
         freshness = self._freshness
         assert freshness is not None, "a session that does not write has to see what is confirmed"
         try:
@@ -297,8 +289,7 @@ class PostgresSession:
             raise
 
     def _begin_now(self, begin: Callable[[], object]) -> None:
-        """Sends the first commands of a transaction. If the server refuses one of them, undoes what it has begun.
-        Raises StorageError."""
+        """Sends the first commands of a transaction. If the server refuses one, undoes what it has begun."""
         try:
             begin()
         except StorageError as error:
@@ -308,11 +299,10 @@ class PostgresSession:
 
     @property
     def _is_on_standby(self) -> bool:
-        """Whether the server of this connection is a standby. The server tells when it is promoted."""
+        """Whether the server is a standby. The server reports its promotion."""
         return bool(self._connection.pgconn.parameter_status(b"in_hot_standby") == b"on")
 
     def _send_unsent(self) -> None:
-        """Sends the commands that wait, before another statement is sent. Raises PartFailed."""
         if self._unsent:
             try:
                 self._command(*self._unsent.take())
@@ -334,7 +324,7 @@ class PostgresSession:
             raise self._ownership.replaced() from error
 
     def _call(self, call: Callable[[], object]) -> None:
-        """Makes a call of the driver, which may take as long as `Deadlines` allows. Raises StorageError."""
+        """Makes a call of the driver within the time of a call. Raises StorageError."""
         if self._connection.closed:
             raise ConnectionLost("the connection is closed")
         descriptor = self._connection.fileno()
@@ -350,7 +340,7 @@ class PostgresSession:
             self._server.deadlines.end(descriptor)
 
     def _lose(self, error: ConnectionLost) -> None:
-        """The connection is gone, and with it the transaction that was open."""
+        """Notes that the connection is gone, and with it the transaction that was open."""
         self._in_transaction = False
         self._unsent.clear()
         if self._ownership is not None:
@@ -362,8 +352,7 @@ class PostgresSession:
 
     def _connect_again(self) -> bool:
         """Connects again, if the connection is lost. Waits for a server that takes writes, at most `Server.wait_s`
-        after the loss. If that was in vain before, tries once. Returns whether there is a connection.
-        """
+        after the loss; tries once if that was in vain before. Returns whether there is a connection."""
         wait_s = self._server.wait_s if self._unreached is None else 0.0
         lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
         while self._connection.closed and self._end is None:
@@ -388,6 +377,7 @@ class PostgresSession:
     def _adopt(self, connection: psycopg.Connection[Any]) -> None:
         connection.add_notice_handler(self._note)
         self._cancelled_wait = None
+        # The promise is set before the right to write is taken, so that taking it is synced like every commit.
         if self._durability is not None:
             self._durability.adopt(connection)
             self._examined_s = time.monotonic()
@@ -405,14 +395,13 @@ class PostgresSession:
         self._unreached = None
 
     def _settle_doubt(self) -> None:
-        """Tells what became of the commit whose answer was lost, if there is one. The new connection knows it."""
+        """Finds out on the new connection whether the commit whose answer was lost is stored."""
         if self._doubt is not None:
             stored = self._stored_commits == self._doubt
             self._doubt = None
             logger.warning("lost_commit_settled", database=self._server.name, stored=stored)
 
     def _check_waited(self) -> None:
-        """Raises ConnectionLost if a write has succeeded only because somebody has cancelled its wait for a standby."""
         if self._cancelled_wait is not None:
             raise ConnectionLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
 

@@ -7,8 +7,7 @@
     SELECT asked.place, found.* FROM unnest($1::bytea[]) WITH ORDINALITY AS asked(p1, place),
         LATERAL (SELECT c FROM t WHERE a = asked.p1) AS found
 
-A single row is sent by the statement for one row, which the server has prepared.
-"""
+A single row is sent by the statement for one row, which the server has prepared."""
 
 from __future__ import annotations
 
@@ -33,17 +32,16 @@ _PARAMETER = re.compile(r"\$(\d+)")
 
 
 class SetInsert(NamedTuple):
-    """An INSERT of many rows. Its parameters are the columns, each as a list.
+    """An INSERT of many rows, whose parameters are the columns, each as a list.
 
-    key: the places of the columns that one statement may not have twice with the same values, counted from 0.
-    """
+    key: the places of the columns that one statement may not have twice with the same values, counted from 0."""
 
     text: str
     key: tuple[int, ...]
 
 
 class SetSession(Protocol):
-    """What this module uses of a session. `stream_storage.postgres.session.PostgresSession` describes the methods."""
+    """The part of `stream_storage.postgres.session.PostgresSession` that this module uses."""
 
     def execute(self, statement: Statement, values: Values = ()) -> Rows: ...
 
@@ -53,7 +51,6 @@ class SetSession(Protocol):
 
 
 def execute_many(session: SetSession, statement: Statement, values: Iterable[Values]) -> None:
-    """Executes a statement, as `stream_storage.contract.Session.execute_many` describes it."""
     made = compile_statement(statement)
     rows = [in_order(statement, made, each) for each in values]
     if len(rows) == 1:
@@ -66,7 +63,6 @@ def execute_many(session: SetSession, statement: Statement, values: Iterable[Val
 
 
 def find_many(session: SetSession, statement: Statement, values: Sequence[Values]) -> list[Any]:
-    """Executes a SELECT, as `stream_storage.contract.Session.find_many` describes it."""
     if len(values) <= 1:
         return [session.execute(statement, each).fetchone() for each in values]
     lookup = set_lookup(statement)
@@ -84,9 +80,7 @@ def set_insert(statement: Statement) -> SetInsert | None:
 
 
 def set_lookup(statement: Statement) -> Compiled:
-    """Returns the statement that finds a row for each of many sets of values. Its rows begin with the place of the set,
-    counted from 1; its parameters are those of the SELECT of one row, each as a list.
-    """
+    """Returns the SELECT of a row for each of many sets of values. Its rows begin with the set's place, from 1."""
     known = _lookups.get(statement)
     if known is None:
         known = _lookups[statement] = _make_lookup(statement, compile_statement(statement))
@@ -94,8 +88,8 @@ def set_lookup(statement: Statement) -> Compiled:
 
 
 def split_rows(rows: Sequence[Sequence[Any]], key: tuple[int, ...]) -> Iterator[list[Sequence[Any]]]:
-    """Splits rows into sets for one statement each, in their order. In a set, no two rows have the same key, because a
-    statement cannot change a row twice. The sets are bounded."""
+    """Splits rows into bounded sets for one statement each, in order. No two rows of a set have the same key, because a
+    statement cannot change a row twice."""
     part: list[Sequence[Any]] = []
     seen: set[tuple[Any, ...]] = set()
     part_bytes = 0

@@ -1,4 +1,4 @@
-"""Unsent: the commands of a transaction that wait for the next trip to the server."""
+"""The commands of a transaction that wait for the next trip to the server."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from __future__ import annotations
 class Unsent:
     """Commands that are not sent yet, in their order.
 
-    Invariant: a COPY with its rows is the last command, so that it can be sent with what was before it.
-    """
+    Invariant: a COPY with its rows is the last command, so that it can be sent with what was before it."""
 
     def __init__(self) -> None:
         self._texts: list[bytes] = []
@@ -22,16 +21,13 @@ class Unsent:
         return self._payload is not None
 
     def add(self, text: bytes, payload: bytes | None = None) -> None:
-        """Adds one command. payload: the rows of a COPY."""
         assert self._payload is None, "nothing follows a COPY"
         self._texts.append(text)
         self._payload = payload
 
     def take(self, *last: bytes) -> tuple[bytes, bytes | None]:
-        """Returns the text of all commands and the rows of the COPY among them, and forgets them.
-
-        last: a further command, which may follow a COPY.
-        """
+        """Returns and forgets the text of all commands, with `last`, which may follow a COPY, and the rows of the
+        COPY."""
         text, payload = b"; ".join([*self._texts, *last]), self._payload
         self.clear()
         return text, payload

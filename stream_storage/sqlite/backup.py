@@ -1,14 +1,9 @@
-"""Takes a backup of a data directory, whether its node is running or stopped. `stream_node.care.restore` restores
-backups.
+"""Takes a backup of a data directory, whether its node is running or stopped. `stream_node.care.restore` restores it.
 
-A backup is a folder with a copy of the database and a manifest. The database includes the saved positions of consumers.
-The manifest has the SHA-256 hash of the copy. The copy has the state of the database when copying began. A backup has
-neither the configuration nor the data of other programs.
-
-Taking a backup only reads the database. SQLite's backup interface copies the pages of one read transaction, so a
-running node continues to store pushes. The node's write-ahead log grows until the copy is complete. The lock of the
-data directory is not touched.
-"""
+A backup is a folder with a copy of the database, which includes the saved positions of consumers, and a manifest with
+the SHA-256 hash of the copy. SQLite's backup interface copies the pages of one read transaction, so a running node
+continues to store pushes; its write-ahead log grows until the copy is complete. The lock of the data directory is not
+touched."""
 
 from __future__ import annotations
 
@@ -51,24 +46,19 @@ CHUNK_BYTES = 1024 * 1024
 LIST_PAGE = 1_000
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""A function that reports progress. Its arguments are the current step (such as "copying"), the amount that is done,
-and the total amount. The total is None if it is unknown."""
+"""Reports progress: the current step (such as "copying"), the amount that is done, and the total, or None."""
 
 
 class BackupError(Exception):
-    """A backup cannot be taken or restored as requested. The text says what to do."""
+    """The error of a backup that cannot be taken or restored as requested. The text says what to do."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a backup, stored as a JSON file in the folder of the backup.
+    """The manifest of a backup, a JSON file in its folder.
 
-    format: the version of the manifest format.
     created_us: the time of the backup, in microseconds since 1970.
-    schema_version: the version of the database schema.
-    streams, messages: the numbers of partitions and messages.
-    data_bytes: the total size of the data of all messages.
-    database_bytes, sha256: the size and the hash of the database file.
-    """
+    streams, messages, data_bytes: the numbers of partitions, of messages, and of bytes of their data.
+    database_bytes, sha256: the size and the hash of the database file."""
 
     format: int
     created_us: int
@@ -81,20 +71,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> Manifest:
-    """Copies the database of the data directory `source` into the new or empty folder `target`, and syncs the copy to
-    disk.
+    """Copies the database of the data directory `source` durably into the new or empty folder `target`.
 
-    now_us: the present time for the manifest, in microseconds since 1970.
-    check: whether every message of the copy is also read and checked. The copy gets its final name only when it is
-    complete.
-    Raises BackupError, StorageError.
-    """
+    check: whether every message of the copy is also read and checked. The copy gets its final name when it is complete.
+
+    Raises BackupError, StorageError."""
     database = Database.open(source, read_only=True)
     made = _make_folder(target)
     part = part_path(target / FILE_NAME)
     try:
         session = database.read_session()
         try:
+            # The transaction holds one state of the database for the counts and for the copy.
             session.begin()
             streams, messages, data_bytes = count_stored(session)
             schema_version = session.execute("PRAGMA user_version").fetchone()[0]
@@ -113,6 +101,7 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
             database_bytes=part.stat().st_size,
             sha256=digest_of(part, progress),
         )
+        # The database gets its name last: a folder without it is no backup.
         sync(part)
         _write_manifest(target, manifest)
         rename_durably(part, target / FILE_NAME)
@@ -125,10 +114,7 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """Reads the manifest of a backup.
-
-    Raises BackupError if the backup cannot be used, and DatabaseTooNew if its database needs a newer program.
-    """
+    """Reads the manifest of a backup. Raises BackupError, and DatabaseTooNew if its database needs a newer program."""
     try:
         manifest = parse_json((backup / MANIFEST_NAME).read_bytes(), Manifest)
     except OSError as error:
@@ -145,8 +131,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def count_stored(session: Session) -> tuple[int, int, int]:
-    """Returns the numbers of partitions, of messages and of bytes of data. They are sums over the rows of the
-    partitions, so no message is read."""
+    """Returns the numbers of partitions, messages and bytes of data, as sums over the rows of partitions."""
     streams = messages = data_bytes = 0
     after: tuple[str, int] | None = None
     while page := session.log.list_streams(after=after, limit=LIST_PAGE):
@@ -158,11 +143,7 @@ def count_stored(session: Session) -> tuple[int, int, int]:
 
 
 def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
-    """Copies all database pages of `source` into the file `part`.
-
-    The caller has begun a read transaction on `source`. Without this transaction, every commit of a running node would
-    make SQLite start the copy again.
-    """
+    """Copies all pages. The caller's read transaction keeps commits of a running node from restarting the copy."""
     create_private(part).close()
     with closing(sqlite3.connect(part, isolation_level=None)) as destination:
         destination.execute("PRAGMA journal_mode=OFF")
@@ -173,11 +154,8 @@ def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> N
 
 
 def verify_file(file: Path, messages: int, progress: Progress) -> None:
-    """Reads and checks every message of the database `file`. Raises DatabaseCorrupt if there is a problem.
-
-    SQLite opens the database as `immutable`, so it creates no other files in the folder.
-    messages: the number of messages, for the progress reports.
-    """
+    """Reads and checks every message of the database `file`, which is opened as `immutable`, so that SQLite creates no
+    other files. Raises DatabaseCorrupt."""
     location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
         session = SqliteSession(connection, writes=False)
@@ -200,8 +178,6 @@ def digest_of(file: Path, progress: Progress) -> str:
 
 
 def _make_folder(target: Path) -> list[Path]:
-    """Makes the target folder and its missing parent folders. Returns the folders that it made. Raises BackupError if
-    the target is not empty or cannot be made."""
     if names_in(target):
         raise BackupError(f"{target} is not empty; choose a new folder for each backup")
     try:

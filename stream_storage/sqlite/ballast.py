@@ -1,8 +1,7 @@
-"""Ballast: a file that takes room on the disk, and is given up when deletes and saves need room.
+"""A file that takes room on the disk, and is given up when deletes and saves need room.
 
-Another program can fill the disk. Without room, SQLite cannot delete either. So the node keeps a file beside the
-database, as CockroachDB does. To give it up is to empty it: an empty file says that pushes must not use that room.
-"""
+When another program fills the disk, SQLite cannot delete either. So the node keeps a file beside the database, as
+CockroachDB does. To give it up is to empty it: an empty file says that pushes must not use that room."""
 
 from __future__ import annotations
 
@@ -31,12 +30,11 @@ class Ballast:
         self._file = directory / FILE_NAME
 
     def ensure(self, spare_bytes: int, *, begins: bool) -> int:
-        """Makes the ballast, unless it is there or the disk has less spare room than twice its size. Returns how many
-        bytes of the spare room are kept for it: its size while it is given up, else 0. Raises OSError.
+        """Makes the ballast, unless it is there or the disk has less spare room than twice its size. Returns the bytes
+        of spare room to keep for it: its size while it is given up, else 0. Raises OSError.
 
         spare_bytes: the free room above what pushes leave free anyway.
-        begins: whether to make the first one, and not only one that was given up.
-        """
+        begins: whether to make the first one, and not only one that was given up."""
         size_bytes = self._size_bytes()
         if size_bytes == SIZE_BYTES:
             return 0

@@ -1,8 +1,7 @@
-"""Decides when the write-ahead log (WAL) is copied into the database file, and copies it.
+"""Decides when the write-ahead log (WAL) is copied into the database file, and copies it: a checkpoint.
 
-Such a copy is a checkpoint. SQLite's own checkpoints are off (`wal_autocheckpoint` is 0), since a commit would have to
-wait for them. Instead, the writing thread calls the checkpointer between two commits.
-"""
+SQLite's own checkpoints are off (`wal_autocheckpoint` is 0), since a commit would have to wait for them. The writing
+thread calls the checkpointer between two commits."""
 
 from __future__ import annotations
 
@@ -18,54 +17,42 @@ from stream_storage.sqlite.session import SqliteSession
 from stream_storage.upkeep import UpkeepStatistics
 
 CHECKPOINT_BYTES = 512 * 1024
+"""After CHECKPOINT_BYTES of data in CHECKPOINT_COMMITS_MIN commits, a checkpoint runs as soon as no operation waits.
+Pushes wait for its end: 512 KiB take two milliseconds, and with 2 MiB the slowest hundredth of pushes took a third
+longer. Large commits are copied several at a time, because each copy also syncs the database file."""
 CHECKPOINT_COMMITS_MIN = 10
-"""After CHECKPOINT_BYTES of data in at least CHECKPOINT_COMMITS_MIN commits, a checkpoint copies the WAL into the
-database file as soon as no operation waits.
-
-The pushes that come during a checkpoint wait for its end. A copy of 512 KiB takes two milliseconds; with copies of
-2 MiB, the slowest hundredth of pushes took a third longer. Large commits are copied several at a time, because each
-copy also syncs the database file."""
 CHECKPOINT_BYTES_MAX = 4 * 1024 * 1024
 """After this many bytes of data, the number of commits does not count."""
 CHECKPOINT_COMMITS = 100
-"""After this many commits, the size of the data does not count: even a commit of one byte writes about five pages."""
+"""After this many commits, the size of the data does not count: a commit of one byte writes some five pages."""
 FORCED_SHARE = 2.0
 """After this many times these numbers of bytes and commits, the checkpoint runs even while operations wait."""
 WAL_PAGES_MAX = 8_192
-"""If the WAL has at least this many pages (64 MiB), the next checkpoint waits for readers, at most CHECKPOINT_WAIT_MS.
-
-SQLite can overwrite the WAL from its beginning only after a checkpoint during which no reader needs old pages. A WAL of
-this size usually means that readers have prevented this so far.
-"""
+"""If the WAL has this many pages (64 MiB), the next checkpoint waits for readers, at most CHECKPOINT_WAIT_MS. SQLite
+overwrites the WAL from its beginning only after a checkpoint during which no reader needs old pages."""
 CHECKPOINT_WAIT_MS = 100
 
 EXTEND_AFTER_COMMITS = 16
-"""The number of commits after which the WAL is made larger in advance (EXTENDED_BYTES), because syncing a file that
-grows takes twice as long. A node with few commits needs no large WAL."""
+"""After this many commits the WAL is extended to EXTENDED_BYTES, because syncing a file that grows takes twice as long.
+A node with few commits needs no large WAL."""
 EXTENDED_BYTES = 4 * 1024 * 1024
-"""The size to which the WAL is extended in advance. It has room for more than CHECKPOINT_COMMITS commits of one
-push each."""
+"""Room for more than CHECKPOINT_COMMITS commits of one push each."""
 EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
-"""If the disk has fewer free bytes than this number, the WAL is not extended. The WAL then grows with the commits."""
+"""If the disk has fewer free bytes, the WAL is not extended, and grows with the commits."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Checkpointer:
-    """Keeps the write-ahead log (WAL) of one writing session short. Must be used in the thread of that session.
+    """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session.
 
-    checkpoints: the number of checkpoints that were tried.
-    checkpoint_failures: the number of checkpoints that failed.
-    checkpoint_s_last: the duration of the last checkpoint, in seconds.
+    checkpoints, checkpoint_failures: the numbers of checkpoints that were tried, and of those that failed.
     wal_pages: the number of pages in the WAL at the last checkpoint.
-    settled: whether `close` was called and its checkpoint did not fail, so that every commit is in the database file or
-        in the WAL, and synced.
+    settled: whether `close` has made its checkpoint, so that every commit is in the database file or in the WAL, and
+        synced.
 
-    The methods `after_commit` and `copy` return None, or a fatal error, after which the session must not write
-    any more.
-    Invariant: `_copied_bytes` and `_copied_commits` are the bytes and commits that the session had written when
-    `after_commit` last started a checkpoint.
-    """
+    `after_commit` and `copy` return None, or a fatal error, after which the session must not write any more. Invariant:
+    `_copied_bytes` and `_copied_commits` are those written when `after_commit` last started a checkpoint."""
 
     def __init__(self, session: SqliteSession, ballast: Ballast | None = None) -> None:
         self.checkpoints = 0
@@ -88,13 +75,12 @@ class Checkpointer:
         )
 
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
-        """Copy the WAL into the database file if a checkpoint is due, and extend the WAL if an extension is due.
+        """Copies the WAL into the database file, and extends it, if that is due.
 
         commits: the number of commits in this session so far.
         waiting: whether operations wait for the next commit.
-        tight: whether the disk has little room left. If so, the WAL is copied after every commit: later commits can
-            then overwrite the WAL, and the WAL does not grow.
-        """
+        tight: whether the disk has little room left. Then the WAL is copied after every commit, so that it does not
+            grow."""
         failure = None
         share = self._share(commits)
         if share >= FORCED_SHARE or (share >= 1 and not waiting) or (tight and commits > self._copied_commits):
@@ -110,8 +96,7 @@ class Checkpointer:
         return failure
 
     def _share(self, commits: int) -> float:
-        """Returns how much of the data and commits after which a checkpoint is due have gathered; 1 means that it is
-        due."""
+        """Returns the part of the data and commits after which a checkpoint is due; 1 means that it is due."""
         grown_bytes = self._session.log.appended_bytes - self._copied_bytes
         grown_commits = commits - self._copied_commits
         return max(
@@ -121,10 +106,7 @@ class Checkpointer:
         )
 
     def copy(self, *, truncate: bool = False) -> StorageError | None:
-        """Copy the WAL into the database file.
-
-        truncate: whether to shorten the WAL to zero bytes afterwards, if no reader needs the WAL.
-        """
+        """Copies the WAL into the database file. truncate: whether to empty it afterwards, if no reader needs it."""
         failure = None
         started_s = time.perf_counter()
         failpoint("before_checkpoint")
@@ -158,12 +140,10 @@ class Checkpointer:
         return UpkeepStatistics(self.checkpoints, self.checkpoint_failures, self.checkpoint_s_last, self.wal_pages)
 
     def close(self) -> None:
-        """Copy the WAL into the database file and empty the WAL, before a clean stop. If the copy fails, the WAL keeps
-        its content, and the next open of the database copies it.
+        """Copies and empties the WAL before a clean stop. If that fails, the next opening does it.
 
-        While another program reads the database, the WAL cannot be emptied. The stop does not wait for such a program
-        longer than CHECKPOINT_WAIT_MS: each commit in the WAL was synced before it was confirmed.
-        """
+        Another program that reads the database keeps the WAL. The stop does not wait for it longer than
+        CHECKPOINT_WAIT_MS: each commit in the WAL is synced."""
         try:
             with self._session.busy_timeout(CHECKPOINT_WAIT_MS):
                 checkpoint = self._session.checkpoint("TRUNCATE")
@@ -175,8 +155,7 @@ class Checkpointer:
             logger.info("log_kept", pages=checkpoint.wal_pages, reason="another program is reading the database")
 
     def _extend(self) -> StorageError | None:
-        """Extend the WAL to EXTENDED_BYTES. Returns a fatal error, or None. Other errors are only logged, since a WAL
-        that was not extended grows with the commits."""
+        """Extends the WAL. Other errors than fatal ones are only logged: the WAL then grows with the commits."""
         try:
             if self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
                 self._session.extend_wal(EXTENDED_BYTES)

@@ -1,8 +1,6 @@
 """Opens the database of a data directory: takes the lock, checks the files, creates the tables and makes connections.
 
-Most settings of SQLite belong to a connection and not to the file. So this module makes every connection and checks its
-settings. This module starts no threads.
-"""
+Most settings of SQLite belong to a connection and not to the file, so every connection is made and checked here."""
 
 from __future__ import annotations
 
@@ -32,13 +30,11 @@ logger = structlog.get_logger(__name__)
 
 FILE_NAME = "streams.sqlite"
 PAGE_BYTES = 8192
-"""The page size of the database file. Messages of 1 KiB take 1.16 times their size on disk. With pages of 4 KiB,
-messages of 1 KiB would take 1.35 times their size, since only three of them fit into a page."""
+"""With pages of 8 KiB, messages of 1 KiB take 1.16 times their size on disk; with 4 KiB, 1.35 times."""
 BUSY_TIMEOUT_MS = 5_000
-"""How long a connection waits for a lock of another process, in milliseconds, before StorageBusy is raised."""
+"""How long a connection waits for a lock of another process before StorageBusy is raised."""
 CACHED_STATEMENTS = 256
-"""The number of prepared statements that a connection keeps. The log of messages uses about 45 statements, and other
-packages use more."""
+"""How many prepared statements a connection keeps. The log uses about 45, and other packages more."""
 
 PRAGMAS: Final[dict[str, int]] = {
     "busy_timeout": BUSY_TIMEOUT_MS,
@@ -53,22 +49,17 @@ PRAGMAS: Final[dict[str, int]] = {
 }
 """The settings of every connection, as SQLite reports them.
 
-synchronous 2 is FULL: COMMIT returns after the sync. wal_autocheckpoint 0 turns SQLite's own checkpoints off, since the
-writing thread decides when a checkpoint runs. A negative cache_size is in KiB. secure_delete is set to 0, since some
-builds of SQLite have 1 by default and overwrite all deleted data with zeros. The zeros would be written to the
-write-ahead log, so a deletion would need as much room as it frees."""
+synchronous 2 is FULL: COMMIT returns after the sync. A negative cache_size is in KiB. Some builds of SQLite have a
+secure_delete of 1 and overwrite deleted data with zeros in the write-ahead log, so that a deletion would need as much
+room as it frees."""
 FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
-"""The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts this value only while the file is empty."""
+"""The settings of the file. auto_vacuum 2 is INCREMENTAL, which SQLite accepts only while the file is empty."""
 
 
 class Database:
-    """The database of one data directory. A database that is open for writing holds the lock on the directory
-    until `close`.
+    """The database of one data directory. Open for writing, it holds the lock on the directory until `close`.
 
-    A session can be used in any thread, but only by one thread at a time.
-
-    Invariant: at most one session that writes is open.
-    """
+    Invariant: at most one session that writes is open, and each session is used by one thread at a time."""
 
     is_local = True
 
@@ -89,15 +80,13 @@ class Database:
     def open(
         cls, path: Path, *, read_only: bool = False, migrate: bool = True, migrations: Migrations = MIGRATIONS
     ) -> Database:
-        """Open the database of the data directory `path`. Create the database if it does not exist. Bring a database of
-        an older schema version up to date, after a backup (see `stream_storage.sqlite.upgrade`).
+        """Opens the database of the data directory `path`. Creates it if it does not exist, and brings an older schema
+        version up to date, after a backup (`stream_storage.sqlite.upgrade`).
 
-        read_only: whether to take no lock and create nothing. A database that a node is using can only be opened in
-        this way.
+        read_only: whether to take no lock and create nothing, as for a database that a node is using.
 
-        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and
-        other StorageError.
-        """
+        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and other
+        StorageError."""
         if read_only:
             database = cls(path, None, migrations=migrations)
             database._check_exists()
@@ -130,22 +119,19 @@ class Database:
             raise
 
     def session(self) -> SqliteSession:
-        """Opens the session that writes. Raises StorageError."""
         assert self._writer is None or self._writer.closed, "one session that writes is open already"
         assert self._lock is not None, "the database was opened for reading"
         self._writer = SqliteSession(self._connect(query_only=False), writes=True)
         return self._writer
 
     def read_session(self) -> SqliteSession:
-        """Opens a session that cannot write. Raises StorageError."""
         return SqliteSession(self._connect(query_only=True), writes=False)
 
     def close(self) -> None:
-        """Release the lock on the directory. All reading sessions must be closed already. Safe to repeat.
+        """Releases the lock on the directory. All reading sessions must be closed already. Safe to repeat.
 
-        Commits can stay in the write-ahead log while another program reads the database. The stop is clean
-        nevertheless if the last checkpoint did not fail: every commit in the log is synced.
-        """
+        The stop is clean although commits stay in the write-ahead log, if the last checkpoint did not fail: they are
+        synced."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -156,36 +142,32 @@ class Database:
         lock.release(clean=is_settled and not self._distrusted, log_kept=log_kept)
 
     def upkeep(self, session: Session) -> Checkpointer:
-        """Returns what keeps the write-ahead log of the writing session short."""
         assert isinstance(session, SqliteSession), "the session is one of this database"
         self._upkeep = Checkpointer(session, self.ballast)
         return self._upkeep
 
     def distrust(self) -> None:
-        """Make the next `open` check the structure of the file, even after a clean stop. Called when the disk
-        has failed."""
+        """Makes the next `open` check the structure of the file. Called when the disk has failed."""
         self._distrusted = True
 
     def _prepare(self, unclean: bool) -> None:
-        """Prepare the database file for writing.
+        """Prepares the database file for writing.
 
-        1. Check that the file is empty, or is a database of this program with a version that this program knows.
-           Nothing is written before this check.
+        1. Check that the file is empty, or a database of a version that this program knows. Nothing is written before.
         2. Write the settings that belong to the file.
-        3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), and write the pages of the
-           write-ahead log once more (`settle_log`). If a sync failed before the stop, some pages can be readable but
-           not on the disk.
+        3. After an unclean stop, check the structure of the file, and write the pages of the write-ahead log once more
+           (`settle_log`): if a sync failed before the stop, some pages can be readable but not on the disk.
         4. Bring an older database up to date, after a backup.
         5. Check the rows of streams, positions, leases and blocks, and their indexes: with a wrong next index, or a
            stream that is not found, an index would be assigned twice.
-        6. Create missing tables.
-        """
+        6. Create missing tables."""
         version = self._inspect()
         head = self._migrations.head
         if 0 < version < head and not self._migrate:
             raise DatabaseTooOld(version, head)
         session = self.session()
         try:
+            # Step 3, before any row is trusted.
             if unclean and version:
                 check_structure(session.connection, self.path)
                 settle_log(session, self.path)
@@ -194,6 +176,7 @@ class Database:
                 from stream_storage.sqlite.upgrade import upgrade
 
                 upgrade(session, self.path, self._migrations)
+            # Steps 5 and 6. A table that is missing is made only after the check of the list of tables.
             if version:
                 check_tables(session.connection)
             create_schema(session, None if version else head)
@@ -202,13 +185,10 @@ class Database:
         _sync_folder(self.directory)
 
     def _clear_unfinished(self) -> None:
-        """Remove the files that an interrupted restore, log survey or log repair has left.
-
-        A survey examines a damaged write-ahead log in a temporary folder with a hard link to the database. While the
-        link exists, deleting the database frees no disk room. Raises StorageError.
-        """
         check_not_replaced(self.path)
         try:
+            # A survey of the write-ahead log leaves a hard link to the database. While it exists, deleting the database
+            # frees no disk room.
             remove_scratch(self.path)
             if remove_parts(self.path):
                 logger.warning("restore_was_interrupted", do="the database is as it was before; restore once more")
@@ -216,8 +196,7 @@ class Database:
             raise storage_error(error) from error
 
     def _hide(self) -> None:
-        """Make the files of the database readable for this user only. SQLite gives the journals the permissions of the
-        database. A folder that existed keeps its own: it may have other files. Raises StorageError."""
+        """Makes the files readable for this user only, but not an existing folder, which may have other files."""
         try:
             for suffix in FILE_SUFFIXES:
                 make_private(self.path.with_name(self.path.name + suffix))
@@ -225,7 +204,7 @@ class Database:
             raise storage_error(error) from error
 
     def _inspect(self) -> int:
-        """Returns the schema version of the file, or 0 for a new file. Writes FILE_PRAGMAS into a new file."""
+        """Returns the schema version of the file, or 0 for a new file, into which it writes FILE_PRAGMAS."""
         try:
             if not self.path.exists():
                 create_private(self.path).close()
@@ -249,8 +228,7 @@ class Database:
         return version
 
     def _check_version(self, connection: sqlite3.Connection) -> int:
-        """Returns the schema version of the database, or 0 if the database is empty. Raises DatabaseTooNew,
-        DatabaseCorrupt."""
+        """Returns the schema version, or 0 if the database is empty. Raises DatabaseTooNew, DatabaseCorrupt."""
         try:
             version = version_of(connection)
             application: int = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -299,7 +277,6 @@ class Database:
 
 
 def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
-    """Apply the settings of a connection, and check that SQLite accepted them. Raises StorageError, sqlite3.Error."""
     settings = {**PRAGMAS, "query_only": int(query_only)}
     for name, value in settings.items():
         connection.execute(f"PRAGMA {name}={value}")
@@ -313,7 +290,7 @@ def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
 
 
 def _has_log(path: Path) -> bool:
-    """Whether the database has a write-ahead log that is not empty. SQLite removes the log after a clean stop."""
+    """Returns whether the write-ahead log has content. SQLite removes the log after a clean stop."""
     log = path.with_name(path.name + "-wal")
     try:
         return log.stat().st_size > 0
@@ -332,8 +309,6 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Sync a folder, so that the names of its files are on disk. Syncing a file alone does not write its name.
-    Raises StorageError."""
     try:
         sync(path)
     except OSError as error:

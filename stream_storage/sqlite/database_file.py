@@ -1,8 +1,6 @@
-"""Opens a single database file that stands outside a data directory, such as one that Litestream has restored.
+"""Opens a database file outside a data directory, such as one that Litestream has restored, and changes nothing.
 
-Such a file has no manifest and no lock. So this module checks that the file is complete and is a node's database. It
-changes nothing, and does not read the messages.
-"""
+Such a file has no manifest and no lock, so the file is checked to be complete and a node's database."""
 
 from __future__ import annotations
 
@@ -25,11 +23,10 @@ _DO: Final = "name the file that `litestream restore` wrote"
 
 @contextmanager
 def opened_file(file: Path) -> Iterator[SqliteSession]:
-    """Returns a context manager that gives a session which reads the database in `file`.
+    """Opens the database in `file` as `immutable`, so that SQLite creates no other file, and yields a session that
+    reads.
 
-    SQLite opens the file as `immutable`, so it creates no other file in the folder. Raises BackupError if the file is
-    missing, is no node's database or is not complete, and DatabaseTooNew if it needs a newer program.
-    """
+    Raises BackupError if the file is missing, incomplete or no node's database, and DatabaseTooNew."""
     _check_complete(file)
     location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
     try:
@@ -46,7 +43,7 @@ def opened_file(file: Path) -> Iterator[SqliteSession]:
 
 
 def _check_complete(file: Path) -> None:
-    """Raises BackupError if the file cannot be opened, or if a journal beside the file has a part of the database."""
+    """Raises BackupError if a journal beside the file has a part of the database."""
     try:
         with file.open("rb"):
             pass

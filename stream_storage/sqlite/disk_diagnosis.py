@@ -1,15 +1,11 @@
-"""Finds the cause of a disk error: no room left, a failing disk, or a damaged file.
+"""Finds the cause of a disk error, in the thread of the error: no room left, a failing disk, or a damaged file.
 
 A failed write: SQLite has one error code (SQLITE_IOERR_WRITE) for a failing disk, for a quota and for a limit on file
-sizes; only a disk that is full to its last byte has a different code. The system's error number would show the cause,
-but Python has no access to `sqlite3_system_errno`. So this module tries to allocate a new file in the folder of the
-database. If the new file gets more room than a transaction needs, lack of room was not the cause.
+sizes, and Python has no access to the system's error number (`sqlite3_system_errno`). So this module tries to allocate
+a new file in the folder. If that gets more room than a transaction needs, lack of room was not the cause.
 
-A failed read: if the disk cannot read a part of the file, SQLite can report damage (SQLITE_CORRUPT). So this module
-reads the file again without SQLite: for an unreadable part, the system then reports an error.
-
-Both tests run in the thread in which the error occurred, once for each error.
-"""
+A failed read: SQLite can report damage (SQLITE_CORRUPT) if the disk cannot read a part of the file. So this module
+reads the file again without SQLite: for an unreadable part, the system then reports an error."""
 
 from __future__ import annotations
 
@@ -28,15 +24,13 @@ from stream_storage.sqlite.rows import connection_of
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ROOM_BYTES = 32 * 1024 * 1024
-"""The number of bytes that the test file tries to allocate. This is twice the largest append to one stream (a full
-mailbox), so nearly every transaction needs less."""
+"""The room that is tried: twice the largest append to one stream, so nearly every transaction needs less."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""The size of the largest file whose structure is checked after a failed read. Pushes wait during the check."""
+"""The largest file whose structure is checked after a failed read. Pushes wait during the check."""
 READ_BYTES = 1024 * 1024
 CHECK_IT = "check the disk, and run `stream-node verify`"
 CHUNK = bytes(64 * 1024)
 SUFFIXES = ("", "-wal", "-shm")
-"""The suffixes of the files of a database: the database itself, its write-ahead log and its shared memory."""
 
 _opened: dict[Path, int] = {}
 
@@ -44,12 +38,11 @@ logger = structlog.get_logger(__name__)
 
 
 def diagnose(error: StorageError, session: Session) -> StorageError:
-    """Returns a more precise error if a test finds the cause of `error`. Otherwise returns `error` itself.
+    """Returns a more precise error if a test finds the cause of `error`, else `error` itself.
 
     A WriteFailed becomes DiskFull if the disk has no room. A DatabaseCorrupt that SQLite has reported becomes
-    DiskReadFailed if the file is not damaged but a part of the file cannot be read. A wrong checksum of a message is
-    damage without a test: the message was read.
-    """
+    DiskReadFailed if the file is not damaged but cannot be read. A wrong checksum of a message is damage without a
+    test."""
     # A DatabaseCorrupt is fatal only if SQLite has reported it. Its `__cause__` would tell that too, but `raise … from`
     # in a compiled module does not set `__cause__`.
     by_sqlite = isinstance(error, DatabaseCorrupt) and error.fatal
@@ -72,8 +65,8 @@ def _diagnose_write(database: Path) -> StorageError | None:
 
 
 def _diagnose_read(session: Session, database: Path) -> StorageError | None:
-    """Returns DiskReadFailed if the disk caused the error: a part of the file cannot be read, or could not be read for
-    a moment. Returns None if the file is damaged, or too large to check."""
+    """Returns DiskReadFailed if a part of the file cannot be read, or could not be read for a moment; None if the file
+    is damaged, or too large to check."""
     # A damaged part of a file can still be read. A part that the disk cannot read gives an error.
     unreadable = find_unreadable(database)
     if unreadable is not None:
@@ -92,12 +85,8 @@ def _diagnose_read(session: Session, database: Path) -> StorageError | None:
 
 
 def find_unreadable(database: Path) -> OSError | None:
-    """Reads the whole database file and its write-ahead log. Returns the OSError of the first failed read. Returns None
-    if both files can be read, or if a file does not exist.
-
-    The calling thread waits until both files are read. Without this test, every failed read would count as damage, and
-    damage stops all writing.
-    """
+    """Reads the whole database file and its write-ahead log, and returns the first OSError, or None. Without this,
+    every failed read would count as damage, and damage stops all writing."""
     try:
         _read_all(_open_for_good(database))
         with database.with_name(database.name + "-wal").open("rb", buffering=0) as log:
@@ -110,8 +99,7 @@ def find_unreadable(database: Path) -> OSError | None:
 
 
 def _open_for_good(database: Path) -> int:
-    """Returns a descriptor of the database file that is never closed: closing it would drop SQLite's locks on
-    the file."""
+    """Returns a descriptor of the database file that is never closed: that would drop SQLite's locks."""
     if database not in _opened:
         _opened[database] = os.open(database, os.O_RDONLY)
     return _opened[database]
@@ -124,16 +112,13 @@ def _read_all(opened: int) -> None:
 
 
 def find_no_room(database: Path, size_bytes: int) -> OSError | None:
-    """Tests whether the files of the database can grow by `size_bytes`. Returns the OSError if they cannot grow.
-    Returns None if they can grow, or if the test is not possible.
-
-    The test uses a temporary file and removes the file's name at once, so that no file remains if the process
-    is killed.
-    """
+    """Returns the OSError with which the files of the database cannot grow by `size_bytes`; None if they can, or if the
+    test is not possible."""
     probe = database.with_name(f"{database.name}-room")
     try:
         opened = os.open(probe, os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            # Without a name, no file remains if the process is killed.
             os.unlink(probe)
             # Ask for room after the end of the largest database file: that file would be the first to reach a limit
             # on file sizes.
@@ -147,7 +132,6 @@ def find_no_room(database: Path, size_bytes: int) -> OSError | None:
 
 
 def take_room(opened: int, start: int, size_bytes: int) -> None:
-    """Takes room on the disk for a part of an open file. Raises OSError."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(opened, start, size_bytes)

@@ -20,8 +20,8 @@ from stream_storage.errors import (
 )
 
 _WRITE = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
-"""The SQLite codes of a failed write. SQLite reports SQLITE_FULL only for ENOSPC. For a quota (EDQUOT), a file size
-limit (EFBIG) and a failing disk (EIO), SQLite reports these codes."""
+"""The SQLite codes of a failed write: a quota (EDQUOT), a file size limit (EFBIG) or a failing disk (EIO). SQLite
+reports SQLITE_FULL only for ENOSPC."""
 
 _IOERR_CORRUPTFS = sqlite3.SQLITE_IOERR | (33 << 8)
 """The code that SQLite 3.34 and later reports for a read that failed with EIO."""
@@ -31,10 +31,7 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def storage_error(error: BaseException) -> StorageError:
-    """Returns the StorageError that describes an exception.
-
-    The exception can come from the SQLite driver, from the operating system or from the code of an operation. A
-    StorageError is returned unchanged."""
+    """Returns the StorageError for an exception of the SQLite driver, the operating system or an operation's code."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, OSError):
@@ -51,7 +48,7 @@ def storage_error(error: BaseException) -> StorageError:
 
 
 def caused_error(raised: BaseException) -> StorageError:
-    """Returns `storage_error(raised)`. The exception becomes the cause of the StorageError."""
+    """Returns `storage_error(raised)`, with the exception as its cause."""
     error = storage_error(raised)
     if error is not raised:
         error.__cause__ = raised

@@ -8,14 +8,10 @@ from stream_storage.sqlite.errors import storage_error
 
 
 def reclaim(connection: sqlite3.Connection, pages: int, keep: int) -> int:
-    """Gives pages back, as `stream_storage.contract.Session.reclaim` describes it. Returns the number of free pages
-    left.
-
-    Runs one statement for each page. A single statement for many pages would free only one: SQLite frees a page each
-    time the program asks the statement for a row, and Python's driver asks only once, since the statement returns no
-    columns.
-    """
+    """Gives pages back (`stream_storage.contract.Session.reclaim`). Returns the number of free pages left."""
     try:
+        # One statement for each page: SQLite frees a page each time a row is asked for, and Python's driver asks only
+        # once, since the statement returns no columns.
         for _ in range(min(pages, _free_pages(connection) - keep)):
             connection.execute("PRAGMA incremental_vacuum(1)")
         return _free_pages(connection)

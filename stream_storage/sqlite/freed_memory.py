@@ -6,23 +6,21 @@ import ctypes
 import sqlite3
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""The numbers of the two options of `mallopt`, from malloc.h."""
+"""Options of `mallopt`, from malloc.h."""
 RETURNED_BYTES = 512 * 1024
-"""`return_freed` gives freed blocks of at least this size back to the system at once. Most messages are smaller."""
+"""`return_freed` gives freed blocks of at least this size back to the system. Most messages are smaller."""
 
 _returns = False
 
 
 def keep_freed(kept_bytes: int) -> None:
-    """Makes the C library keep freed memory, up to this size, for blocks of up to half of it. Does nothing after
-    `return_freed`."""
+    """Makes the C library keep freed memory, for blocks of up to half of it. Does nothing after `return_freed`."""
     if not _returns:
         _set(kept_bytes // 2, kept_bytes)
 
 
 def return_freed(cache_bytes: int) -> None:
-    """Makes this process give large freed blocks back to the system, and shrink the page caches of all its SQLite
-    connections together while SQLite uses more than `cache_bytes`."""
+    """Gives large freed blocks back to the system, and shrinks all page caches of SQLite above `cache_bytes`."""
     global _returns
     _returns = True
     _set(RETURNED_BYTES, RETURNED_BYTES)

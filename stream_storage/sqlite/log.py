@@ -1,5 +1,5 @@
-"""Implements the log of messages (`stream_storage.contract.Log`) on one SQLite connection. The caller begins and
-ends transactions."""
+"""Implements the log of messages (`stream_storage.contract.Log`) on one SQLite connection, inside the caller's
+transactions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,15 @@ from stream_storage.sqlite.rows import execute
 from stream_storage.stream_rows import INDEX_MAX, StreamRows
 
 RUN_ROWS_MIN = 64
-"""An append with at least this many messages, without keys and headers, gets its own INSERT statements.
-
-In these statements, stream and time are parameters only once. Smaller appends share INSERT statements with stream and
-time in each row. Sharing is cheaper for few rows, because each statement releases the interpreter's lock (GIL) and must
-acquire it again."""
+"""An append with at least this many messages, without keys and headers, gets INSERT statements of its own, in which
+stream and time are parameters once. Smaller appends share statements with stream and time in each row: each statement
+releases the interpreter's lock (GIL) and must acquire it again, which costs more for few rows."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Returns a wrapper of a method that turns every sqlite3.Error of the method into a StorageError."""
-
     @wraps(method)
     def mapped(*arguments: _P.args, **named: _P.kwargs) -> _R:
         try:
@@ -46,9 +42,7 @@ def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
 class SqliteLog(StreamRows):
     """The log of messages on one SQLite connection: a `stream_storage.contract.Log`.
 
-    appended_bytes: the number of bytes of data passed to `append` so far. `stream_storage.sqlite.checkpointer` reads
-    this number.
-    """
+    appended_bytes: the number of bytes of data passed to `append` so far (for `stream_storage.sqlite.checkpointer`)."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(partial(execute, connection))
@@ -66,6 +60,8 @@ class SqliteLog(StreamRows):
         rows: list[Any] = []
         for append in appends:
             base = seed_base(append.stream_id, append.time_us)
+            # Four ways to the same rows, the usual one first in time: keys and headers, a single message, a few
+            # messages of one of many streams, and many messages of one stream.
             if append.keys is not None or append.headers is not None:
                 rows += _flat_rows(append, base)
             elif len(append.data) == 1:
@@ -85,6 +81,7 @@ class SqliteLog(StreamRows):
         end = min(index, stream.next_index)
         if end <= stream.first_index:
             return 0
+        # The size is summed before the rows are gone. Index, size and seal of the stream then change in one statement.
         deleted_bytes = self._connection.execute(statements.SIZE_BELOW, (stream_id, end)).fetchone()[0]
         deleted = self._connection.execute(DELETE_BELOW, (stream_id, end)).rowcount
         self._connection.execute(statements.TRUNCATE_STREAM, (end, deleted_bytes, stream_id))
@@ -120,17 +117,15 @@ class SqliteLog(StreamRows):
             first_bytes_max,
             joins=self._joins,
         )
+        # Only at its two ends can a page lack messages without notice: between, the indexes are consecutive.
         if at_end or not records or records[0][0] != index:
             self._check_page(stream_id, index, records, at_end)
         return records
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
-        """Move the next index of several streams.
+        """Moves the next index of several streams. Raises StreamNotFound and IndexConflict.
 
-        ends: for each stream id, the expected next index, the new next index, and the number of appended bytes.
-
-        Raises StreamNotFound. Raises IndexConflict if a stream does not have the expected next index.
-        """
+        ends: for each stream id, the expected next index, the new next index, and the number of appended bytes."""
         flat: list[int] = []
         for stream_id, (first_index, next_index, size_bytes) in ends.items():
             flat += (stream_id, first_index, next_index, size_bytes)
@@ -139,6 +134,7 @@ class SqliteLog(StreamRows):
         # savepoint keeps these indexes.
         if len(ends) > 1:
             self._connection.execute("SAVEPOINT ends")
+        # A few statements of fixed sizes move any number of streams, largest first.
         moved = 0
         start = 0
         for count, statement in statements.ADVANCE_STREAMS:
@@ -154,8 +150,7 @@ class SqliteLog(StreamRows):
             self._connection.execute("RELEASE ends")
 
     def _refuse_ends(self, ends: dict[int, list[int]]) -> NoReturn:
-        """Raise IndexConflict or StreamNotFound for the first stream in `ends` that does not have the expected
-        next index."""
+        # The streams that have moved already get their old next index back, which the error reports.
         if len(ends) > 1:
             self._connection.execute("ROLLBACK TO ends")
         for stream_id, (first_index, _, _) in ends.items():
@@ -166,9 +161,11 @@ class SqliteLog(StreamRows):
 
     def _insert_run(self, append: Append, checksums: list[int]) -> None:
         stream_id, time_us, index = append.stream_id, append.time_us, append.first_index
+        # Checksum and data alternate. The slices fill the list without a loop in Python.
         flat: list[Any] = [None] * (2 * len(checksums))
         flat[0::2] = checksums
         flat[1::2] = append.data
+        # The largest statements come first, as in `_advance`. `index` follows the rows.
         start = 0
         for count, statement in statements.INSERT_RUN:
             width = 2 * count
@@ -190,12 +187,10 @@ _COLUMNS = 7
 
 
 def _plain_rows(append: Append, base: int) -> list[Any]:
-    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append without keys and headers.
-
-    base: the result of `seed_base`, from which the checksums are computed.
-    """
+    """Returns the flat parameters of `INSERT_ROWS` for an append without keys and headers. base: see `seed_base`."""
     count, width = len(append.data), _COLUMNS
     flat: list[Any] = [None] * (width * count)
+    # Each column is filled as a whole. Key and headers stay None.
     flat[0::width] = [append.stream_id] * count
     flat[1::width] = range(append.first_index, append.first_index + count)
     flat[2::width] = [append.time_us] * count
@@ -205,10 +200,7 @@ def _plain_rows(append: Append, base: int) -> list[Any]:
 
 
 def _flat_rows(append: Append, base: int) -> list[Any]:
-    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append with keys or headers.
-
-    base: the result of `seed_base`, from which the checksums are computed.
-    """
+    """Returns the flat parameters of `INSERT_ROWS` for an append with keys or headers."""
     nothing: list[bytes | None] = [None] * len(append.data)
     flat: list[Any] = []
     index = append.first_index

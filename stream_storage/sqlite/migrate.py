@@ -1,9 +1,7 @@
 """Brings the tables of a database from an older schema version to the newest one, by revisions of Alembic.
 
-The schema version is the `user_version` in the header of the database file, so one read tells whether there is anything
-to do. Alembic is imported only if there is: the import takes half a second. This module makes no backup, see
-`stream_storage.sqlite.upgrade`.
-"""
+The schema version is the `user_version` in the header of the file. Alembic, whose import takes half a second, is
+imported only if there is something to do. `stream_storage.sqlite.upgrade` makes the backup before."""
 
 from __future__ import annotations
 
@@ -22,19 +20,13 @@ if TYPE_CHECKING:
 
 
 class Migrations(NamedTuple):
-    """A chain of revisions.
-
-    package: the name of the package whose files are the revisions. The id of a revision is the schema version that it
-        leads to, in four digits.
-    head: the newest schema version.
-    """
+    """A chain of revisions: the files of `package`. The id of each is its schema version, in four digits."""
 
     package: str
     head: int
 
 
 MIGRATIONS: Final = Migrations("stream_storage.sqlite.migrations", SCHEMA_VERSION)
-"""The revisions of this program."""
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -44,13 +36,11 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, migrations: Migrations = MIGRATIONS) -> int:
-    """Runs the revisions that the database lacks, each in one transaction. Returns the number of these revisions.
+    """Runs the revisions that the database lacks, each in one transaction. Returns their number.
 
     connection: a connection that can write, with autocommit (`isolation_level=None`), outside a transaction.
 
-    A kill leaves the database at the version of the last revision that was committed. Raises StorageError; the revision
-    that failed has then changed nothing.
-    """
+    A kill leaves the database at the version of the last committed revision, and so does a StorageError."""
     if version_of(connection) == migrations.head:
         return 0
     from sqlalchemy import StaticPool, create_engine
@@ -73,10 +63,7 @@ def migrate(connection: sqlite3.Connection, migrations: Migrations = MIGRATIONS)
 
 
 def find_missing(migrations: Migrations, version: int) -> list[Script]:
-    """Returns the revisions from a schema version to the newest one, in the order in which they run.
-
-    version: the schema version of the database; 0 means that it has no tables.
-    """
+    """Returns the revisions from `version` (0: no tables) to the newest one, in the order in which they run."""
     from alembic.script import ScriptDirectory
 
     spec = find_spec(migrations.package)
@@ -90,12 +77,11 @@ def find_missing(migrations: Migrations, version: int) -> list[Script]:
 
 
 def revision_id(version: int) -> str:
-    """Returns the id of the revision that leads to a schema version."""
     return f"{version:04}"
 
 
 def _run(connection: sqlite3.Connection, alchemy: Connection, revision: Script) -> None:
-    """Run one revision in one transaction, which also writes the new schema version."""
+    """Runs one revision in one transaction, which also writes the new schema version."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from sqlalchemy.exc import DBAPIError

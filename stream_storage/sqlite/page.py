@@ -1,19 +1,13 @@
 """Reads a page of one stream's messages, and checks the checksum of each message.
 
-Reading row by row would be slow: for each row the driver releases the interpreter's lock (GIL) and must acquire it
-again. While the trio thread is busy, one row took up to 7 ms in a measurement, so a page would take seconds. So a page
-is read with two statements that return one row each:
+Reading row by row would be slow: for each row the driver releases the interpreter's lock (GIL), and while the trio
+thread is busy, one row took up to 7 ms. So a page is read with two statements that return one row each:
 
-1. The first statement returns the sizes and checksums of the next messages. From the sizes, this module computes how
-   many messages fit into the page.
-2. The second statement returns the data of these messages, joined to one value. This module cuts the value
-   into messages.
+1. the sizes and checksums of the next messages, from which follows how many of them fit into the page;
+2. the data of these messages, joined to one value, which is cut into messages here.
 
 Very small pages, very large pages and pages with keys or headers are read row by row after the first statement.
-
-`stream_storage.sqlite.log` checks a page against the first and next index of the stream; this module does not know
-these indexes.
-"""
+`stream_storage.sqlite.log` checks a page against the first and next index of the stream."""
 
 from __future__ import annotations
 
@@ -38,28 +32,23 @@ from stream_storage.sqlite.statements import (
 
 WINDOW_MIN = 16
 WINDOW_MAX = 1024
-"""The largest number of messages whose sizes one statement returns. The actual number is an estimate of how many
-messages fit into the page, made from the size of the messages that were measured before."""
+"""The largest number of messages whose sizes one statement returns. The actual number is an estimate, from the size of
+the messages measured before, of how many fit into the page."""
 ASSUMED_BYTES = 1024
-"""The assumed size of a message, in bytes, until a message of the page has been measured."""
+"""The assumed size of a message until a message of the page has been measured."""
 JOIN_ROWS_MIN = 8
-"""A page with fewer messages than this is read row by row: for so few rows, reading the data as one joined value would
-cost more."""
+"""A page with fewer messages is read row by row, which costs less than a joined value for so few rows."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024
-"""A page with more bytes of data than this is read row by row. Joined data is in memory three times for a moment: in
-SQLite, as one Python value, and as separate messages."""
+"""A page with more data is read row by row: joined data is in memory three times for a moment, in SQLite, as one Python
+value, and as messages."""
 _numbers = msgspec.json.Decoder(list[int])
 
 
 class Measure(NamedTuple):
-    """The row that the statement `MEASURE_PAGE` returns: the sizes and checksums of several messages.
+    """The row of the statement `MEASURE_PAGE`: the sizes and checksums of several messages.
 
-    rows: the number of measured messages.
-    first, last: their smallest and largest index.
-    time_us_min, time_us_max: their smallest and largest time, in microseconds since 1970.
     attributed: the number of messages with a key or headers.
-    sizes_text, checksums_text: the sizes and the checksums of the messages, as numbers joined with commas.
-    """
+    sizes_text, checksums_text: the sizes and the checksums of the messages, as numbers joined with commas."""
 
     rows: int
     first: int
@@ -72,7 +61,7 @@ class Measure(NamedTuple):
 
 
 def can_join(connection: sqlite3.Connection) -> bool:
-    """Whether this version of SQLite can join values that contain zero bytes."""
+    """Returns whether this version of SQLite can join values that contain zero bytes."""
     return bool(connection.execute(JOIN_PROBE).fetchone()[0] == JOIN_PROBE_RESULT)
 
 
@@ -86,12 +75,11 @@ def read_page(
     *,
     joins: bool,
 ) -> tuple[list[Record], bool]:
-    """Returns a page, as `Log.read` describes it, and whether the page ends because the stream has no further message.
+    """Returns a page, as `Log.read` describes it, and whether the stream has no further message. Runs in a transaction.
 
-    joins: the result of `can_join`. The caller must have begun a transaction, so that all statements see the same
-    state. Raises DatabaseCorrupt if a message is damaged, or if a message between two other messages is missing.
-    Raises sqlite3.Error.
-    """
+    joins: the result of `can_join`.
+
+    Raises sqlite3.Error, and DatabaseCorrupt if a message is damaged, or missing between two other messages."""
     records: list[Record] = []
     room_bytes = bytes_max
     window = _window(room_bytes, ASSUMED_BYTES)
@@ -136,10 +124,7 @@ def _window(room_bytes: int, message_bytes: int) -> int:
 def _messages(
     connection: sqlite3.Connection, stream_id: int, measure: Measure, totals: list[int], joins: bool
 ) -> list[Record]:
-    """Reads the first `len(totals)` of the messages that `measure` describes.
-
-    totals: for each message, the total size of the data up to the end of that message, in bytes.
-    """
+    """Reads the first messages that `measure` describes. totals: the size of the data up to the end of each."""
     rows = (stream_id, measure.first, len(totals))
     if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
         return _by_rows(connection, rows)
@@ -206,8 +191,7 @@ def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: in
 
 
 def _integers(text: str | None) -> list[int]:
-    """Returns the numbers of a comma-separated text. Returns an empty list if the text is None, or if damage has
-    changed the text so that a number cannot be read."""
+    """Returns the numbers of a comma-separated text; none if it is None, or damaged so that it cannot be read."""
     if text is None:
         return []
     try:

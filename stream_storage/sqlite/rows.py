@@ -12,8 +12,6 @@ from stream_storage.statement import Values
 
 
 class SqliteRows:
-    """The rows of one statement: `stream_storage.statement.Rows`. An error of SQLite is raised as a StorageError."""
-
     __slots__ = ("_cursor",)
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
@@ -43,7 +41,6 @@ class SqliteRows:
 
 
 def execute(connection: sqlite3.Connection, statement: str, values: Values) -> SqliteRows:
-    """Executes one statement, as `stream_storage.contract.Session.execute` describes it."""
     try:
         return SqliteRows(connection.execute(statement, values))
     except sqlite3.Error as error:
@@ -51,7 +48,6 @@ def execute(connection: sqlite3.Connection, statement: str, values: Values) -> S
 
 
 def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
-    """Executes one statement several times, as `stream_storage.contract.Session.execute_many` describes it."""
     try:
         connection.executemany(statement, values)
     except sqlite3.Error as error:
@@ -59,7 +55,6 @@ def execute_many(connection: sqlite3.Connection, statement: str, values: Iterabl
 
 
 def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Any]:
-    """Executes a SELECT several times, as `stream_storage.contract.Session.find_many` describes it."""
     try:
         return [connection.execute(statement, each).fetchone() for each in values]
     except sqlite3.Error as error:
@@ -67,8 +62,7 @@ def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[V
 
 
 def connection_of(session: Session) -> sqlite3.Connection:
-    """Returns the SQLite connection of a session, for code that uses SQLite itself. Raises TypeError if the session is
-    not one of SQLite."""
+    """Returns the SQLite connection of a session. Raises TypeError if the session is not one of SQLite."""
     connection = getattr(session, "connection", None)
     if not isinstance(connection, sqlite3.Connection):
         raise TypeError(f"a {type(session).__name__} is no session of SQLite")

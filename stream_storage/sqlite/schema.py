@@ -11,18 +11,13 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from stream_storage.schema import metadata
 
 SCHEMA_VERSION = 3
-"""The version of the tables, stored in the file header as `user_version`. The version rises with every change after
-which older programs cannot read the file."""
+"""The version of the tables (`user_version`). It rises with every change that shuts older programs out."""
 APPLICATION_ID = 0x53744E64
-"""The number that marks a database as a database of this program ("StNd"), stored in the file header as
-`application_id`. The program neither opens nor changes a database with another number, unless the file is empty."""
+"""Marks a database as one of this program ("StNd"). Files with another number are not opened, unless empty."""
 
 
 def create_statements(further: Sequence[Table] = ()) -> list[str]:
-    """Returns the SQL statements that create the tables and indexes of `metadata`. Tables and indexes that exist
-    already are not changed.
-
-    further: tables that are not in `metadata`."""
+    """Returns the statements that create the missing tables and indexes of `metadata` and `further`."""
     dialect = sqlite.dialect()
     made: list[str] = []
     for table in (*metadata.sorted_tables, *further):

@@ -9,14 +9,13 @@ from stream_storage.seal import SEAL, STREAM_COLUMNS, row_seal, stream_seal
 
 
 def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
-    """Whether a table has a column for the seal, the checksum of a row. Returns None if the table does not exist."""
+    """Returns whether a table has a column for the seal; None if the table does not exist."""
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
     return SEAL in columns if columns else None
 
 
 def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
-    """Yields an error text for each row of a table whose seal is wrong. Each text names the primary key of the row.
-    Raises sqlite3.Error."""
+    """Yields an error text, with the primary key, for each row whose seal is wrong. Raises sqlite3.Error."""
     columns = connection.execute(f"PRAGMA table_info('{table}')").fetchall()
     names = [row[1] for row in columns]
     keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]

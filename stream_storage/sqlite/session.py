@@ -1,5 +1,4 @@
-"""A session: one connection to the database file, and the log of messages on that connection.
-`stream_storage.sqlite.database` opens and configures the connection."""
+"""One connection to the database file, which `stream_storage.sqlite.database` opens, and the log of messages on it."""
 
 from __future__ import annotations
 
@@ -22,17 +21,14 @@ from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_m
 from stream_storage.statement import Values
 
 TRIAL_ROOM_BYTES = 256 * 1024
-"""The least room that a trial asks the disk for. A push of a few messages may fit into the rest of a file when hardly
-another one does."""
+"""The least room that a trial asks for. The rest of a file may have room for one push and not for another."""
 
 
 class Checkpoint(NamedTuple):
     """The result of a checkpoint, as SQLite reports it.
 
     blocked: whether another connection prevented the checkpoint from finishing.
-    wal_pages: the number of pages in the write-ahead log.
-    copied_pages: how many of these pages have been copied into the database file.
-    """
+    wal_pages, copied_pages: the pages in the write-ahead log, and those of them that are in the database file."""
 
     blocked: bool
     wal_pages: int
@@ -43,9 +39,7 @@ class SqliteSession:
     """A session on one SQLite connection: a `stream_storage.contract.Session`.
 
     sync_seconds: the times of commits. A commit returns after its sync.
-    writes: whether this session can write. If so, each transaction takes the write lock when the transaction
-    begins: a transaction that takes the lock later can fail halfway.
-    """
+    writes: whether each transaction takes the write lock at its beginning: one that takes it later can fail halfway."""
 
     def __init__(self, connection: sqlite3.Connection, *, writes: bool) -> None:
         self.connection = connection
@@ -107,11 +101,10 @@ class SqliteSession:
         self._execute("RELEASE part")
 
     def checkpoint(self, mode: str) -> Checkpoint:
-        """Copy the write-ahead log into the database file.
+        """Copies the write-ahead log into the database file.
 
-        mode: PASSIVE waits for no other connection. RESTART and TRUNCATE wait for readers; TRUNCATE also empties
-        the log.
-        """
+        mode: PASSIVE waits for no other connection. RESTART and TRUNCATE wait for readers; TRUNCATE also empties the
+            log."""
         try:
             blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
@@ -119,23 +112,19 @@ class SqliteSession:
         return Checkpoint(bool(blocked), wal_pages, copied_pages)
 
     def free_disk_bytes(self) -> int:
-        """Returns the number of free bytes on the disk of the database, or 0 if the database is in memory.
-        Raises OSError."""
+        """Returns the free bytes on the disk, or 0 if the database is in memory. Raises OSError."""
         path = self._path()
         return shutil.disk_usage(os.path.dirname(path)).free if path else 0
 
     def _path(self) -> str:
-        """Returns the path of the database file; empty if the database is in memory."""
         path: str = self.connection.execute("PRAGMA database_list").fetchone()[2]
         return path
 
     def extend_wal(self, size_bytes: int) -> None:
-        """Extend the write-ahead log to `size_bytes`, so that later commits overwrite a part of the file that exists.
+        """Extends the write-ahead log, so that later commits overwrite a part of the file that exists.
 
-        Syncing a growing file takes twice as long. The log keeps this size until the last connection closes.
-
-        Raises StorageError. After an error the extended part of the log can still take room.
-        """
+        Syncing a growing file takes twice as long. The log keeps this size until the last connection closes. Raises
+        StorageError; the extended part can then still take room."""
         self.begin()
         try:
             self.try_write(size_bytes)
@@ -167,8 +156,7 @@ class SqliteSession:
 
     @contextmanager
     def busy_timeout(self, timeout_ms: int) -> Iterator[None]:
-        """Returns a context manager inside which this session waits for other connections no longer
-        than `timeout_ms`."""
+        """Limits the time that this session waits for other connections while the block runs."""
         usual_ms = self.connection.execute("PRAGMA busy_timeout").fetchone()[0]
         self.connection.execute(f"PRAGMA busy_timeout={timeout_ms}")
         try:

@@ -1,4 +1,5 @@
-"""The statements of the log of messages that only SQLite runs. `stream_storage.log_statements` has the others."""
+"""The statements of the log of messages that SQLite runs. `stream_storage.log_statements` has those of both
+databases."""
 
 from __future__ import annotations
 
@@ -25,18 +26,13 @@ TRUNCATE_STREAM: Final = (
     f"(seal + {FIRST_FACTOR} * (?1 - first_index) + {MODULUS} - ({SIZE_FACTOR} * ?2) % {MODULUS}) % {MODULUS} "
     "WHERE id = ?3"
 )
-"""Moves the first index of a stream after a deletion. Parameters: new first index, number of deleted bytes,
-stream id."""
+"""Moves the first index of a stream. Parameters: new first index, number of deleted bytes, stream id."""
 
 
 def advance_streams(count: int) -> str:
-    """Returns the statement that moves the next index of `count` streams.
+    """Returns the statement that moves the next index of those of `count` streams that have the expected one.
 
-    Parameters for each stream: stream id, expected next index, new next index, number of added bytes.
-
-    A stream whose next index differs from the expected next index is not changed. One statement moves all streams,
-    because each statement releases the interpreter's lock (GIL) and must acquire it again.
-    """
+    Parameters for each stream: stream id, expected next index, new next index, number of added bytes."""
     rows = ",".join(["(?,?,?,?)"] * count)
     return (
         "UPDATE streams SET next_index = ends.column3, size_bytes = streams.size_bytes + ends.column4, seal = "
@@ -48,25 +44,20 @@ def advance_streams(count: int) -> str:
 # Statements that write messages.
 
 CHUNKS: Final = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""The numbers of rows for which an INSERT or UPDATE statement exists. Any number of rows can be written with a few of
-these statements, so few prepared statements are enough."""
+"""The numbers of rows for which a statement exists. A few of them write any number of rows: each statement releases the
+interpreter's lock (GIL) and must acquire it again."""
 
 
 def insert_run(count: int) -> str:
-    """Returns the statement that inserts `count` messages of one stream with consecutive indexes and the same time,
-    without keys and headers.
+    """Returns the statement that inserts messages of one stream and time, without keys and headers.
 
-    Parameters: stream id, first index, time, then checksum and data of each message.
-    """
+    Parameters: stream id, first index, time, then checksum and data of each message."""
     rows = ",".join(f"(?1,?2+{k},?3,?{4 + 2 * k},?{5 + 2 * k})" for k in range(count))
     return f"INSERT INTO messages (stream_id, idx, time_us, checksum, data) VALUES {rows}"
 
 
 def insert_rows(count: int) -> str:
-    """Returns the statement that inserts `count` messages of any streams.
-
-    Parameters for each message: all columns, in the order of the table.
-    """
+    """Returns the statement that inserts messages of any streams. Parameters: all columns of each, in order."""
     names = ", ".join(column.name for column in messages.columns)
     rows = ",".join([f"({','.join('?' * len(messages.columns))})"] * count)
     return f"INSERT INTO messages ({names}) VALUES {rows}"
@@ -112,10 +103,8 @@ MEASURE_PAGE: Final = compiled(
     ),
     *("stream_id", "index", "limit"),
 )
-"""Returns the measures of a page as one row (see `stream_storage.sqlite.page.Measure`): counts, sizes and checksums of
-its messages, without their data."""
+"""Returns `stream_storage.sqlite.page.Measure`: sizes and checksums of a page's messages, without their data."""
 READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
-"""Reads the data of all messages of a page, joined to one value."""
 READ_JOINED_TIMES: Final = compiled(
     select(_join, func.group_concat(_joined.c.time_us)), *("stream_id", "index", "limit")
 )
@@ -136,8 +125,7 @@ NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id 
 NEXT_MESSAGES: Final = compiled(
     select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
 )
-"""Finds the smallest stream id above a given id in the table of messages. The stream can be missing in the table
-of streams."""
+"""Finds the next stream id in the table of messages. The table of streams can lack it."""
 HAS_STREAM: Final = compiled(select(streams.c.id).where(streams.c.id == bindparam("stream_id")), "stream_id")
 COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
 
@@ -146,4 +134,4 @@ COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream
 JOIN_PROBE: Final = "SELECT CAST(group_concat(x, '') AS BLOB) FROM (SELECT x'00ff01' AS x UNION ALL SELECT x'fe0080')"
 JOIN_PROBE_RESULT: Final = bytes.fromhex("00ff01fe0080")
 """The result of JOIN_PROBE if SQLite can join values with zero bytes. An older SQLite ends the joined value at the
-first zero byte. With an older SQLite, pages are read row by row."""
+first one, and pages are read row by row."""

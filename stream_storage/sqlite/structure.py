@@ -18,18 +18,15 @@ from stream_storage.sqlite.session import SqliteSession
 logger = structlog.get_logger(__name__)
 
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""The size of the largest database file whose structure is checked after an unclean stop (1 GiB). Checking a larger
-file would delay the start of the node by minutes."""
+"""The largest file whose structure is checked after an unclean stop. A larger one would take minutes."""
 
 TABLES_CHECKED_S_MAX = 10.0
-"""The longest check of the tables of streams, positions, leases and blocks at a start, in seconds. Those of 100,000
-streams and as many positions take two."""
+"""The longest check of tables at a start. Those of 100,000 streams and as many positions take two seconds."""
 NEEDED = ("streams", "lease_fences", "lease_floor", "worker_places")
-"""The tables of which a damaged row ends the start: with such a row, the node would give an index or a fence twice. A
-damaged row of another table is found by its key, and fails the requests for it until it is set or made anew; that of a
-publisher is left out."""
+"""The tables of which a damaged row ends the start: the node would give an index or a fence twice. Such a row of
+another table fails the requests for it until it is set anew; that of a publisher is left out."""
 PROGRESS_STEPS = 100_000
-"""The number of steps of SQLite between two looks at the clock, some milliseconds."""
+"""The number of steps of SQLite between two readings of the clock, some milliseconds."""
 
 
 def check_structure(connection: sqlite3.Connection, file: Path) -> None:
@@ -46,11 +43,9 @@ def check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def create_schema(session: SqliteSession, version: int | None) -> None:
-    """Create missing tables in one transaction. Writes nothing if nothing is missing. Raises StorageReadOnly if this
-    user may only read the database: SQLite would tell that at the first push.
+    """Creates missing tables in one transaction. Raises StorageReadOnly if this user may only read the database.
 
-    version: the schema version that is written, with APPLICATION_ID, into a new file; None for an existing file.
-    """
+    version: the schema version that is written, with APPLICATION_ID, into a new file; None for an existing file."""
     _check_writable(session)
     session.begin()
     try:
@@ -65,7 +60,7 @@ def create_schema(session: SqliteSession, version: int | None) -> None:
 
 
 def _check_writable(session: SqliteSession) -> None:
-    """Raises StorageReadOnly. It is taken back as a whole, so that nothing comes into the write-ahead log."""
+    """Raises StorageReadOnly. The write is undone, so that nothing comes into the write-ahead log."""
     session.begin()
     try:
         (version,) = session.connection.execute("PRAGMA user_version").fetchone()
@@ -79,16 +74,15 @@ def _check_writable(session: SqliteSession) -> None:
 def check_tables(connection: sqlite3.Connection, seconds_max: float = TABLES_CHECKED_S_MAX) -> None:
     """Checks the tables of streams, positions, leases and blocks, with their indexes. Raises DatabaseCorrupt.
 
-    A seal shows that a row was changed. It does not show that a row is missing, or is not found: the page of an index
-    can be damaged, and the node would begin the stream anew. So SQLite checks the order of the rows, and compares each
-    index with its table. The list of the tables comes first: a table that it lacks would be made anew, and empty.
+    A seal shows a changed row, but not a missing one, or one that a damaged index hides: the node would begin the
+    stream anew. So SQLite checks the order of the rows, and compares each index with its table.
 
-    seconds_max: the time after which the check ends with a warning. The streams are the first table.
-    """
+    seconds_max: the time after which the check ends with a warning. The streams are the first table."""
     deadline_s = time.monotonic() + seconds_max
     # SQLite calls this function while a statement runs, and ends the statement if the result is true.
     connection.set_progress_handler(lambda: time.monotonic() > deadline_s, PROGRESS_STEPS)
     try:
+        # The list of tables comes first: a table that it lacks would be made anew, and empty.
         for table in ("sqlite_master", *SEALED):
             if table in SEALED and not has_seal(connection, table):
                 continue

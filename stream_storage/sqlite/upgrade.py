@@ -1,14 +1,8 @@
-"""Brings the database of a data directory up to date at the start of a node.
-
-It makes a backup first, then runs the missing revisions.
+"""Brings the database of a data directory up to date at the start of a node, after a backup.
 
 The backup is a folder in the data directory, such as `backup-schema-1-20261123T010203Z`: schema version and time (UTC).
-It has the format of `stream_storage.sqlite.backup`, so `stream-node restore` puts it back. Nobody removes it but the
-operator.
-
-The caller holds the lock of the data directory. A kill leaves the database at one schema version, and the next start
-goes on there.
-"""
+It has the format of `stream_storage.sqlite.backup`, and stays until the operator removes it. The caller holds the lock
+of the directory. A kill leaves the database at one schema version, and the next start goes on there."""
 
 from __future__ import annotations
 
@@ -36,21 +30,19 @@ from stream_storage.sqlite.migrate import Migrations, migrate, version_of
 from stream_storage.sqlite.session import SqliteSession
 
 ROOM_BYTES: Final = 64 * 1024 * 1024
-"""The free disk space that must be left when the backup is made, for the write-ahead log of the revisions."""
+"""The free disk space that must be left after the backup, for the write-ahead log of the revisions."""
 _NAME: Final = re.compile(rf"{UPGRADE_PREFIX}(\d+)-(\d{{8}}T\d{{6}}Z(?:-\d+)?)")
 
 logger = structlog.get_logger(__name__)
 
 
 def upgrade(session: SqliteSession, database: Path, migrations: Migrations) -> Path:
-    """Makes a backup of the database beside it, and brings the database to the newest schema version.
+    """Makes a backup of the database beside it, unless an interrupted start has made the same one, and brings the
+    database to the newest schema version. Returns the folder of the backup.
 
     session: a session that can write, outside a transaction.
-    database: the path of the database file.
 
-    Returns the folder of the backup. If a start was interrupted after it made the same backup, that one is used. Raises
-    NoRoomToUpgrade and other StorageErrors; the database then has the version of the last revision that was committed.
-    """
+    Raises NoRoomToUpgrade and other StorageErrors; the database then has the version of the last committed revision."""
     found = version_of(session.connection)
     # The whole database must be in its file, because the file alone is copied.
     if session.checkpoint("TRUNCATE").blocked:
@@ -70,10 +62,7 @@ def upgrade(session: SqliteSession, database: Path, migrations: Migrations) -> P
 
 
 def find_way_back(directory: Path, supported: int) -> Path | None:
-    """Returns the newest backup in a data directory that an upgrade made and that this program can restore, or None.
-
-    supported: the newest schema version that this program knows.
-    """
+    """Returns the newest backup of an upgrade whose schema version this program supports, or None."""
     usable = [(stamp, folder) for version, stamp, folder in _backups(directory) if version <= supported]
     return max(usable)[1] if usable else None
 
@@ -87,11 +76,8 @@ def _backups(directory: Path) -> Iterator[tuple[int, str, Path]]:
 
 
 def _find_same(database: Path, version: int) -> Path | None:
-    """Returns a backup with the content that the database has now, or None.
-
-    Without this, a node that fails in a revision and is started again and again would fill the disk with backups. The
-    database is only read if there is a backup of its version and size.
-    """
+    """Returns a backup with the content that the database has now, or None: a node that fails in a revision and is
+    started again and again must not fill the disk."""
     digest: str | None = None
     size_bytes = database.stat().st_size
     for _, _, folder in filter(lambda each: each[0] == version, _backups(database.parent)):
@@ -112,15 +98,14 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     """Copies the database file into a new folder beside it.
 
     1. Check that the disk has room for the copy, and for the write-ahead log that the migration will write.
-    2. Copy the file into a folder with a temporary name, and sync it. If the process ends before step 4, the next start
-       of the node removes this folder.
+    2. Copy the file into a folder with a temporary name, which the next start removes if step 4 is not reached.
     3. Open the copy: it must have the schema version and the numbers of streams and messages of the database.
-    4. Write the manifest, and give the folder its name. This is a single step.
-    """
+    4. Write the manifest, and give the folder its name. This is a single step."""
     size_bytes = database.stat().st_size
     free_bytes = session.free_disk_bytes()
     if free_bytes < size_bytes + ROOM_BYTES:
         raise NoRoomToUpgrade(database.parent, size_bytes + ROOM_BYTES, free_bytes)
+    # Step 2.
     now_us = time.time_ns() // 1_000
     named = _new_folder(database.parent, version, now_us)
     part = named.with_name(named.name + PART_SUFFIX)
@@ -133,6 +118,7 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
             digest.update(chunk)
             failpoint("within_upgrade_backup")
     sync(copy)
+    # Step 3.
     held = count_stored(session)
     _check_copy(copy, version, held)
     streams, messages, data_bytes = held
@@ -146,6 +132,7 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
         database_bytes=size_bytes,
         sha256=digest.hexdigest(),
     )
+    # Step 4: the rename makes the backup complete.
     write_durably(part / MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     failpoint("before_upgrade_backup_named")
     rename_durably(part, named)
@@ -153,7 +140,6 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
 
 
 def _new_folder(directory: Path, version: int, now_us: int) -> Path:
-    """Returns a name that no backup has yet."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_us // 1_000_000))
     folder, count = directory / f"{UPGRADE_PREFIX}{version}-{stamp}", 1
     while folder.exists():
@@ -163,10 +149,7 @@ def _new_folder(directory: Path, version: int, now_us: int) -> Path:
 
 
 def _check_copy(copy: Path, version: int, held: tuple[int, int, int]) -> None:
-    """Opens the copy and compares it with the database. Raises DatabaseCorrupt if they differ.
-
-    held: the numbers of streams, messages and bytes in the database.
-    """
+    """Raises DatabaseCorrupt if the copy differs. held: the numbers of streams, messages and bytes in the database."""
     # SQLite opens it as `immutable`, so it creates no other files in the folder.
     location = f"file:{quote(str(copy.absolute()))}?mode=ro&immutable=1"
     try:
@@ -183,4 +166,4 @@ def _check_copy(copy: Path, version: int, held: tuple[int, int, int]) -> None:
 
 
 def _quiet(step: str, done: int, total: int | None) -> None:
-    """Reports no progress."""
+    pass

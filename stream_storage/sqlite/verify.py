@@ -1,9 +1,7 @@
-"""Verifies a whole database: the file, the schema, every stream, every message and every seal (a row's checksum).
+"""Verifies a whole database: the file, the schema, every stream, every message and every seal. It repairs nothing.
 
-The verification repairs nothing. It reads one snapshot of the database, with one row in memory at a time. While the
-database of a running node is verified, the write-ahead log of the node cannot be emptied. So if the database is large,
-verify a backup instead.
-"""
+It reads one snapshot, with one row in memory at a time. Meanwhile the write-ahead log of a running node cannot be
+emptied, so for a large database, verify a backup."""
 
 from __future__ import annotations
 
@@ -26,7 +24,6 @@ from stream_storage.sqlite.statements import COUNT_MESSAGES, HAS_STREAM, NEXT_ME
 PROBLEMS_MAX = 1_000
 """The largest number of problems that a report lists. Further problems are only counted."""
 PROGRESS_MESSAGES = 10_000
-"""The number of checked messages after which the progress function is called again."""
 
 ADDED = {"saved_indexes": ("created_us", "generation")}
 """The columns that tables have got since schema version 2."""
@@ -38,11 +35,8 @@ Progress = Callable[[int, int], None]
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a verification.
 
-    streams, messages: the number of streams and messages that were read.
-    size_bytes: the total size of the data of these messages.
-    problems: a text for each of the first PROBLEMS_MAX problems.
-    problem_count: the number of all problems.
-    """
+    size_bytes: the total size of the data of the messages that were read.
+    problems, problem_count: a text for each of the first PROBLEMS_MAX problems, and the number of all."""
 
     streams: int
     messages: int
@@ -56,11 +50,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
-    """Verify the whole database.
-
-    The report lists each damage as a problem. Raises StorageError if an error ends the verification, for example if the
-    database cannot be read at all.
-    """
+    """Verifies the whole database. Raises StorageError if that is impossible, for example if it cannot be read at
+    all."""
     session.begin()
     try:
         return _Verification(connection_of(session), progress or _ignore).run()
@@ -71,12 +62,10 @@ def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
 
 
 def _ignore(streams: int, messages: int) -> None:
-    """Does nothing. It is the progress function if the caller gives none."""
+    pass
 
 
 class _Verification:
-    """One verification of a database. Its counters hold the numbers of streams and messages checked so far."""
-
     def __init__(self, connection: sqlite3.Connection, progress: Progress) -> None:
         self._connection = connection
         self._progress = progress
@@ -139,8 +128,6 @@ class _Verification:
             self._problem(f"the file cannot be checked to the end: {error}")
 
     def _check_stream(self, stream_id: int) -> None:
-        """Check the row of a stream and all its messages. If SQLite raises an error, note a problem and end the check
-        of this stream."""
         try:
             record = StreamRecord(*self._connection.execute(GET_STREAM, (stream_id,)).fetchone())
             name = f"stream {stream_id} ({record.name}/{record.partition})"
@@ -154,7 +141,7 @@ class _Verification:
             self._problem(f"{name} holds {size_bytes} bytes, its row says {record.size_bytes}")
 
     def _check_messages(self, name: str, record: StreamRecord) -> int:
-        """Check the indexes and checksums of one stream's messages. Returns the total size of their data in bytes."""
+        """Checks the indexes and checksums of a stream's messages. Returns the size of their data."""
         expected, size_bytes = record.first_index, 0
         for index, *columns in self._connection.execute(READ_STREAM, (record.stream_id,)):
             # Check that the indexes have no gap.
@@ -189,7 +176,6 @@ class _Verification:
             self._problem(f"the table of messages cannot be read to its end: {error}")
 
     def _check_seals(self) -> None:
-        """Check the seal, which is a checksum of the row, of every row in the tables with seals."""
         for table in SEALED if self._sealed else ():
             try:
                 if has_seal(self._connection, table) is False:
@@ -201,10 +187,7 @@ class _Verification:
                 self._problem(f"table {table} cannot be read to its end: {error}")
 
     def _ids(self, statement: str) -> Iterator[int]:
-        """Yields all stream ids of a table, in rising order.
-
-        statement: a query that returns the smallest stream id above a given id, or None. A new query finds each id, so
-        that no cursor stays open."""
+        """Yields all stream ids of a table, in rising order. A new query for each keeps no cursor open."""
         stream_id = -1
         while (found := self._connection.execute(statement, (stream_id,)).fetchone()[0]) is not None:
             # In a damaged table, the query may find the same id again and again.
@@ -216,6 +199,5 @@ class _Verification:
 
 
 def _range(start: int, end: int) -> str:
-    """Returns the subject and the verb of a problem text about the messages from `start` up to, not including, `end`:
-    "message 3 is", "messages 3 to 5 are"."""
+    """Returns the subject and the verb of a problem text: "message 3 is", "messages 3 to 5 are"."""
     return f"message {start} is" if end == start + 1 else f"messages {start} to {end - 1} are"

@@ -1,10 +1,9 @@
 """Reads a range of one stream from the database file as Arrow record batches, in a process other than the node's.
 
-The database driver (ADBC) contains its own copy of SQLite. Two copies of SQLite in one process do not see each other's
-locks, and when one copy closes the file, the locks of both copies are lost. So the node reads through a child process
-(`stream_storage.sqlite.bulk.child_main`). Spark's workers are separate processes, so they can read the file directly.
-This module imports nothing else of the project, since the project is perhaps not installed on those workers.
-"""
+The database driver (ADBC) contains its own copy of SQLite. Two copies in one process do not see each other's locks, and
+when one closes the file, the locks of both are lost. So the node reads through a child process
+(`stream_storage.sqlite.bulk.child_main`); Spark's workers read the file directly. This module imports nothing else of
+the project, which is perhaps not installed on those workers."""
 
 from __future__ import annotations
 
@@ -17,21 +16,19 @@ from urllib.parse import quote
 import pyarrow as pa
 
 BUSY_TIMEOUT_MS = 5_000
-"""How long a read waits for another connection, in milliseconds. The driver (ADBC) sets no such timeout. Without a
-timeout, a read fails while another connection opens or closes the write-ahead log."""
+"""How long a read waits for another connection. Without a timeout, which the driver does not set, a read fails while
+another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
-"""The number of bytes at the beginning of the file that are read through a memory mapping. Such a read takes a fifth
-less time. SQLite allows no larger mapping."""
+"""The bytes of the file that are read through a memory mapping, in a fifth less time. SQLite allows no more."""
 ROWS_MAX = 16_384
-"""The largest number of rows in a page. The limit is needed because the size of keys and headers (at most 20 KiB a row)
-is not known before they are read."""
+"""The largest number of rows in a page. The size of keys and headers (at most 20 KiB a row) is not known before."""
 ASSUMED_ROW_BYTES = 1_024
-"""The assumed size of a row, in bytes, for a stream from which no row has been read yet."""
+"""The assumed size of a row of a stream from which no row has been read yet."""
 ROW_OVERHEAD_BYTES = 40
-"""The largest number of bytes that index, time, checksum and the offsets of the other columns take in one row."""
+"""The most that index, time, checksum and the offsets of the other columns take in one row."""
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The largest amount of data, in bytes, that one statement for several rows reads into memory. If one of the rows has
-more data than this number divided by the number of rows, the range is read again with a statement for fewer rows."""
+"""The most data that one statement for several rows reads into memory. If a row has more than its equal share, the
+range is read again with a statement for fewer rows."""
 
 
 class PagesError(Exception):
@@ -48,16 +45,12 @@ class PagesDamaged(PagesError):
 
 @dataclass(frozen=True)
 class ArrowPage:
-    """One page of a stream: rows with consecutive indexes, and the bounds of the stream after the rows were read.
+    """One page of a stream: rows with consecutive indexes, and the bounds of the stream after they were read.
 
     created_us: the time of the stream's creation, in microseconds since 1970.
-    first_index, next_index: the bounds of the stream.
     start: the index of the first row; if the page has no rows, the index at which the next read has to start.
-    batch: the rows as an Arrow record batch.
-
-    The columns of the batch are `index` and `time_us`, and if requested, `checksum`, `key`, `beside` (the headers) and
-    `data`. The columns `key` and `beside` are omitted if no row has a value in them.
-    """
+    batch: the columns `index` and `time_us`, and if requested, `checksum`, `key`, `beside` (the headers) and `data`.
+        The columns `key` and `beside` are omitted if no row has a value in them."""
 
     created_us: int
     first_index: int
@@ -72,12 +65,7 @@ class ArrowPage:
 
 @dataclass(frozen=True)
 class Columns:
-    """Selects the columns to read in addition to index and time.
-
-    data: whether to read the column `data`.
-    beside: whether to read keys and headers.
-    checksum: whether to read the column `checksum`.
-    """
+    """The columns to read in addition to index and time. beside: keys and headers."""
 
     data: bool = True
     beside: bool = True
@@ -85,11 +73,8 @@ class Columns:
 
 
 class ArrowPages:
-    """A read-only connection to the database file that reads pages as Arrow. It is a context manager. Only one thread
-    may use it.
-
-    path: the path of the database file. Raises PagesError if the file cannot be opened.
-    """
+    """A read-only connection to the database file that reads pages as Arrow, for one thread. It is a context manager,
+    and raises PagesError if the file cannot be opened."""
 
     def __init__(self, path: str) -> None:
         import adbc_driver_sqlite.dbapi as driver
@@ -114,12 +99,10 @@ class ArrowPages:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Safe to repeat."""
         with contextlib.suppress(self._error):
             self._connection.close()
 
     def find_stream(self, name: str, partition: int) -> int | None:
-        """Returns the id of a stream-partition, or None if the stream-partition does not exist. Raises PagesError."""
         quoted = name.replace("'", "''")
         statement = f"SELECT id FROM streams WHERE name = '{quoted}' AND partition = {int(partition)}"
         try:
@@ -129,12 +112,10 @@ class ArrowPages:
         return int(found.column(0)[0].as_py()) if found.num_rows else None
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int, columns: Columns) -> ArrowPage:
-        """Read the rows from index `start` up to, not including, `end`: as many rows as fit into `bytes_max` bytes.
+        """Reads the rows from `start` up to, not including, `end`: as many as fit into `bytes_max` bytes, but one at
+        least.
 
-        If the range is not empty, the page has at least one row, even if that row is larger than `bytes_max`.
-
-        Raises StreamGone, PagesDamaged, PagesError.
-        """
+        Raises StreamGone, PagesDamaged, PagesError."""
         try:
             return self._read(stream_id, start, end, bytes_max, columns)
         except self._error as error:
@@ -144,6 +125,7 @@ class ArrowPages:
         row_bytes = self._row_bytes.get(stream_id, ASSUMED_ROW_BYTES)
         rows = max(1, min(ROWS_MAX, end - start, bytes_max // row_bytes))
         batch = self._rows(stream_id, start, min(end, start + rows), columns)
+        # One of the rows is large. Fewer rows have a larger share of the memory each, and a single row has all of it.
         while batch is None:
             rows = max(1, rows // 16)
             batch = self._rows(stream_id, start, min(end, start + rows), columns)
@@ -157,13 +139,10 @@ class ArrowPages:
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
-        """Returns the rows of a range as Arrow.
-
-        Returns None if the range has several rows and the data of one of them is larger than MEMORY_BYTES_MAX divided
-        by the number of rows. The caller then asks for fewer rows.
-        """
+        """Returns the rows of a range, or None if one of several rows is larger than its share of the memory."""
         # If several rows are read, each row may take an equal share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
+        # Most streams have neither keys nor headers. The cheap statement is tried until one returns too few rows.
         if columns.beside and stream_id not in self._with_beside:
             batch = self._plain_rows(stream_id, start, end, columns, share_bytes)
             if batch.num_rows == end - start:
@@ -185,12 +164,8 @@ class ArrowPages:
     def _plain_rows(
         self, stream_id: int, start: int, end: int, columns: Columns, share_bytes: int | None
     ) -> pa.RecordBatch:
-        """Returns the rows of a range that have neither key nor headers and at most `share_bytes` bytes of data.
-
-        Usually these are all rows of the range. Not reading keys and headers saves a tenth of the time.
-
-        share_bytes: None means no limit.
-        """
+        """Returns the rows of a range that have neither key nor headers and at most `share_bytes` bytes of data. Not
+        reading keys and headers saves a tenth of the time."""
         names = _names(columns)
         condition = "key IS NULL AND headers IS NULL"
         if columns.data:
@@ -200,8 +175,6 @@ class ArrowPages:
         return self._fetch(_select(names, stream_id, start, end, condition), end - start)
 
     def _bounds(self, stream_id: int) -> tuple[int, int, int]:
-        """Returns the creation time, the first index and the next index that a stream has at this moment.
-        Raises StreamGone."""
         found = self._fetch(f"SELECT created_us, first_index, next_index FROM streams WHERE id = {int(stream_id)}")
         if not found.num_rows:
             raise StreamGone(f"there is no stream {stream_id}; it has been deleted")
@@ -209,12 +182,8 @@ class ArrowPages:
         return created_us, first_index, next_index
 
     def _fetch(self, statement: str, rows_max: int = 1) -> pa.RecordBatch:
-        """Run a statement and return all its rows as one batch.
-
-        rows_max: the largest number of rows that the statement can return.
-
-        The driver guesses the type of a column from the first batch, so all rows must be in one batch.
-        """
+        """Runs a statement of at most `rows_max` rows, and returns all of them in one batch: the driver guesses the
+        type of a column from the first batch."""
         with self._connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(max(1, rows_max))})
             cursor.execute(statement)
@@ -229,12 +198,10 @@ INTEGERS = ("index", "time_us", "checksum")
 
 
 def _names(columns: Columns) -> list[str]:
-    """Returns the SQL names of the columns to read: `index`, `time_us`, and `checksum` if it is requested."""
     return ['idx AS "index"', "time_us", *(["checksum"] if columns.checksum else [])]
 
 
 def _select(names: Sequence[str], stream_id: int, start: int, end: int, condition: str = "true") -> str:
-    """Returns the SELECT statement that reads `names` of the messages in a range of indexes."""
     return (
         f"SELECT {', '.join(names)} FROM messages WHERE stream_id = {int(stream_id)} "
         f"AND idx >= {int(start)} AND idx < {int(end)} AND {condition} ORDER BY idx"
@@ -242,11 +209,8 @@ def _select(names: Sequence[str], stream_id: int, start: int, end: int, conditio
 
 
 def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch with the right type for every column, since the driver can have guessed another type. The
-    columns `key` and `beside` (headers) are removed if they are empty.
-
-    Raises PagesDamaged if a value has another type than its column.
-    """
+    """Returns the batch with the right type for every column, of which the driver may have guessed another one, and
+    without empty columns `key` and `beside`. Raises PagesDamaged if a value has another type than its column."""
     columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         wanted = pa.int64() if name in INTEGERS else pa.binary()
@@ -273,21 +237,16 @@ def _fitting(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """Returns the estimated number of bytes that the rows of a batch take."""
     return int(batch.nbytes) + ROW_OVERHEAD_BYTES * int(batch.num_rows)
 
 
 def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Sequence[int]) -> int:
-    """Check that no message is missing in a page. Returns the index of the first row. If the page has no rows, returns
-    the index at which the next read has to start.
+    """Returns the index of the first row of a page, or without rows, the index at which the next read has to start.
+    Raises PagesDamaged if a message is missing. Those below the first index may be: retention can delete them
+    meanwhile.
 
-    Raises PagesDamaged if a message is missing. A message below the first index is allowed to be missing, because
-    retention can delete the oldest messages while the page is read.
-
-    start, end: the requested range of indexes.
     rows: the number of rows that the statement asked for.
-    bounds: the creation time, first index and next index of the stream, read after the rows.
-    """
+    bounds: the creation time, first index and next index of the stream, read after the rows."""
     _, first_index, next_index = bounds
     if not batch.num_rows:
         missing_to = min(end, start + rows, next_index)
@@ -308,10 +267,7 @@ def ipc_size_bytes(batch: pa.RecordBatch) -> int:
 
 
 def write_ipc(batch: pa.RecordBatch, room: memoryview) -> None:
-    """Write a batch into `room` as an Arrow IPC stream: schema, batch, end mark.
-
-    room: writable memory of `ipc_size_bytes(batch)` bytes.
-    """
+    """Writes a batch as an Arrow IPC stream into memory of `ipc_size_bytes(batch)` bytes."""
     _write(batch, pa.FixedSizeBufferWriter(pa.py_buffer(room)))
 
 

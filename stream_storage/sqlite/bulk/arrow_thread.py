@@ -1,10 +1,7 @@
-"""A thread for bulk reads (pages of a stream as Arrow). It sends the requests to a child process, which reads the
-database, and receives the pages.
+"""A thread for bulk reads (pages of a stream as Arrow), which a child process makes.
 
 The first read starts the child, which runs until the storage runner closes. If the child has died, the thread starts a
-new child and repeats the request. If the new child dies too, or if a child does not answer in time, the read fails. The
-next read then starts a new child.
-"""
+new one and repeats the request. If that dies too, or does not answer in time, the read fails."""
 
 from __future__ import annotations
 
@@ -27,32 +24,25 @@ from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.freed_memory import keep_freed
 
 BUSY_ROWS = 64
-"""If the node has stored at least this many messages while a page was read, the thread pauses after the page.
-This number of messages for each page is a rate of several thousand messages a second."""
+"""If the node has stored this many messages while a page was read, several thousand a second, the thread pauses."""
 REST_PAGES = 2.0
-"""The length of a pause between two bulk reads, as a multiple of the time that the last page took. With the value 2,
-bulk reads use a third of the time while the node is busy."""
+"""The length of a pause, as a multiple of the time of the last page: bulk reads take a third of a busy node's time."""
 KEPT_BYTES = 64 * 1024 * 1024
-"""The number of bytes of freed memory that the C library keeps for reuse. It is enough for the four copies of a page
-(read, packed, framed, half sent), even if the page has twice the largest size of 8 MiB."""
+"""The freed memory that the C library keeps: enough for four copies of a page of twice the largest size of 8 MiB."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")
 
 logger = structlog.get_logger(__name__)
 
 
 class ArrowUnavailable(StorageError):
-    """The error of a bulk read in a node that cannot do bulk reads. Either packages are missing, or the runner has no
-    child process.
-    """
+    """The error of a bulk read in a node without the packages, or the child process, for bulk reads."""
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
-    """One page that the child process has read. `stream_storage.sqlite.bulk.arrow_pages.ArrowPage` describes the other
-    fields.
+    """One page from the child process, with the fields of `stream_storage.sqlite.bulk.arrow_pages.ArrowPage`.
 
     rows: the number of rows.
-    body: the rows as an Arrow IPC stream.
-    """
+    body: the rows as an Arrow IPC stream."""
 
     created_us: int
     first_index: int
@@ -63,15 +53,11 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
 
 
 class ArrowRead(Operation):
-    """A bulk read: reads the messages of one stream from index `start` up to, not including, `end`, as one page of
-    Arrow rows.
+    """A bulk read of one stream from index `start` up to, not including, `end`, as one page of Arrow rows.
 
-    bytes_max: the largest size of the page in bytes. If the range is not empty, the page has at least one message, even
-        if that message is larger.
-    data, checksum: whether to read these columns.
+    bytes_max: the largest size of the page, which has at least one message all the same.
     beside: whether to read keys and headers.
-    answer: the page, set when the operation is done; None before, or after a failure.
-    """
+    answer: the page; None before the operation is done, and after a failure."""
 
     __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
 
@@ -98,26 +84,23 @@ class ArrowRead(Operation):
         self.answer: ArrowAnswer | None = None
 
     def packed(self) -> bytes:
-        """Returns the request to the child process, encoded as `stream_storage.sqlite.bulk.child_main` describes."""
+        """Returns the request as `stream_storage.sqlite.bulk.child_main` describes it."""
         flags = DATA * self.data | BESIDE * self.beside | CHECKSUM * self.checksum
         return REQUEST.pack(self.stream_id, self.start, self.end, self.bytes_max, flags)
 
 
 def find_missing() -> str | None:
-    """Returns a text that names the packages that are missing for bulk reads, or None if no package is missing."""
+    """Returns a text that names the packages that are missing for bulk reads, or None."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     return f"{' and '.join(missing)} are not installed here: install the extra `spark`" if missing else None
 
 
 class ArrowThread(threading.Thread):
-    """The thread that does bulk reads, one after the other, until `stop`. After each read, done or failed, the thread
-    calls `post`.
+    """The thread that does bulk reads, one after the other, until `stop`.
 
-    path: the path of the database file.
-    post: a function that hands a finished read over to the trio thread.
-    rows_written: a function that returns how many messages the node has stored so far. While the node stores many
-        messages, the thread pauses after each page, since pushes and pulls are more urgent than bulk reads.
-    """
+    post: hands a finished read over to the trio thread.
+    rows_written: returns how many messages the node has stored so far. While it stores many, the thread pauses after
+        each page, since pushes and pulls are more urgent."""
 
     def __init__(
         self,
@@ -127,11 +110,7 @@ class ArrowThread(threading.Thread):
         *,
         rest: Callable[[float], object] | None = None,
     ) -> None:
-        """Makes the thread, but does not start it.
-
-        rest: a function that makes this thread wait for a number of seconds. The default function also returns when
-            `stop` is called.
-        """
+        """rest: waits for a number of seconds; by default, until `stop` at the latest."""
         super().__init__(name="storage-arrow", daemon=False)
         self.pages = 0
         self.rows = 0
@@ -149,10 +128,7 @@ class ArrowThread(threading.Thread):
         self._queue.put(operation)
 
     def stop(self) -> None:
-        """Make the thread end when all submitted reads are done.
-
-        From now on the thread does not pause between two reads.
-        """
+        """Makes the thread end when all submitted reads are done, without further pauses."""
         self._stopping.set()
         self._queue.put(None)
 
@@ -173,7 +149,6 @@ class ArrowThread(threading.Thread):
         self._end_child()
 
     def _ask(self, operation: ArrowRead) -> ArrowAnswer:
-        """Do one bulk read through the child process, and return the page. Raises StorageError."""
         if self._missing is not None:
             raise ArrowUnavailable(self._missing)
         try:
@@ -189,11 +164,7 @@ class ArrowThread(threading.Thread):
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 
     def _ask_child(self, request: bytes) -> Answer:
-        """Send a request to the child and return the answer. If the child has died, start a new child and repeat
-        the request.
-
-        Raises OSError, EOFError.
-        """
+        """Sends a request to the child, or to a new one if that has died. Raises OSError, EOFError."""
         if self._child is not None:
             try:
                 return self._child.ask(request)

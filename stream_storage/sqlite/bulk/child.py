@@ -1,5 +1,4 @@
-"""Starts the child process for bulk reads (pages of a stream as Arrow), sends requests to the child and ends the child.
-The child runs `stream_storage.sqlite.bulk.child_main`."""
+"""Starts the child process for bulk reads (`stream_storage.sqlite.bulk.child_main`), sends its requests and ends it."""
 
 from __future__ import annotations
 
@@ -15,21 +14,15 @@ from stream_storage.sqlite.bulk.child_main import ANSWER
 from stream_storage.sqlite.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
-"""The longest time that the node waits for an answer of the child. A page takes tens of milliseconds. If the database
-is busy, the child waits up to 5 s for it."""
+"""How long the node waits for an answer. A page takes milliseconds, and a busy database up to 5 s."""
 END_TIMEOUT_S = 5.0
 
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]
-"""The answer of the child, a tuple of three values. The first value is the status. The second value is created_us,
-first_index, next_index, start and rows. The third value is the page as bytes, or the error text as bytes.
-`stream_storage.sqlite.bulk.child_main` describes these fields."""
+"""The status; created_us, first_index, next_index, start and rows; the page or the error text, as bytes."""
 
 
 class BulkChild:
-    """A running child process that reads one database file. It must be used by one thread only.
-
-    Raises OSError if the process cannot be started.
-    """
+    """A running child process that reads one database file. One thread uses it. Raises OSError at the start."""
 
     def __init__(self, path: Path) -> None:
         # The child has to import this package from the folder from which this process imported it.
@@ -60,16 +53,13 @@ class BulkChild:
         self._requests, self._answers = self._process.stdin, self._process.stdout
 
     def ask(self, request: bytes) -> Answer:
-        """Send a request for one page and return the answer.
-
-        Raises OSError, TimeoutError, EOFError. After an error the caller must call `end`.
-        """
+        """Returns the answer to a request. Raises OSError, TimeoutError, EOFError; then the caller must call `end`."""
         self._requests.write(request)
         status, created_us, first, following, start, rows, size = ANSWER.unpack(self._read(ANSWER.size))
         return status, (created_us, first, following, start, rows), bytes(self._memory.view(size))
 
     def end(self) -> None:
-        """End the child process, and kill it if it does not end by itself. Must be called only once."""
+        """Ends the child process, and kills it if it does not end by itself. Called once."""
         for pipe in (self._requests, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -81,7 +71,6 @@ class BulkChild:
             self._process.wait()
 
     def _read(self, size: int) -> bytes:
-        """Read exactly `size` bytes from the child's standard output."""
         # select() takes no descriptor above 1,023, and a node may have ten thousand connections, so this method uses
         # poll().
         ready = select.poll()

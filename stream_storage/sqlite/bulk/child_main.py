@@ -1,19 +1,14 @@
 """The program of the child process for bulk reads, which reads pages of a stream as Arrow for the node.
 
-`stream_storage.sqlite.bulk.child` starts the program as `python -m stream_storage.sqlite.bulk.child_main FILE
-DESCRIPTOR`. The program reads requests from standard input and writes one answer to each request to standard output.
-The program ends when the input ends, which also happens when the node is killed.
-`stream_storage.sqlite.bulk.arrow_pages` explains why bulk reads need a separate process.
+It is started as `python -m stream_storage.sqlite.bulk.child_main FILE DESCRIPTOR`, reads requests from standard input
+and writes one answer to each to standard output, until the input ends, also because the node was killed.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
 
 columns: the sum of 1 for the data, 2 for keys and headers, 4 for the checksum.
-size: the number of bytes that the child has written into the shared memory of DESCRIPTOR. These bytes are an Arrow IPC
-stream if the status is OK, else the text of an error. They stay unchanged until the next request.
-
-`stream_storage.sqlite.bulk.arrow_pages.ArrowPage` describes the other fields.
-"""
+size: the number of bytes in the shared memory of DESCRIPTOR, until the next request: an Arrow IPC stream if the status
+    is OK, else the text of an error."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 
 def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the input ends. If the file cannot be read, the answer contains the text of the error."""
+    """Answers requests until the input ends."""
     from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
     pages: ArrowPages | None = None
@@ -60,7 +55,7 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
 
 
 def _share(page: ArrowPage, memory: SharedMemory) -> int:
-    """Write a page into the shared memory. Returns the number of bytes written. Raises PagesError."""
+    """Writes a page into the shared memory, and returns its size. Raises PagesError."""
     from stream_storage.sqlite.bulk.arrow_pages import PagesError, ipc_size_bytes, write_ipc
 
     size = ipc_size_bytes(page.batch)

@@ -1,9 +1,7 @@
-"""Memory that a process shares with its child process. This module does not prevent both processes from writing at the
-same time.
+"""Memory that a process shares with its child process. It does not keep both from writing at the same time.
 
-With shared memory, a page of several megabytes is copied once by the child and once by the node. A pipe would cut the
-page into pieces, and each piece would cost two switches between the processes.
-"""
+A page of several megabytes is copied once by the child and once by the node. A pipe would cut it into pieces, and each
+piece would cost two switches between the processes."""
 
 from __future__ import annotations
 
@@ -12,16 +10,13 @@ import os
 import tempfile
 
 STEP_BYTES = 4 * 1024 * 1024
-"""The initial size of the memory, in bytes. When the memory grows, its size stays a multiple of this number."""
+"""The first size of the memory, which stays a multiple of this number."""
 
 
 class SharedMemory:
-    """Shared memory: a file without a name that two processes map into their memory.
+    """A file without a name that two processes map. A child makes its own object from the inherited `descriptor`.
 
-    descriptor: the descriptor of the file. A child inherits the descriptor, and makes its own `SharedMemory` from
-    this descriptor.
-    Invariant: the file never shrinks, and `_map` has the size that the file had when it was mapped.
-    """
+    Invariant: the file never shrinks, and `_map` has the size that the file had when it was mapped."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -29,7 +24,6 @@ class SharedMemory:
 
     @classmethod
     def create(cls) -> SharedMemory:
-        """Create new shared memory. Raises OSError if the system has no room for the memory."""
         memory = cls(_open_file())
         try:
             memory.grow(STEP_BYTES)
@@ -39,13 +33,13 @@ class SharedMemory:
         return memory
 
     def grow(self, size_bytes: int) -> None:
-        """Make the memory at least `size_bytes` large. Raises OSError if the system has no room for the memory."""
+        """Makes the memory at least this large. Raises OSError if the system has no room for it."""
         if size_bytes > os.fstat(self.descriptor).st_size:
             _allocate(self.descriptor, -(-size_bytes // STEP_BYTES) * STEP_BYTES)
 
     def view(self, size_bytes: int) -> memoryview:
-        """Returns a view of the first `size_bytes` bytes. The bytes are not copied, so later writes of the other
-        process change the view. Raises EOFError if the memory is smaller."""
+        """Returns a view of the first bytes, which later writes of the other process change. Raises EOFError if there
+        are fewer."""
         if self._map is None or len(self._map) < size_bytes:
             # The old mapping is freed together with its last view.
             self._map = mmap.mmap(self.descriptor, 0)
@@ -54,7 +48,6 @@ class SharedMemory:
         return memoryview(self._map)[:size_bytes]
 
     def close(self) -> None:
-        """Close the file. Must be called only once. The other process keeps its mapping."""
         self._map = None
         os.close(self.descriptor)
 

@@ -1,6 +1,4 @@
-"""The revisions of the database schema, as scripts of Alembic. `stream_storage.sqlite.migrate` loads and runs them.
+"""The revisions of the database schema, as scripts of Alembic (`stream_storage.sqlite.migrate`).
 
-Each file is one revision. Its id is the schema version that the revision leads to, in four digits. A revision never
-changes once it is released, and imports nothing of this program, because the program's code changes. There are no
-downgrades: the way back is the backup that `stream_storage.sqlite.upgrade` makes first.
-"""
+Each file is one revision, whose id is the schema version that it leads to, in four digits. A released revision never
+changes, and imports nothing of this program, whose code changes. The way back is the backup before the upgrade."""

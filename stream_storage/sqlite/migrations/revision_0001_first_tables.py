@@ -1,8 +1,7 @@
-"""Create the tables of schema version 1.
+"""Creates the tables of schema version 1.
 
-A new database does not run the migrations: it gets its newest tables from `stream_storage.sqlite.schema`. This first
-revision serves the tests, which check that all migrations from the first one on lead to the same tables.
-"""
+A new database gets its newest tables from `stream_storage.sqlite.schema`. This revision serves the tests, which check
+that all revisions from the first one on lead to the same tables."""
 
 from __future__ import annotations
 
@@ -37,10 +36,8 @@ TABLES = (
     data BLOB NOT NULL, PRIMARY KEY (chain, attempt, part))""",
     "CREATE TABLE backfill_targets (chain TEXT NOT NULL, newest_known BIGINT NOT NULL, PRIMARY KEY (chain))",
 )
-"""The statements that made the tables and indexes in databases of schema version 1."""
 
 
 def upgrade() -> None:
-    """Create the tables and indexes of an empty database."""
     for statement in TABLES:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Add a seal, a checksum of the row, to every row that is not a message. `stream_storage.seal` describes seals."""
+"""Adds a seal, a checksum of the row, to every row that is not a message. `stream_storage.seal` describes seals."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ SEALED = (
     "block_evicted",
     "backfill_targets",
 )
-"""The tables that get seals."""
 STREAM_COLUMNS = "name, partition, created_us, attributes, first_index, next_index, size_bytes"
 
 
 def upgrade() -> None:
-    """Add the column to every table that exists and lacks it, and compute the seal of every row."""
+    """Adds the column to every table that exists and lacks it, and computes the seal of every row."""
     connection = op.get_bind().connection.driver_connection
     assert isinstance(connection, sqlite3.Connection)
     # SQL calls these two functions for each row, so that no row has to pass through Python and back.

@@ -1,7 +1,6 @@
-"""Add to every saved position the incarnation of its stream and a generation.
+"""Adds to every saved position the incarnation of its stream and a generation.
 
-A position of a stream that exists is taken for one of this stream, as programs before this version did.
-"""
+A position of a stream that exists is taken for one of this stream, as programs before this version did."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ PRESENT = (
 
 
 def upgrade() -> None:
-    """Add both columns, and write the creation time of the present stream with its part of the seal."""
     for name in ("created_us", "generation"):
         op.add_column(
             "saved_indexes", sqlalchemy.Column(name, sqlalchemy.BigInteger, nullable=False, server_default="0")

@@ -1,9 +1,7 @@
 """Checks the write-ahead log of a data directory before SQLite opens it, and refuses a log that is damaged.
 
 SQLite reads a log up to the first frame with a wrong checksum, and ignores all later frames without an error.
-`stream_storage.sqlite.wal.scan_machine` judges whether such a frame means damage. This module opens, copies, cuts and
-replaces the files. `stream_storage.sqlite.wal.survey` finds the streams that have messages after the damage.
-"""
+`stream_storage.sqlite.wal.scan_machine` judges such a frame. This module opens, copies, cuts and replaces the files."""
 
 from __future__ import annotations
 
@@ -41,18 +39,13 @@ WAL_SUFFIX: Final = "-wal"
 SHM_SUFFIX: Final = "-shm"
 KEPT_SUFFIX: Final = ".damaged"
 PAGE_BYTES: Final = 8192
-"""The page size that is assumed if neither the database file nor the log has a valid page size."""
+"""The page size that is assumed if neither the database file nor the log has a valid one."""
 CHUNK_BYTES: Final = 1024 * 1024
 _MAGIC: Final = b"SQLite format 3\0"
 
 
 class Examined(NamedTuple):
-    """A write-ahead log that has been opened and checked.
-
-    wal: the open log.
-    found: the result of scanning the log.
-    verdict: the state of the log.
-    find_page: a function that reads a page of the database file."""
+    """An open write-ahead log that has been checked. find_page: reads a page of the database file."""
 
     wal: WalReader
     found: Scan
@@ -65,17 +58,16 @@ def wal_path(database: Path) -> Path:
 
 
 def prepare_log(database: Path, *, rebooted: bool) -> None:
-    """Prepare the write-ahead log of a database, so that SQLite reads the whole log.
+    """Prepares the write-ahead log of a database, so that SQLite reads the whole log.
 
-    1. Refuse a damaged log, and a log whose database is missing. The log is not changed. A damaged log is copied.
+    1. Refuse a damaged log, of which a copy is made, and a log whose database is missing. The log is not changed.
     2. If only the last transaction has damaged frames, copy the log. Then complete the transaction if the content of
        all its pages is certain, else cut the transaction off.
     3. Cut off frames after the last commit, which a kill or a power cut can leave. Later commits would overwrite only
        some of these frames, and the other frames would then look like damage.
 
-    rebooted: whether the machine could have restarted since the log was written. The caller must hold the lock on the
-    directory, and no connection must have the database open. Raises WalDamaged and other StorageError.
-    """
+    rebooted: whether the machine could have restarted since the log was written. The caller holds the lock on the
+        directory, and no connection has the database open. Raises WalDamaged and other StorageError."""
     try:
         with examined(database, rebooted=rebooted) as log:
             if log is not None:
@@ -106,11 +98,8 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
 
 
 def _check_not_alone(database: Path, log: Examined) -> None:
-    """Raises StorageError if the write-ahead log has commits and the database file is missing or empty. SQLite would
-    create an empty database and remove the log.
-
-    A power cut cannot cause this state, since a node syncs a new database before it begins the log.
-    """
+    """Raises StorageError if the log has commits and the database file is missing or empty: SQLite would create one and
+    remove the log. No power cut causes this, since a node syncs a new database before it begins the log."""
     found = log.found
     if (found.good or found.commits) and not (database.exists() and database.stat().st_size):
         raise StorageError(
@@ -120,12 +109,10 @@ def _check_not_alone(database: Path, log: Examined) -> None:
 
 
 def refuse_damaged(database: Path) -> None:
-    """Raises WalDamaged if the write-ahead log of a database is damaged, so that the caller does not read the database.
-    Does nothing if a node runs on the database, since the node checked the log at its start.
+    """Raises WalDamaged if the log of a database that a reader opens is damaged, unless a running node has checked it.
 
-    A log whose last transaction the next start would complete is refused too. A log whose last transaction the next
-    start would cut off is accepted, since that transaction was probably never confirmed. This function changes no file.
-    """
+    A log whose last transaction the next start would complete is refused too. One whose last transaction it would cut
+    off is accepted, since that was probably never confirmed. No file is changed."""
     try:
         if owner_lives(database.parent) and in_use(database.parent):
             return
@@ -141,11 +128,8 @@ def refuse_damaged(database: Path) -> None:
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a node holds the lock on the data directory now.
-
-    If no node holds the lock, this function takes the lock for a moment. A node that starts in this moment fails. So
-    call this function only if a node probably runs, or if a node could not start anyway.
-    """
+    """Returns whether a node holds the lock on the data directory now. If none does, the lock is taken for a moment, in
+    which a node would fail to start: call this only if one probably runs, or could not start anyway."""
     try:
         lock = os.open(directory / LOCK_NAME, os.O_RDONLY)
     except FileNotFoundError:
@@ -161,9 +145,8 @@ def in_use(directory: Path) -> bool:
 
 @contextmanager
 def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
-    """Opens and checks the write-ahead log of a database. Yields the result, or None if the log does not exist or is
-    empty. Raises OSError.
-    """
+    """Opens and checks the write-ahead log. Yields the result, or None without a log or for an empty one. Raises
+    OSError."""
     try:
         opened = wal_path(database).open("rb")
     except FileNotFoundError:
@@ -182,8 +165,8 @@ def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
 
 @contextmanager
 def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
-    """Opens a database file. Yields the page size in bytes, and a function that returns a page by its number (None if
-    the file has no such page)."""
+    """Opens a database file. Yields the page size in bytes, and a function that returns a page by its number, or
+    None."""
     try:
         opened: BinaryIO | None = database.open("rb")
     except FileNotFoundError:
@@ -208,11 +191,7 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
 
 
 def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
-    """Copy the damaged write-ahead log, and return the error WalDamaged.
-
-    If the log cannot be copied, for example on a full disk, the error is still WalDamaged. The log itself is
-    not changed.
-    """
+    """Copies the damaged log, if possible, and returns WalDamaged. The log itself is not changed."""
     try:
         kept = keep_copy(database)
     except OSError as error:
@@ -222,10 +201,7 @@ def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
 
 
 def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:
-    """Returns the error WalDamaged, which describes a damaged write-ahead log.
-
-    kept: the path of the copy of the log, or None if no copy was made.
-    """
+    """Returns the error about a damaged log. kept: the path of its copy, or None."""
     found = log.found
     return WalDamaged(
         database.parent,
@@ -239,11 +215,8 @@ def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamage
 
 
 def keep_copy(database: Path) -> Path:
-    """Copy the write-ahead log to a file in the same folder, and sync the copy. Returns the path of the copy.
-
-    The name of the copy has a hash of the log's content. So the same log is copied only once, and no copy is
-    overwritten. Raises OSError.
-    """
+    """Copies the write-ahead log durably to a file in its folder, and returns its path. The name has a hash of the
+    content, so the same log is copied once, and no copy is overwritten. Raises OSError."""
     source = wal_path(database)
     with source.open("rb") as reading:
         digest = hashlib.file_digest(reading, "sha256").hexdigest()
@@ -255,19 +228,16 @@ def keep_copy(database: Path) -> Path:
 
 
 def install_log(database: Path, pieces: Iterable[bytes]) -> None:
-    """Replace the write-ahead log with a new log by one rename. After a kill or a power cut, either the complete old
-    log or the complete new log exists.
+    """Replaces the log by one rename: a kill or a power cut leaves the old one or the new one. Raises OSError.
 
-    pieces: the bytes of the new log. No connection must have the database open. Raises OSError.
-    """
+    pieces: the bytes of the new log. No connection must have the database open."""
     # Remove SQLite's file of shared memory, since it describes the old log.
     database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)
     _write_synced(wal_path(database), pieces)
 
 
 def _cut(database: Path, log: Examined) -> None:
-    """Cuts off the part of the write-ahead log after the last commit that SQLite reads. If SQLite reads no commit, the
-    log becomes empty."""
+    """Cuts off the log after the last commit that SQLite reads. If there is none, the log becomes empty."""
     size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
     with wal_path(database).open("rb+") as file:
         file.truncate(size_bytes)

@@ -2,10 +2,8 @@
 
 The checksum is two sums over pairs of 32-bit words, modulo 2**32: s0 += x0 + s1, then s1 += x1 + s0. The words are
 little-endian or big-endian, as the log's header says. A pair (x0, x1) turns the sums (s0, s1) into A * (s0, s1) + (x0,
-x0 + x1), where A is the matrix (1 1, 1 2). So the checksum is linear. This module uses the linearity for two things: to
-sum many pairs at once, and to find one wrong word. A wrong word changes each sum by a multiple of the word's weight, a
-number that depends only on the place of the word.
-"""
+x0 + x1), where A is the matrix (1 1, 1 2). So the checksum is linear: many pairs can be summed at once, and a wrong
+word changes each sum by a multiple of the word's weight, a number that depends only on its location."""
 
 from __future__ import annotations
 
@@ -23,10 +21,7 @@ _LANE: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """Returns the checksum (two sums) of `data`, whose size must be a multiple of 8 bytes.
-
-    seed: the two sums with which the checksum begins, such as the sums over earlier data.
-    """
+    """Returns the two sums of `data`, a multiple of 8 bytes. seed: the sums over earlier data."""
     pairs = len(data) // 8
     at_once = 1 << (pairs.bit_length() - 1) if pairs >= LANES_MIN else 0
     first = pairs - at_once
@@ -39,12 +34,10 @@ def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 
 def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """Returns the two sums over `data`, whose number of word pairs must be a power of two. This is four times as fast
-    as adding pair by pair.
+    """Returns the two sums over a power of two of word pairs, four times as fast as pair by pair.
 
-    Two large integers contain the two sums of each pair, one for s0 and one for s1, in lanes of 64 bits. Each step
-    combines the first half of the lanes with the second half, until one lane remains.
-    """
+    Two large integers contain s0 and s1 of each pair, in lanes of 64 bits. Each step combines the first half of the
+    lanes with the second half, until one lane remains."""
     plan = _plan(len(data) // 8)
     if big_endian:
         words = array("I", data)
@@ -69,12 +62,9 @@ def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 class _Plan(NamedTuple):
     """The constants of `_sum_lanes` for one number of pairs.
 
-    A lane is 64 bits of a large integer, for one pair.
-
     lanes: a mask of the lower 32 bits of all lanes.
-    halvings: for each step, a tuple about the first half of the lanes: their number of bits, a mask of all their bits,
-        a mask of their lower 32 bits, and the matrix A to the power of the number of these lanes.
-    """
+    halvings: for each step, about the first half of the lanes: their number of bits, a mask of all their bits, a mask
+        of their lower 32 bits, and the matrix A to the power of the number of these lanes."""
 
     lanes: int
     halvings: tuple[tuple[int, int, int, tuple[int, int, int, int]], ...]
@@ -93,14 +83,11 @@ def _plan(pairs: int) -> _Plan:
 
 
 def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> list[bytes]:
-    """Returns all versions of `data` in which one 32-bit word is changed so that the checksum becomes `wanted`.
+    """Returns all versions of `data`, which has the checksum `sums`, with one changed 32-bit word and the checksum
+    `wanted`.
 
-    sums: the checksum that `data` has.
-
-    Usually the list has one version or none. If only the upper ten bits of a word are wrong, changes of different words
-    can give the same checksum, since the sums are modulo 2**32. A changed word fits by accident with a probability of
-    one in a million, and a single changed byte with a probability of one in 2**43.
-    """
+    Usually there is one or none. If the upper ten bits of a word are wrong, changes of different words can give the
+    same checksum. A changed word fits by accident once in a million, and a single changed byte once in 2**43."""
     need = ((wanted[0] - sums[0]) & _MASK, (wanted[1] - sums[1]) & _MASK)
     order = ">I" if big_endian else "<I"
     found = []
@@ -115,13 +102,10 @@ def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> lis
 
 @lru_cache(maxsize=2)
 def _weights(words: int) -> tuple[tuple[int, int, int, bool], ...]:
-    """Returns a tuple for each of `words` 32-bit words: the word's two weights, an inverse of one of the weights, and
-    whether that is the first weight.
+    """Returns for each 32-bit word: its two weights, an inverse of one of them, and whether that is the first one.
 
-    The two weights of a word tell by how much each of the two sums grows when the word grows by one. They are
-    consecutive Fibonacci numbers, so at least one of them is odd and has an inverse modulo 2**32. The last value of the
-    tuple is True if the inverse is for the first weight, and False if it is for the second weight.
-    """
+    The weights say by how much each of the two sums grows when the word grows by one. They are consecutive Fibonacci
+    numbers, so at least one of them is odd and has an inverse modulo 2**32."""
     first, second = (1, 1), (0, 1)
     backwards: list[Sums] = []
     for _ in range(words // 2):

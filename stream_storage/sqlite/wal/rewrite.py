@@ -1,4 +1,4 @@
-"""Writes a new write-ahead log from the scan of an old log. `stream_storage.sqlite.wal.scan_machine` describes the
+"""Writes a new write-ahead log from the scan of an old log. `stream_storage.sqlite.wal.scan_machine` draws the
 format."""
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from stream_storage.sqlite.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION,
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
-    """Yields a new write-ahead log in pieces: the frames up to the last commit, with corrected pages and
-    correct checksums.
-
-    A damaged page is written as it was read if its right content is not known, or if a later frame has the same page.
-    """
+    """Yields a new log in pieces: the frames up to the last commit, with corrected pages and correct checksums. A
+    damaged page is written as it was read if its right content is not known, or if a later frame has the same page."""
     yield from rewrite(wal, found.end, {each.frame: each for each in found.damaged})
 
 
 def rewrite(wal: WalReader, end: int, corrected: dict[int, Damage]) -> Iterator[bytes]:
-    """Yields a new write-ahead log in pieces: a header and the first `end` frames, with correct checksums.
+    """Yields a new log in pieces: a header and the first `end` frames, with correct checksums.
 
-    corrected: the damaged frames, by their numbers. A frame is omitted if its page cannot be recovered and its page
-    number is impossible.
+    corrected: the damaged frames by number. A frame with an unrecovered page and an impossible page number is omitted.
     """
     last = corrected.get(end)
     pages = wal.head(end).commit if last is None else last.commit

@@ -1,9 +1,8 @@
-"""Scans a write-ahead log of SQLite, and judges whether a frame with a wrong checksum is damage.
+"""Scans a write-ahead log of SQLite, and judges whether a frame with a wrong checksum is damage. It opens no files.
 
 SQLite stops reading a log at the first frame with a wrong checksum, and ignores all later frames without an error.
-After a power cut, such a frame is at the end of the log, and no confirmed commit follows. After damage, such a frame is
-in the middle of the log, and every later commit would be lost without notice. So this module reads the whole log. This
-module works on bytes; `stream_storage.sqlite.wal.check` opens and changes the files.
+After a power cut, such a frame is at the end of the log, and no confirmed commit follows. After damage, it is in the
+middle, and every later commit would be lost without notice. So the whole log is read.
 
     offset  size   the log: one header, then frames of 24 bytes and one page each; numbers are big-endian
          0     4   magic: 0x377f0682, or 0x377f0683 if the checksums are computed over big-endian words
@@ -19,10 +18,7 @@ module works on bytes; `stream_storage.sqlite.wal.check` opens and changes the f
          8     8   the salts of the header; a frame with other salts is older than the last restart of the log
         16     8   checksum of bytes 0 to 7 and of the page, begun with the checksum of the frame before; the first
                    frame begins with the checksum of the header
-        24         the page
-
-`stream_storage.sqlite.wal.checksum` describes the checksum.
-"""
+        24         the page"""
 
 from __future__ import annotations
 
@@ -34,10 +30,9 @@ from typing import Final, NamedTuple, TypeAlias
 from stream_storage.sqlite.wal.checksum import Sums, checksum, correct_word
 
 Read: TypeAlias = Callable[[int, int], bytes]
-"""A function that reads bytes of the log. Its arguments are an offset and a size. It returns fewer bytes at the end of
-the log."""
+"""Reads bytes of the log, by offset and size. It returns fewer bytes at the end of the log."""
 FindPage: TypeAlias = Callable[[int], bytes | None]
-"""A function that returns a page of the database file by its number, or None if the file has no such page."""
+"""Returns a page of the database file by its number, or None if the file has no such page."""
 
 HEADER_BYTES: Final = 32
 FRAME_HEAD_BYTES: Final = 24
@@ -45,12 +40,11 @@ MAGIC: Final = 0x377F0682
 VERSION: Final = 3007000
 PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 SPILL_FRAMES_MIN: Final = 1_000
-"""A transaction with at least this many pages was perhaps larger than the page cache (16 MiB, about 2,000 pages).
-SQLite then writes pages to the log early, can overwrite them, and corrects the checksums of the later frames only at
-the end. If the process is killed before that, the log can have wrong frames before a correct commit frame."""
+"""A transaction with this many pages was perhaps larger than the page cache (16 MiB, some 2,000 pages). SQLite then
+writes pages early, can overwrite them, and corrects later checksums only at the end. A kill before that can leave wrong
+frames before a correct commit frame."""
 CORRECTED_MAX: Final = 64
-"""The largest number of frames in which a scan searches for a wrong word. The search takes several milliseconds for
-each frame."""
+"""The most frames in which a scan searches for a wrong word, which takes several milliseconds for each."""
 HEADER: Final = struct.Struct(">IIIIII")
 PAIR: Final = struct.Struct(">II")
 
@@ -58,10 +52,8 @@ PAIR: Final = struct.Struct(">II")
 class Frame(NamedTuple):
     """The head of a frame of the write-ahead log.
 
-    page: the number of the page.
     commit: the number of pages of the database after the transaction that this frame ends; 0 if it ends none.
-    sums: the checksum.
-    """
+    sums: the checksum."""
 
     page: int
     commit: int
@@ -73,10 +65,8 @@ class Damage(NamedTuple):
     """A damaged frame, whose checksum or salts are wrong.
 
     frame: the number of the frame.
-    how: how the content of the page was recovered, or that it was not recovered.
     page, commit: the numbers in the head of the frame, corrected if possible.
-    content: the page, or None if its content is not known.
-    """
+    content: the page, or None if its content is not known."""
 
     frame: int
     how: How
@@ -88,14 +78,12 @@ class Damage(NamedTuple):
 class How(Enum):
     """How the content of a damaged frame's page was recovered, if at all.
 
-    SALT: only the salts in the head of the frame are wrong.
-    CHECKSUM: only the checksum in the head of the frame is wrong.
+    SALT, CHECKSUM: only the salts, or the checksum, in the head of the frame are wrong.
     BYTE, WORD: one byte or one word is wrong, and the checksum shows the right value.
     LATER: a later frame has the same page, so the damaged page is not needed.
     FILE: the database file has the page, and the checksum proves that it is the right content.
     DOUBT: not recovered, since one byte is wrong, but the checksum does not show which byte.
-    LOST: not recovered for another reason.
-    """
+    LOST: not recovered for another reason."""
 
     SALT = "salt"
     CHECKSUM = "checksum"
@@ -108,15 +96,14 @@ class How(Enum):
 
 
 class Verdict(Enum):
-    """The verdict on a write-ahead log: the state of the log, which decides what is done with it.
+    """The state of a write-ahead log, which decides its treatment.
 
     SOUND: every commit can be read.
     TORN: after the last commit there are frames of an unfinished transaction, as a kill or a power cut leaves them.
     COMPLETED: the last transaction has damaged frames, but the right content of all its pages is certain.
-    CUT: the last transaction has damaged frames whose right content is not certain. A power cut or a kill explains
-        these frames, so the transaction was never confirmed.
-    DAMAGED: a confirmed transaction cannot be read.
-    """
+    CUT: the last transaction has damaged frames of uncertain content. A power cut or a kill explains them, so it was
+        never confirmed.
+    DAMAGED: a confirmed transaction cannot be read."""
 
     SOUND = "sound"
     TORN = "torn"
@@ -126,17 +113,14 @@ class Verdict(Enum):
 
 
 class Scan(NamedTuple):
-    """The result of scanning a write-ahead log. Frames are numbered from 1; the number 0 means that no such
-    frame exists.
+    """The result of scanning a write-ahead log. Frames are numbered from 1; 0 means that there is no such frame.
 
     header_valid: whether the header of the log is undamaged.
     frames: how many frames the file has.
     good: the number of the last commit frame that SQLite reads.
     bad: the number of the first damaged frame.
-    commits: the numbers of the commit frames after `good`.
-    end: the last number in `commits`.
-    damaged: the damaged frames from `bad` to `end`.
-    """
+    commits, end: the numbers of the commit frames after `good`, and the last of them.
+    damaged: the damaged frames from `bad` to `end`."""
 
     header_valid: bool
     frames: int
@@ -148,31 +132,25 @@ class Scan(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The number of the last commit frame before the first lost frame, a damaged frame that was not recovered. If
-        no frame is lost, the number of the last commit frame. If there is no such commit frame, 0."""
+        """The number of the last commit frame before the first lost frame; 0 if there is none."""
         first_lost = self.lost[0].frame if self.lost else self.end + 1
         return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
 
     @property
     def lost(self) -> tuple[Damage, ...]:
-        """The damaged frames whose page was not recovered."""
         return tuple(each for each in self.damaged if each.how in (How.LOST, How.DOUBT))
 
 
 class WalReader:
     """Reads a write-ahead log frame by frame. It keeps only the heads of the frames in memory.
 
-    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header
-    is damaged.
-    """
+    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header is
+        damaged."""
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
         """Reads the header of the log and the heads of all frames.
 
-        read: a function that reads bytes of the log.
-        size_bytes: the size of the log.
-        page_bytes: the page size of the database file; it is used if the header of the log is damaged.
-        """
+        page_bytes: the page size of the database file, for a log whose header is damaged."""
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
         magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)
@@ -200,7 +178,6 @@ class WalReader:
         return self._read(self.offset(number) + FRAME_HEAD_BYTES, self.page_bytes)
 
     def offset(self, number: int) -> int:
-        """Returns the offset in the log at which a frame begins."""
         return HEADER_BYTES + (number - 1) * self.frame_bytes
 
     def sums(self, number: int, seed: Sums) -> Sums:
@@ -209,7 +186,7 @@ class WalReader:
         return checksum(PAIR.pack(head.page, head.commit) + self.page(number), seed, self.big_endian)
 
     def links(self, number: int, seed: Sums) -> bool:
-        """Whether the checksum of a frame is correct if the frame before has the checksum `seed`."""
+        """Returns whether the checksum of a frame is correct if the frame before has the checksum `seed`."""
         head = self.head(number)
         return head.page > 0 and self.sums(number, seed) == head.sums
 
@@ -219,8 +196,7 @@ class WalReader:
         return Frame(page, commit, raw[8:16], PAIR.unpack_from(raw, 16))
 
     def _guess_header(self, header: bytes) -> None:
-        """Find the values of a damaged header: first the salts, from the first frames, then the byte order with which a
-        frame has a correct checksum."""
+        """Finds the salts of a damaged header, then the byte order with which a frame has a correct checksum."""
         # Take the salts that most of the first three frames have, since one of these frames may be damaged.
         first = [frame.salts for frame in self.heads[:3]]
         if not first:
@@ -243,11 +219,10 @@ class WalReader:
 
 
 def scan(wal: WalReader, find_page: FindPage) -> Scan:
-    """Read the whole log, even after the first damaged frame, and return the undamaged commits and the damaged frames.
+    """Reads the whole log, and returns the undamaged commits and the damaged frames.
 
-    Each checksum depends on the checksum of the frame before. After a damaged frame, the next frame is checked with the
-    checksum that is stored in the damaged frame. So an undamaged frame is recognized even after damaged frames.
-    """
+    Each checksum depends on that of the frame before. The frame after a damaged one is checked with the checksum that
+    is stored in the damaged one, so an undamaged frame is recognized even there."""
     # `whole` has the frames with a correct checksum. `doubtful` has the frames with a wrong checksum, each with the
     # checksum of the frame before. `found` has the damaged frames whose damage is explained.
     belong = [number for number, frame in enumerate(wal.heads, 1) if frame.salts == wal.salts]
@@ -303,14 +278,12 @@ def _finish(
     doubtful: dict[int, Sums | None],
     found: dict[int, Damage],
 ) -> Scan:
-    """Complete a scan: find the commits after the first damaged frame, and recover the pages of the damaged frames up
-    to the last commit, as far as possible.
+    """Completes a scan: finds the commits after the first damaged frame, and recovers the pages up to the last of them.
 
     whole: the frames with a correct checksum.
-    doubtful: the frames with a wrong checksum, each with the checksum of the frame before; None instead of this
-        checksum if the frame can be older than the last restart of the log.
-    found: the damage that `scan` has found already, by the number of the frame.
-    """
+    doubtful: the frames with a wrong checksum, each with the checksum of the frame before, or None if the frame can be
+        older than the last restart of the log.
+    found: the damage that `scan` has found already, by the number of the frame."""
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
     commits = tuple(sorted(number for number in marks if bad and number > good))
@@ -336,9 +309,8 @@ def _finish(
 
 
 def _correct(wal: WalReader, number: int, seed: Sums) -> Damage | None:
-    """Returns the damage of a frame if one wrong word can explain it, in the data or in the stored checksum; else None.
-
-    seed: the checksum of the frame before."""
+    """Returns the damage of a frame if one wrong word, in the data or the stored checksum, explains it. seed: the
+    checksum of the frame before."""
     head = wal.head(number)
     data = PAIR.pack(head.page, head.commit) + wal.page(number)
     sums = checksum(data, seed, wal.big_endian)
@@ -369,19 +341,16 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
     in_file: whether the database file has all pages of the log.
 
     The rules:
-
     - SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
       transaction only, and two commits after a bad frame mean damage.
     - All finished writes of a killed process survive until the machine restarts. So without a restart, an undamaged
-      frame after a bad frame means damage. The exception is a transaction that was larger than the page cache: SQLite
-      writes such a transaction to the log in several passes.
-    - Without a restart, a last frame with one wrong byte at an unknown place means damage too: a kill can leave an
-      older page in the place of the frame, but such a page almost never differs in only one byte.
+      frame after a bad frame means damage, unless the transaction was larger than the page cache (SPILL_FRAMES_MIN).
+    - Without a restart, a last frame with one wrong byte at an unknown location means damage too: a kill can leave an
+      older page there, but such a page almost never differs in only one byte.
     - SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
       database file has all pages of the log: then SQLite was perhaps restarting the log from its beginning.
-    - A power cut or a kill explains everything else. If every byte of the last transaction is known, the transaction
-      can be completed. Otherwise the transaction was never confirmed, and can be cut off.
-    """
+    - A power cut or a kill explains everything else. If every byte of the last transaction is known, it can be
+      completed. Otherwise it was never confirmed, and can be cut off."""
     if not found.bad:
         return Verdict.SOUND
     if not found.commits:
@@ -398,7 +367,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
 
 
 def is_in_file(wal: WalReader, found: Scan, find_page: FindPage) -> bool:
-    """Whether the database file has all pages of the log, each with the content that the last frame of the page has."""
+    """Returns whether the database file has all pages of the log, each with its content in the last frame."""
     if not found.end:
         return True
     contents = {each.frame: each for each in found.damaged}

@@ -1,8 +1,7 @@
 """Makes the write-ahead log durable after a stop that was not clean.
 
 If a sync failed before such a stop, pages of the log can be readable and not be on the disk, and a later sync does not
-write them. So they are written once more: into the database file, or, while another program keeps the log, in place.
-"""
+write them. So they are written once more: into the database file, or, while another program keeps the log, in place."""
 
 from __future__ import annotations
 
@@ -21,11 +20,8 @@ logger = structlog.get_logger(__name__)
 
 
 def settle_log(session: SqliteSession, database: Path) -> None:
-    """Copies the write-ahead log into the database file and empties the log. While another program reads the database,
-    the log cannot be emptied; then this function writes its bytes again and syncs them.
-
-    session: the session that writes. Raises StorageError.
-    """
+    """Copies the log into the database file and empties it, or writes its bytes again while another program reads.
+    Raises StorageError."""
     with session.busy_timeout(CHECKPOINT_WAIT_MS):
         checkpoint = session.checkpoint("TRUNCATE")
     if not checkpoint.blocked:

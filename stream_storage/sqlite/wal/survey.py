@@ -1,9 +1,7 @@
-"""Finds the streams that have messages after the damage in a write-ahead log. SQLite reads the log for this module.
+"""Finds the streams that have messages after the damage in a write-ahead log. It repairs nothing.
 
-SQLite opens the same database file twice, under two other names: once with the log up to the damage, and once with
-the whole log. The difference shows the messages after the damage. The database file is opened only for reading.
-Nothing is repaired.
-"""
+SQLite opens the database file twice, for reading, under two other names: with the log up to the damage, and with the
+whole log. The difference shows the messages after the damage."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ from stream_storage.sqlite.wal.scan_machine import Scan, WalReader
 
 
 def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:
-    """Returns the messages of each stream-partition in the log after `found.good`, the last commit before the damage.
-    Returns None if SQLite cannot read these messages.
-    """
+    """Returns the messages of each stream-partition in the log after `found.good`; None if SQLite cannot read them."""
     try:
         before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
         after = stream_ends(database, rebuild(wal, found))
@@ -40,11 +36,8 @@ def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | N
 
 
 def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Returns the first and next index of every stream-partition, as SQLite reads them from the database with a
-    given log.
-
-    log: the pieces of the log. Raises sqlite3.Error, OSError.
-    """
+    """Returns the first and next index of every stream-partition, as SQLite reads them with a given log. Raises
+    sqlite3.Error, OSError."""
     with opened_with_log(database, log) as connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'streams'").fetchone()[0]:
             return {}
@@ -58,13 +51,8 @@ def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], t
 
 @contextmanager
 def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
-    """Opens a database with another write-ahead log, for reading only, and yields the connection.
-
-    In a temporary folder, this function makes a hard link to the database file and writes the given log. Raises
-    sqlite3.Error, OSError.
-
-    log: the pieces of the log.
-    """
+    """Opens a database with another write-ahead log, by a hard link in a temporary folder, for reading only. Raises
+    sqlite3.Error, OSError."""
     folder = Path(tempfile.mkdtemp(prefix=SURVEY_PREFIX, dir=database.parent))
     try:
         link = folder / database.name
