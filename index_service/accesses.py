@@ -1,7 +1,4 @@
-"""Carries out the gets and saves of clients in the table of positions (`index_service.storage`).
-
-An operator's changes are `index_service.storage.SetPosition`.
-"""
+"""Carries out the gets and saves of clients in the table of positions (`index_service.storage`)."""
 
 from __future__ import annotations
 
@@ -32,11 +29,8 @@ class Access(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a save with an answer says about its position.
-
-    created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: unknown.
-    generation: the generation of the position, as the consumer knows it.
-    """
+    """The incarnation of the stream (its creation time in microseconds since 1970; 0: unknown) and the generation of
+    the position, as the consumer that saves knows them."""
 
     created_us: int
     generation: int
@@ -45,9 +39,9 @@ class Mark(NamedTuple):
 class IndexRequests(Operation):
     """Carries out many gets and saves in their order.
 
-    A save never lowers a saved index. A save with a fence (lease number) is refused if its fence is not the newest one
-    of the partition. A save with a Mark is refused if the position has another generation. If it is of another
-    incarnation of the stream than the position, it replaces the position, whose generation changes.
+    A save never lowers a saved index. A save with a fence is refused if its fence is not the newest one of the
+    partition. A save with a Mark is refused if the position has another generation. If it is of another incarnation of
+    the stream than the position, it replaces the position, whose generation changes.
 
     indexes: for each request, the saved index after the request; None for a save whose client expects no answer.
     fenced, reset: the places of the refused saves in `requests`, counted from 0, by the reason.
@@ -72,6 +66,7 @@ class IndexRequests(Operation):
         self.generations: dict[int, int] = {}
 
     def apply(self, session: Session) -> None:
+        # A storage operation can be applied a second time, and must then begin anew.
         self.indexes = []
         self.fenced, self.reset, self.generations = set(), set(), {}
         # Read what the requests need, in two statements. A plain save has no answer, so nothing is read for it alone.
@@ -87,6 +82,7 @@ class IndexRequests(Operation):
             fenced = access.fence is not None and fences[key] != access.fence
             if fenced:
                 self.fenced.add(place)
+            # A plain save, whose row was not read: the statement itself never lowers an index.
             if key not in rows:
                 assert index is not None, "the row of a get was read"
                 raised[key] = max(index, raised.get(key, index))
@@ -106,16 +102,14 @@ class IndexRequests(Operation):
             )
 
     def _after(self, place: int, access: Access, before: Position | None) -> Position | None:
-        """Returns the position after one request; None if there is none.
-
-        before: the position before it.
-        """
+        """Returns the position after one request on the position `before`; None if there is none."""
         index, mark = access.save, access.mark
         if mark is None:
             # A get creates a missing position, as the specification demands.
             if before is None:
                 return Position(index or 0, self.now_us, 0, self.now_us)
             return before if index is None or index <= before.next_index else before.moved(index, self.now_us)
+        # Somebody has set, deleted or made the position anew, and this consumer does not know it yet.
         if before is None or before.generation != mark.generation:
             self.reset.add(place)
             return before
@@ -174,16 +168,12 @@ class LoadPositions(Operation):
 
 
 def _keys(requests: Sequence[Access]) -> list[Key]:
-    """Returns the keys of requests, each once."""
     return list(dict.fromkeys(each.key for each in requests))
 
 
 def _find_valid(key: Key, row: tuple[int, ...] | None, save: int | None) -> Position | None:
-    """Returns the position of a stored row; None if there is none, or if a higher index is going to replace a
-    damaged row.
-
-    save: the index that is saved, or None. Raises DatabaseCorrupt if the row is damaged and would stay.
-    """
+    """Returns the position of a stored row; None if there is none, or if a higher index is going to replace a damaged
+    row. Raises DatabaseCorrupt if the row is damaged and would stay."""
     if row is None:
         return None
     try:

@@ -37,8 +37,7 @@ from ockam.actors.message import Message
 from ockam.protocol import Protocol
 
 ROW_OVERHEAD_BYTES = 80
-"""The space that a listed position takes in addition to its texts, in bytes: lengths of the texts, numbers and
-times."""
+"""The space that a listed position takes in addition to its texts, in bytes: lengths, numbers and times."""
 HOP_OVERHEAD_BYTES = 16
 """The space in a frame that an address of a route takes in addition to its text, in bytes."""
 
@@ -46,7 +45,6 @@ Row = TypeVar("Row", PositionRow, SavedPosition)
 
 
 def protocol_of_list(message: Message) -> Protocol[PositionsRequest, Any]:
-    """Returns the version of `node/index_list` that a request has."""
     return MARKED_POSITIONS if MARKED_POSITIONS.is_in(message.payload) else POSITIONS
 
 
@@ -84,8 +82,8 @@ def page_bytes_max(message: Message) -> int:
 
 
 def fitting(rows: list[Row], bytes_max: int) -> list[Row]:
-    """Returns the first rows that fit into a page of `bytes_max` bytes. The first row always fits, because it has about
-    3 KiB at most."""
+    """Returns the first rows that fit into a page of `bytes_max` bytes. The first row always fits: it has 3 KiB at
+    most."""
     size_bytes = 0
     for count, row in enumerate(rows):
         texts = (row.client_id, row.stream_name, row.holder or "")

@@ -1,8 +1,7 @@
 """Computes which member of a group of consumers should process which partition of a stream. It grants no leases.
 
 The members get equal shares as far as possible, and as few partitions as possible change from one member to another.
-While a stream grows, members can know different numbers of partitions. A member gets only partitions that the member
-knows.
+While a stream grows, members can know different numbers of partitions. A member gets only partitions that it knows.
 """
 
 from __future__ import annotations
@@ -14,11 +13,7 @@ import msgspec
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A member of a group of consumers that wants partitions.
-
-    partitions: the number of partitions of the stream, as the member knows it. The member can get only partitions
-    whose numbers are lower than this number.
-    """
+    """A member of a group of consumers that wants partitions. It knows the partitions below its number `partitions`."""
 
     member_id: str
     partitions: int
@@ -30,9 +25,9 @@ def assign(
     """Returns the member that should have each partition. Partitions that no candidate knows are left out.
 
     owners: for each partition, the member that has the partition now; if no member has it, the member to which it was
-    last assigned. Members that are not candidates are ignored.
+        last assigned. Members that are not candidates are ignored.
     settled: the partitions that are now with the member to which they were last assigned. If a member has too many
-    partitions, it keeps its settled ones and loses others first.
+        partitions, it keeps its settled ones and loses others first.
 
     If all candidates know the same partitions, these rules hold. Otherwise they hold as far as possible.
 
@@ -63,11 +58,8 @@ def assign(
 
 
 def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
-    """Returns the number of partitions that each candidate should have.
-
-    If the shares cannot be equal, the candidates with the most partitions so far get the larger shares.
-    had: the number of partitions that each candidate has so far.
-    """
+    """Returns the number of partitions that each candidate should have. `had` is the number that it has so far: if the
+    shares cannot be equal, the candidates with the most partitions get the larger shares."""
     ranks = {member_id: (0, -count) for member_id, count in had.items()}
     return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
 
@@ -82,10 +74,8 @@ def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dic
 def _deal(
     partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
 ) -> dict[int, str]:
-    """Assigns each partition to one of the candidates that know the partition, and returns the assignment.
-
-    Of these candidates, the one with the lowest load gets the partition. If loads are equal, the lowest rank decides,
-    and then the earliest place in `candidates`.
+    """Assigns each partition to the candidate with the lowest load among those that know it. If loads are equal, the
+    lowest rank decides, and then the earliest place in `candidates`.
 
     partitions: the partitions in descending order.
     ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.
@@ -94,6 +84,8 @@ def _deal(
     heap: list[tuple[int, int, int, str]] = []
     dealt: dict[int, str] = {}
     for partition in partitions:
+        # Partitions come in descending order. So a candidate that knows this one knows all that follow, and stays in
+        # the heap.
         while waiting and waiting[-1][1].partitions > partition:
             place, candidate = waiting.pop()
             load, rank = ranks[candidate.member_id]

@@ -1,17 +1,13 @@
 """The messages of this project's own protocols for the positions and leases of consumers. The specification lacks them.
 
-Clients send these requests to the index service:
-
 - `node/index_load/1` reads the positions of a consumer, with the incarnation of the stream to which each belongs.
 - `node/index_save/2` saves a position and gets an answer. The save is refused if the consumer has lost its lease, or if
-  the position was changed by somebody else. Version 1 knows only leases.
-- `node/index_list/2` lists positions. For each position it names the member that has the lease of the partition.
-  Version 1 lists them without the incarnation of the stream.
+the position was changed by somebody else. Version 1 knows only leases.
+- `node/index_list/2` lists positions, each with the holder of its lease. Version 1 omits the incarnation of the stream.
 - `node/index_set/1` sets or deletes a position, for an operator.
 - `node/lease/1` divides the partitions of a stream among the members of a group: the consumers with one client id.
 
-If the service cannot serve a request, it answers with `error`. docs/wire.md describes these protocols for authors of
-other clients.
+If the service cannot serve a request, it answers with `error`. docs/wire.md describes these protocols.
 """
 
 from __future__ import annotations
@@ -27,10 +23,7 @@ from ockam.protocol import Protocol
 # type FencedSave struct { request_id: uint  client_id: str  stream_name: str  partition: uint  index: uint
 #   fence: optional<uint> }
 class FencedSave(msgspec.Struct, frozen=True):
-    """A request to save a position, which gets an answer.
-
-    fence: the number of the consumer's lease of the partition; None for a consumer without leases.
-    """
+    """A request to save a position. `fence`: the number of the consumer's lease; None for a consumer without leases."""
 
     request_id: bare.UInt
     client_id: str
@@ -45,9 +38,9 @@ class SaveStatus(enum.IntEnum):
     """The result of a FencedSave.
 
     OK: the position is saved, unless a higher position was saved before.
-    FENCED: nothing was saved, because the fence (lease number) of the request is not the newest one of the partition.
+    FENCED: nothing was saved, because the fence of the request is not the newest one of the partition.
     RESET: nothing was saved, because the position was set, deleted or made anew since the consumer has loaded it. Only
-    a MarkedSave gets this answer. The consumer loads the position again.
+        a MarkedSave gets this answer. The consumer loads the position again.
     """
 
     OK = 0
@@ -59,8 +52,7 @@ class SaveStatus(enum.IntEnum):
 class SaveResponse(msgspec.Struct, frozen=True):
     """The answer to a FencedSave.
 
-    index: the position that is now stored, or 0 if there is none. It can be higher than the index in the request,
-    because a save never lowers a position.
+    index: the position that is now stored, or 0 if there is none. It can be higher than that of the request.
     """
 
     request_id: bare.UInt
@@ -74,7 +66,7 @@ class MarkedSave(FencedSave, frozen=True):
     """A FencedSave that says to which incarnation of the stream the position belongs.
 
     created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: unknown. If the
-    stored position is of another incarnation, this save replaces it, also by a lower index.
+        stored position is of another incarnation, this save replaces it, also by a lower index.
     generation: the generation of the position, as the consumer has loaded it or as the last save was answered.
     """
 
@@ -84,13 +76,12 @@ class MarkedSave(FencedSave, frozen=True):
 
 # type MarkedResponse struct { request_id: uint  status: SaveStatus  index: uint  generation: u64 }
 class MarkedResponse(SaveResponse, frozen=True):
-    """The answer to a MarkedSave. generation: that of the stored position after an OK; otherwise 0."""
+    """The answer to a MarkedSave. `generation`: that of the stored position after an OK; otherwise 0."""
 
     generation: bare.U64
 
 
 LOAD_PARTITIONS_MAX = 1_000
-"""The largest number of partitions in one LoadRequest."""
 
 
 # type LoadRequest struct { request_id: uint  client_id: str  stream_name: str  partitions: list<uint>  creates: bool }
@@ -125,7 +116,7 @@ class LoadedPosition(msgspec.Struct, frozen=True):
 
 # type LoadResponse struct { request_id: uint  positions: list<optional<LoadedPosition>> }
 class LoadResponse(msgspec.Struct, frozen=True):
-    """The answer to a LoadRequest. positions: in the order of the request; None for a missing position."""
+    """The answer to a LoadRequest. `positions`: in the order of the request; None for a missing position."""
 
     request_id: bare.UInt
     positions: list[LoadedPosition | None]
@@ -151,8 +142,6 @@ class SavedPosition(msgspec.Struct, frozen=True):
 
 # type PositionKey struct { client_id: str  stream_name: str  partition: uint }
 class PositionKey(msgspec.Struct, frozen=True):
-    """The key of a saved position: the client id of the consumer, the stream and the partition."""
-
     client_id: str
     stream_name: str
     partition: bare.UInt
@@ -177,7 +166,7 @@ class PositionsRequest(msgspec.Struct, frozen=True):
 
 # type PositionsResponse struct { request_id: uint  positions: list<SavedPosition>  more: bool }
 class PositionsResponse(msgspec.Struct, frozen=True):
-    """A page of saved positions. more: whether further positions follow after this page."""
+    """A page of saved positions. `more`: whether further positions follow after this page."""
 
     request_id: bare.UInt
     positions: list[SavedPosition]
@@ -195,8 +184,6 @@ class MarkedPosition(SavedPosition, frozen=True):
 
 # type MarkedPositions struct { request_id: uint  positions: list<MarkedPosition>  more: bool }
 class MarkedPositions(msgspec.Struct, frozen=True):
-    """A page of saved positions. more: whether further positions follow after this page."""
-
     request_id: bare.UInt
     positions: list[MarkedPosition]
     more: bool
@@ -204,10 +191,8 @@ class MarkedPositions(msgspec.Struct, frozen=True):
 
 # type SetRequest struct { request_id: uint  key: PositionKey  index: optional<uint> }
 class SetRequest(msgspec.Struct, frozen=True):
-    """A request to set or delete a position. It is refused while a member has the lease of the partition.
-
-    index: the new position, which can be lower than the old one; None deletes the position.
-    """
+    """A request to set a position, even to a lower index, or to delete it (None). Refused while a member has the
+    lease."""
 
     request_id: bare.UInt
     key: PositionKey
@@ -216,7 +201,8 @@ class SetRequest(msgspec.Struct, frozen=True):
 
 # type SetResponse struct { request_id: uint  before: optional<uint> }
 class SetResponse(msgspec.Struct, frozen=True):
-    """The answer to a SetRequest. before: the index that was saved before the change; None if there was no position."""
+    """The answer to a SetRequest. `before`: the index that was saved before the change; None if there was no
+    position."""
 
     request_id: bare.UInt
     before: bare.UInt | None
@@ -224,11 +210,8 @@ class SetResponse(msgspec.Struct, frozen=True):
 
 # type Lease struct { partition: uint  fence: uint }
 class Lease(msgspec.Struct, frozen=True):
-    """The right of one member to process a partition.
-
-    fence: the number of the lease. It is higher than the number of every earlier lease of the partition, even after a
-    restart of the node.
-    """
+    """The right of one member to process a partition. `fence`: the number of the lease, which is higher than that of
+    every earlier lease of the partition, even after a restart of the node."""
 
     partition: bare.UInt
     fence: bare.UInt
@@ -243,12 +226,11 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     at intervals of at most a third of `ttl_ms`, the time to live in the answer.
 
     request_id: a number that rises with each request of a member. The member must use only the answer to its latest
-    request. A request with a lower id changes nothing. The same request can be sent again.
+        request. A request with a lower id changes nothing. The same request can be sent again.
     member_id: the name of the member. Only one process must use the name at a time.
     partitions: the number of partitions of the stream.
     holding: the leases of the partitions that the member still processes. The member gives up all its other leases,
-    even if the node did not ask for them with `release`.
-    leave: whether the member leaves the group.
+        even if the node did not ask for them with `release`.
     """
 
     request_id: bare.UInt
@@ -265,9 +247,9 @@ class LeaseResponse(msgspec.Struct, frozen=True):
     """The answer to a LeaseRequest.
 
     leases: the leases that the member can use until `ttl_ms` after it sent the request. If a lease from `holding` of
-    the request is missing here, the member has lost this lease and must stop processing the partition at once.
+        the request is missing here, the member has lost this lease and must stop processing the partition at once.
     release: the partitions that the member should give up soon, so that other members get them. Until the member gives
-    them up, it keeps their leases.
+        them up, it keeps their leases.
     ttl_ms: the time to live of a lease, in milliseconds.
     members: the number of members of the group.
     """
@@ -286,4 +268,3 @@ POSITIONS = Protocol("node/index_list/1", PositionsRequest, PositionsResponse)
 MARKED_POSITIONS = Protocol("node/index_list/2", PositionsRequest, MarkedPositions)
 SET_POSITION = Protocol("node/index_set/1", SetRequest, SetResponse)
 LEASE = Protocol("node/lease/1", LeaseRequest, LeaseResponse)
-"""The protocol by which members get, renew and give up leases."""

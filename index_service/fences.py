@@ -1,5 +1,5 @@
-"""Copies the positions and fences of consumers to the node of a mirror: the messages of `node/index_fences/1`, and the
-storage operations.
+"""Copies the positions and fences of consumers to the node of a mirror: `node/index_fences/1` and its storage
+operations.
 
 A fence is the number of a lease (`index_service.lease_storage`). A mirror that becomes a primary gives only fences that
 are higher than all that its source can have given.
@@ -25,7 +25,7 @@ from stream_storage.statement import compiled
 
 # type StoredFence struct { client_id: str  partition: uint  fence: uint }
 class StoredFence(msgspec.Struct, frozen=True):
-    """The highest fence (lease number) that was given for one partition of a stream, to members of one client id."""
+    """The highest fence that was given for one partition of a stream, to members of one client id."""
 
     client_id: str
     partition: bare.UInt
@@ -34,7 +34,7 @@ class StoredFence(msgspec.Struct, frozen=True):
 
 # type FencesRequest struct { request_id: uint  stream_name: str  after: optional<PositionKey>  limit: uint }
 class FencesRequest(msgspec.Struct, frozen=True):
-    """A request for a page of the fences (lease numbers) of a stream, sorted by client and partition.
+    """A request for a page of the fences of a stream, sorted by client and partition.
 
     after: the `following` of the previous page; None for the first page.
     limit: the largest number of fences in the answer; the service can send fewer.
@@ -48,10 +48,7 @@ class FencesRequest(msgspec.Struct, frozen=True):
 
 # type FencesResponse struct { request_id: uint  fences: list<StoredFence>  following: optional<PositionKey> }
 class FencesResponse(msgspec.Struct, frozen=True):
-    """A page of fences (lease numbers).
-
-    following: where the next page begins; None after the last page.
-    """
+    """A page of fences. `following`: where the next page begins; None after the last page."""
 
     request_id: bare.UInt
     fences: list[StoredFence]
@@ -78,10 +75,7 @@ _EVERYTHING = 2**31 - 1
 
 
 class ListFences(Operation):
-    """Reads a page of the fences (lease numbers) of a stream.
-
-    rows: client id, partition and fence. If more follow, `rows` has one more than `limit`.
-    """
+    """Reads a page of the fences of a stream. If more rows follow, `rows` has one more than `limit`."""
 
     __slots__ = ("limit", "request", "rows")
 
@@ -101,8 +95,7 @@ class CopyPositions(Operation):
     """Stores positions and fences of the source of a mirror.
 
     A position replaces an older one of the same consumer, even a higher one, since an operator may have set it back. A
-    fence is never lowered. A position of the present stream of the source is one of the present stream here, also if
-    its incarnation is unknown.
+    fence is never lowered.
 
     created: when the present partitions of the source were created, by number, in microseconds since 1970.
     """
@@ -128,6 +121,8 @@ class CopyPositions(Operation):
             key = (each.client_id, self.stream_name, each.partition)
             created_us, generation = each.created_us, each.generation or each.saved_us
             stream = session.log.find_stream(self.stream_name, each.partition)
+            # A position of the present stream of the source is one of the present stream here, also if its incarnation
+            # is unknown.
             if stream is not None and created_us in (0, self.created.get(each.partition)):
                 created_us = stream.created_us
             session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))
@@ -141,10 +136,10 @@ class CopyPositions(Operation):
 
 
 class RaiseFences(Operation):
-    """Raises the fences (lease numbers) of one stream above all that its source can have given.
+    """Raises the fences of one stream above all that its source can have given.
 
     now_us: the present time in microseconds since 1970, which is above every fence: fences rise more slowly than time.
-    New fences of all streams begin there, too.
+        New fences of all streams begin there, too.
     """
 
     __slots__ = ("now_us", "stream_name")
@@ -167,7 +162,7 @@ class RaiseFences(Operation):
 def list_fences(
     session: Session, stream_name: str, after: tuple[str, int] = ("", -1), limit: int = _EVERYTHING
 ) -> list[StoredFence]:
-    """Returns the fences (lease numbers) of a stream, sorted by client and partition. Raises DatabaseCorrupt."""
+    """Returns the fences of a stream, sorted by client and partition. Raises DatabaseCorrupt."""
     found = []
     for row in session.execute(_LIST, (stream_name, *after, limit)).fetchall():
         check_sealed(lease_fences.name, row, FENCE_REMEDY)

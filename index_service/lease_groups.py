@@ -1,8 +1,7 @@
 """LeaseGroups: keeps one LeaseMachine for each group of consumers, and stores the leases in the database.
 
 A group is the members of one client id on one stream. LeaseGroups also limits the number of groups, members and
-partitions. It survives crashes of the index worker, so such a crash loses no lease. It does not decode or encode
-messages.
+partitions. It survives crashes of the index worker, so such a crash loses no lease.
 """
 
 from __future__ import annotations
@@ -26,17 +25,15 @@ from stream_storage.runner import Runner
 logger = structlog.get_logger(__name__)
 
 GroupKey: TypeAlias = tuple[str, str]
-"""The key of a group of members: its client id and stream name."""
 
 WAITING_MAX = 1_000
-"""The largest number of requests of one group that can wait while the rows of the group are read. Further requests are
-refused."""
+"""The largest number of requests of one group that wait while its rows are read. Further requests are refused."""
 SWEEP_S_MIN = 1.0
 """The shortest time between two removals of expired members (sweeps) while the limits are reached, in seconds."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason why a request was refused. error: the storage error that caused the refusal, or None."""
+    """The reason why a request was refused, and the storage error that caused the refusal, if any."""
 
     reason: str
     error: StorageError | None = None
@@ -70,8 +67,8 @@ class LeaseGroups:
         monotonic_s: Callable[[], float],
         served_since_s: Callable[[str], float] | None = None,
     ) -> None:
-        """served_since_s: returns the time of `monotonic_s` from which on this node serves the consumers of a stream of
-        this name; None: since now."""
+        """served_since_s: returns the time of `monotonic_s` since which this node serves the consumers of the stream
+        with this name; None: since now."""
         self.limits = limits
         self._storage = storage
         self._now_us = now_us
@@ -122,11 +119,8 @@ class LeaseGroups:
     def set_position(
         self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]
     ) -> None:
-        """Sets or deletes a position. The change is refused while a member has the lease of the partition.
-
-        After the change, members that had the lease earlier can no longer save with that lease.
-        index: the new position; None deletes the position.
-        """
+        """Sets a position, or deletes it (None). The change is refused while a member has the lease of the
+        partition."""
         group_key = key.client_id, key.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -137,6 +131,7 @@ class LeaseGroups:
             if holder is not None:
                 on_done(Refusal(f"the member {holder!r} holds partition {key.partition}; stop it, then set the index"))
                 return
+            # An earlier holder may still try to save with its lease. With a higher fence, its save is refused.
             machine.raise_fence(key.partition)
             changes = machine.take_changes()
             written = self._written(group_key, machine, on_done)
@@ -146,15 +141,13 @@ class LeaseGroups:
         self._use(group_key, go)
 
     def find_holder(self, row: PositionRow) -> str | None:
-        """Returns the member that has the lease of this position's partition now, or None if no member has it.
-
-        If the group of the position is not in memory, the holder in `row` counts as long as its lease can still be
-        valid: until the lease's time to live has passed since the start of the node.
-        """
+        """Returns the member that has the lease of this position's partition now, or None if no member has it."""
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()
         if group is not None and group.machine is not None:
             return group.machine.find_holder(row.partition, now_s)
+        # The group is not in memory. The stored holder counts as long as its lease can still be valid: until its time
+        # to live has passed since the start of the node.
         is_old = row.ttl_ms is not None and now_s < self._served_since_s(row.stream_name) + row.ttl_ms / 1000
         return row.holder if is_old else None
 
@@ -169,6 +162,7 @@ class LeaseGroups:
             if group.machine is not None:
                 group.machine.expire(now_s)
                 changes = group.machine.take_changes()
+                # A group with rows to write leaves the memory after the write.
                 self._entries += group.machine.size
                 if changes:
                     self._write(key, group.machine, changes, partial(self._swept, key))
@@ -176,11 +170,8 @@ class LeaseGroups:
                     self._forget_idle(key)
 
     def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
-        """Called when the database write of a sweep (a removal of expired members) has ended. Logs a failure.
-
-        Then removes the group from memory if it has no members. After a failure, the ended leases are still on disk,
-        and expire after the next start of the node.
-        """
+        """Logs a failed write of a sweep, and removes the group from memory if it has no members. After a failure, the
+        ended leases are still on disk, and expire after the next start of the node."""
         if isinstance(result, Refusal):
             logger.warning("lease_sweep_failed", reason=str(result.error))
         self._forget_idle(key)
@@ -193,22 +184,22 @@ class LeaseGroups:
             del self._groups[key]
 
     def forget(self, is_meant: Callable[[str], bool]) -> None:
-        """Removes the groups of some streams from memory, because their rows are no longer what this object wrote:
-        another node serves the streams from now on, or the fences were raised in the database. The next request for
-        such a group reads its rows, here or at the other node.
-
-        Also groups that are being read or written are removed. A group that stayed because of a write would go on to
-        give fences below the raised ones, and no save with them is taken. The write itself ends as usual: a lease that
-        it gives is in a row that the other node honours, or its fence is too low, and then its member asks again at
-        its first save.
+        """Removes the groups of some streams from memory, because their rows are no longer those that this object
+        wrote: another node serves the streams from now on, or the fences were raised in the database. The next request
+        for such a group reads its rows, here or at the other node.
 
         is_meant: chooses streams by their names.
         """
+        # Also groups that are being read or written are removed. A group that stayed because of a write would go on to
+        # give fences below the raised ones, and no save with them is taken. The write itself ends as usual: a lease
+        # that it gives is in a row that the other node honours, or its fence is too low, and then its member asks again
+        # at its first save.
         for key in [key for key in self._groups if is_meant(key[1])]:
             group = self._groups.pop(key)
             if group.machine is not None:
                 self._entries -= group.machine.size
-            # What was read for them may be from before the change. The error says that the same request can succeed.
+            # The rows that were read for them may be from before the change. The error says that the same request can
+            # succeed.
             for work in group.waiting:
                 work(Refusal("the leases were forgotten", StorageBusy("the leases are read anew; ask again")))
 
@@ -218,10 +209,8 @@ class LeaseGroups:
         return LeaseStatistics.of(len(self._groups), members, held, self._counters)
 
     def _use(self, key: GroupKey, work: Callable[[LeaseMachine | Refusal], None]) -> None:
-        """Calls `work` with the LeaseMachine of the group, after reading the group's rows if necessary.
-
-        If the machine is not available, calls `work` with a Refusal.
-        """
+        """Calls `work` with the LeaseMachine of the group, after reading the group's rows if necessary, or with a
+        Refusal."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None:
             work(group.machine)
@@ -259,10 +248,8 @@ class LeaseGroups:
             work(found)
 
     def _refusal(self, machine: LeaseMachine, request: LeaseRequest) -> Refusal | None:
-        """Returns a Refusal if the request would add members or partitions beyond the limits, otherwise None.
-
-        If the request is not refused, its new members and partitions are counted.
-        """
+        """Returns a Refusal if the request would add members or partitions beyond the limits. Otherwise counts its new
+        members and partitions, and returns None."""
         machine.expire(self._monotonic_s())
         member = machine.find_member(request.member_id)
         if request.leave or (member is not None and request.partitions <= member.partitions):
@@ -278,10 +265,9 @@ class LeaseGroups:
     def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
         """Whether the limits allow this many more groups and entries. An entry is a member or a partition.
 
-        If there is no room, removes expired members with `sweep` and checks again.
         spared: a group that the sweep keeps in memory, or None.
         """
-        # The first pass may sweep, and the second pass checks again.
+        # If there is no room, the first pass removes expired members, and the second pass checks again.
         for _ in range(2):
             few = len(self._groups) + groups <= self.limits.groups_max
             if few and self._entries + entries <= self.limits.entries_max:
@@ -304,6 +290,7 @@ class LeaseGroups:
         def answer(operation: WriteLeases | Refusal) -> None:
             on_done(operation if isinstance(operation, Refusal) else self._response(machine, request))
 
+        # An answer must not overtake a write of the same group: a restart would not know its leases.
         if changes or self._groups[key].writing or self._writes_renewals:
             self._write(key, machine, changes, answer)
         else:
@@ -325,10 +312,8 @@ class LeaseGroups:
     def _written(
         self, key: GroupKey, machine: LeaseMachine, on_done: Callable[[Any], None]
     ) -> Callable[[WriteLeases], None]:
-        """Returns a callback for a database write.
-
-        The callback tells the machine whether its rows are on disk, and then calls `on_done`.
-        """
+        """Returns a callback for a database write that reports to the machine whether its rows are on disk, and then
+        calls `on_done`."""
 
         group = self._groups[key]
 

@@ -1,14 +1,9 @@
 """LeaseMachine: decides which member processes which partition, for one client id on one stream. It reads no clock.
 
 A member gets a lease only in the answer to its own request. Each lease has a fence: a number that is higher than the
-fences of all earlier leases of the partition. The fence is on disk before the answer is sent. A lease ends in each of
-these cases:
-
-- A later request of the member does not name the lease.
-- The member leaves the group.
-- The member has sent no request for the time to live.
-
-So a client must use only the leases in the answer to its latest request. It can use them for the time to live after it
+fences of all earlier leases of the partition. The fence is on disk before the answer is sent. A lease ends if a later
+request of the member does not name it, if the member leaves the group, or if the member has sent no request for the
+time to live. So a client must use only the leases in the answer to its latest request, for the time to live after it
 sent that request.
 
 Requests can arrive late or twice. A request with a lower id than the member's latest request changes nothing. If the
@@ -34,7 +29,7 @@ class State(enum.Enum):
     """The state of one partition.
 
     FREE: no member has the lease.
-    WRITING: a member will get the lease as soon as the fence (lease number) is on disk.
+    WRITING: a member will get the lease as soon as its fence is on disk.
     HELD: a member has the lease.
     OLD: a member had the lease before the start of the node, and has not named it since.
     """
@@ -49,7 +44,7 @@ class Event(enum.Enum):
     """An event that changes the state of one partition.
 
     GIVEN: a member is given the lease.
-    WRITTEN, NOT_WRITTEN: the fence (lease number) is on disk, or could not be written.
+    WRITTEN, NOT_WRITTEN: the fence is on disk, or could not be written.
     NAMED, NOT_NAMED: a request of the member that has the lease names the lease, or does not name it.
     ENDED: the member that has the lease left the group, or its time to live ran out.
     LAPSED: the time to live of leases from before the start of the node is over.
@@ -78,15 +73,12 @@ TRANSITIONS = {
     (State.OLD, Event.ENDED): State.FREE,
     (State.OLD, Event.LAPSED): State.FREE,
 }
-"""Maps each state and event to the next state. If a pair occurs that is missing here, this program has a mistake."""
+"""The next state, by state and event. A pair that is missing here can only be caused by a mistake in this program."""
 
 
 class StoredLease(msgspec.Struct, frozen=True):
-    """The database row of one partition.
-
-    fence: the highest fence (lease number) given so far.
-    holder: the member that has the lease; None if no member has it.
-    """
+    """The database row of one partition, with the highest fence given so far, and the member that has the lease or
+    None."""
 
     partition: int
     fence: int
@@ -109,11 +101,8 @@ class LeaseCounters(msgspec.Struct):
 
 
 class Slot(msgspec.Struct):
-    """The lease of one partition. Partitions that were never leased have no Slot.
-
-    fence: the highest fence (lease number) given so far.
-    holder: the member that has the lease; None if the state is FREE.
-    """
+    """The lease of one partition, in memory. Partitions that were never leased have no Slot. `StoredLease` has the
+    fields."""
 
     state: State
     fence: int
@@ -163,11 +152,11 @@ class LeaseMachine:
         fence_floor: int = 0,
         counters: LeaseCounters | None = None,
     ) -> None:
-        """Creates the machine from the database rows of the group. All times are in seconds.
+        """All times are in seconds.
 
         old_until_s: the time at which all leases from before the start of the node have certainly expired.
         ttl_s: the time to live of new leases.
-        fence_floor: each new fence (lease number) is higher than this number.
+        fence_floor: each new fence is higher than this number.
         """
         self.counters = LeaseCounters() if counters is None else counters
         self._ttl_s = ttl_s
@@ -176,6 +165,8 @@ class LeaseMachine:
         self._slots: dict[int, Slot] = {}
         self._members: dict[str, Member] = {}
         self._changes: dict[int, StoredLease] = {}
+        # Each stored holder comes back as a member without a request, so that its leases can continue when it names
+        # them.
         for row in stored:
             state = State.FREE if row.holder is None else State.OLD
             self._slots[row.partition] = Slot(state, max(row.fence, fence_floor), row.holder)
@@ -196,13 +187,11 @@ class LeaseMachine:
 
     @property
     def size(self) -> int:
-        """The number of members and partitions that the machine keeps in memory."""
         return len(self._members) + max(len(self._slots), sum(len(each.target) for each in self._members.values()))
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of the stream. If the members know different numbers, this is the highest; 0
-        without members."""
+        """The number of partitions of the stream: the highest that a member knows; 0 without members."""
         return max((each.partitions for each in self._members.values()), default=0)
 
     def find_member(self, member_id: str) -> Member | None:
@@ -220,27 +209,27 @@ class LeaseMachine:
         self.expire(now_s)
         member = self._members.get(request.member_id)
         latest = None if member is None else member.latest
+        # Four cases: an overtaken request, a leave, the latest request once more, and a new request.
         if latest is not None and request.request_id < latest.request_id:
             self.counters.late += 1
         elif request.leave:
             self._leave(member, request)
         elif member is not None and request == latest:
+            # The answer to the first copy was perhaps lost. The second copy must not end the leases that it could not
+            # name.
             member.expires_s = now_s + self._ttl_s
             self._give(member)
         else:
             self._hear(member, request, now_s)
 
     def answer(self, request: LeaseRequest, now_s: float) -> Terms:
-        """Returns the leases that the sender of this request can use now.
-
-        Only the answer to the latest request of a member contains new leases. The answer to an earlier request contains
-        only leases that the request named.
-        """
+        """Returns the leases that the sender of this request can use now."""
         self.expire(now_s)
         member = self._members.get(request.member_id)
         if member is None or request.leave:
             return Terms([], [], len(self._members))
         held = [Lease(each, self._slots[each].fence) for each in sorted(member.leases) if self._is_held(each)]
+        # Only the latest request gets new leases. The sender of an earlier one perhaps does not process them any more.
         if request != member.latest:
             named = set(request.holding)
             held = [lease for lease in held if lease in named]
@@ -248,10 +237,7 @@ class LeaseMachine:
         return Terms(held, release, len(self._members))
 
     def raise_fence(self, partition: int) -> None:
-        """Raises the fence (lease number) of a free partition.
-
-        Then a member that had the lease earlier can no longer save a position with it.
-        """
+        """Raises the fence of a free partition, so that no earlier holder can save a position with its lease."""
         slot = self._slots.get(partition)
         if slot is not None:
             assert slot.state is State.FREE, f"partition {partition} is held"
@@ -259,10 +245,7 @@ class LeaseMachine:
             self._note(partition, slot)
 
     def expire(self, now_s: float) -> None:
-        """Removes the members whose time to live is over.
-
-        Also ends leases from before the start of the node (state OLD) when they have certainly expired.
-        """
+        """Removes the members whose time to live is over, and ends OLD leases when they have certainly expired."""
         expired = [each for each in self._members.values() if now_s >= each.expires_s]
         self.counters.expired += len(expired)
         self._remove(expired)
@@ -273,27 +256,21 @@ class LeaseMachine:
                     self._apply(partition, Event.LAPSED)
 
     def take_changes(self) -> list[StoredLease]:
-        """Returns the rows to write, one for each partition that changed since the last call.
-
-        The caller must write these rows before the rows of a later call.
-        """
+        """Returns the changed rows since the last call. The caller must write them before the rows of a later call."""
         changes = list(self._changes.values())
         self._changes.clear()
         return changes
 
     def written(self, changes: Sequence[StoredLease], *, stored: bool) -> None:
-        """Notes whether rows from `take_changes` are on disk.
-
-        stored: True if the rows are on disk. False if they could not be written; then the new leases in these rows are
-        withdrawn.
-        """
+        """Records whether rows from `take_changes` are on disk. If not (`stored` is false), their new leases are
+        withdrawn."""
         for row in changes:
+            # A later change of the partition has rows of its own, and decides by those.
             slot = self._slots[row.partition]
             if slot.state is State.WRITING and slot.fence == row.fence:
                 self._apply(row.partition, Event.WRITTEN if stored else Event.NOT_WRITTEN)
 
     def check(self) -> None:
-        """Asserts the invariant of this class. Only tests call this method."""
         leased = [(partition, each.member_id) for each in self._members.values() for partition in each.leases]
         holders = {partition: slot.holder for partition, slot in self._slots.items() if slot.state is not State.FREE}
         assert sorted(leased) == sorted(holders.items())
@@ -302,10 +279,7 @@ class LeaseMachine:
         assert sorted(targets) == list(range(self.partitions))
 
     def _hear(self, member: Member | None, request: LeaseRequest, now_s: float) -> None:
-        """Processes a new request of a member that joins the group or renews its leases.
-
-        A lease in the state HELD ends if the request does not name it.
-        """
+        """Processes a new request of a member that joins the group or renews its leases."""
         # A new member, or a member that knows another number of partitions, changes the shares of all members.
         joins = member is None
         if member is None:
@@ -313,6 +287,7 @@ class LeaseMachine:
             self._members[request.member_id] = member
         changed = joins or member.partitions != request.partitions
         member.partitions = request.partitions
+        # Every number in the request counts as lost until its lease turns out to continue.
         member.latest = request
         member.expires_s = now_s + self._ttl_s
         # A lease continues if the request names it with its current fence. A lease that is still being written also
@@ -330,13 +305,11 @@ class LeaseMachine:
         self._give(member)
 
     def _leave(self, member: Member | None, request: LeaseRequest) -> None:
-        """Ends the leases of a member that leaves the group.
-
-        A lease from before the start of the node (state OLD) ends only if the request names it. A request that does not
-        name the lease is perhaps late: sent before the member got the lease.
-        """
+        """Ends the leases of a member that leaves the group."""
         if member is None:
             return
+        # A lease from before the start of the node ends only if the request names it. A request that does not name it
+        # is perhaps late: sent before the member got the lease.
         named = set(request.holding)
         old = {partition for partition in member.leases if self._slots[partition].state is State.OLD}
         kept = {partition for partition in old if Lease(partition, self._slots[partition].fence) not in named}
@@ -349,6 +322,8 @@ class LeaseMachine:
         """Gives the member a lease for each free partition that the member should have."""
         for partition in sorted(member.target - member.leases):
             slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
+            # A partition that another member still has becomes free when that member gives it up. Then `_give` gets it
+            # here.
             if slot.state is State.FREE:
                 slot.fence += 1
                 slot.holder = member.member_id
@@ -367,6 +342,7 @@ class LeaseMachine:
     def _rebalance(self) -> None:
         """Computes again which partitions each member should have (`target`)."""
         # The owner of a partition is the member that has its lease, or else the member whose target contained it.
+        # `assign` moves as few partitions as possible away from their owners.
         members = self._members.values()
         owners = {partition: each.member_id for each in members for partition in each.target}
         owners.update({partition: each.member_id for each in members for partition in each.leases})
@@ -378,10 +354,10 @@ class LeaseMachine:
             self._members[member_id].target.add(partition)
 
     def _apply(self, partition: int, event: Event) -> None:
-        """Applies an event to one partition according to TRANSITIONS, and records the partition's row for writing if it
-        changed."""
+        """Applies an event to one partition, and records its row for writing if it changed."""
         slot = self._slots[partition]
         before, slot.state = slot.state, TRANSITIONS[slot.state, event]
+        # The member loses the partition in the same step, as the invariant demands.
         if slot.state is State.FREE:
             assert slot.holder is not None, "only what was held becomes free"
             self._members[slot.holder].leases.discard(partition)

@@ -30,12 +30,11 @@ lease_fences = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of fences (lease numbers): one row for each partition that has ever been leased.
+"""The table of fences: one row for each partition that has ever been leased.
 
 fence: the highest fence given so far.
 holder: the member that has the lease, or NULL.
-ttl_ms: the time to live of the lease, in milliseconds. After a restart of the node, the holder can use the lease for
-at most this time.
+ttl_ms: the time to live of the lease, in milliseconds, for which a holder can use it after a restart of the node.
 
 Rows are never deleted, because a deleted row would let the fences of its partition begin at 1 again. Then a member that
 lost its lease long ago could save again with its old fence, as soon as a new lease gets the same number.
@@ -44,11 +43,8 @@ lost its lease long ago could save again with its old fence, as soon as a new le
 lease_floor = Table(
     "lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False), seal_column()
 )
-"""A table with at most one row. Every new fence (lease number) is higher than the fence in this row.
-
-A restore or a repair of the database writes the row. A restored database does not contain the fences that were given
-after its backup.
-"""
+"""A table with at most one row, than whose fence every new fence is higher. A restore or a repair writes the row, since
+a restored database does not contain the fences that were given after its backup."""
 
 _insert = upsert(lease_fences).values(
     client_id=bindparam("client_id"),
@@ -115,11 +111,11 @@ _CLEAR_FLOOR = compiled(delete(lease_floor))
 _SET_FLOOR = compiled(insert(lease_floor), "fence", "seal")
 _CREATE_TABLES = [compiled(CreateTable(table, if_not_exists=True)) for table in (lease_fences, lease_floor)]
 FENCE_REMEDY = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
-"""What an operator does if the row of a fence (lease number) is damaged."""
+"""What an operator does if the row of a fence is damaged."""
 
 
 class LoadLeases(Operation):
-    """Reads all fences (lease numbers) of one client id on one stream.
+    """Reads all fences of one client id on one stream.
 
     rows: the leases of the partitions, as stored.
     ttl_ms_max: the longest time to live among the rows that have a holder, in milliseconds; 0 if no row has a holder.
@@ -152,7 +148,6 @@ class WriteLeases(Operation):
     """Writes rows of the table `lease_fences`, for one client id on one stream.
 
     changes: the rows. If there are none, the operation writes nothing, but it still ends after all earlier writes.
-    ttl_ms: the time to live of the leases, in milliseconds.
     """
 
     __slots__ = ("changes", "client_id", "stream_name", "ttl_ms")
@@ -194,10 +189,8 @@ class WriteLeases(Operation):
 
 
 def find_fences(session: Session, keys: Sequence[Key]) -> dict[Key, int | None]:
-    """Returns for each partition the highest fence (lease number) ever given, or None if it was never leased.
-
-    Raises DatabaseCorrupt if one of the rows is damaged.
-    """
+    """Returns the highest fence ever given for each partition, or None if it was never leased. Raises
+    DatabaseCorrupt."""
     if not keys:
         return {}
     asked = [{"client_id": client, "stream_name": stream, "partition": partition} for client, stream, partition in keys]
@@ -210,15 +203,16 @@ def find_fences(session: Session, keys: Sequence[Key]) -> dict[Key, int | None]:
 
 
 def raise_fences(session: Session, floor: int) -> None:
-    """Raises all stored fences (lease numbers), so that no member can save with a lease that it has now.
+    """Raises all stored fences, so that no member can save with a lease that it has now. New fences begin above
+    `floor`.
 
-    New fences begin above `floor`. A restore or a repair of the database calls this function: a restored database lacks
-    the fences that were given after its backup, and the node must not give them again. The database must have the
-    present schema version and no other user. Call it inside a transaction.
+    A restore or a repair of the database calls this function. The database must have the present schema version and no
+    other user. Call it inside a transaction.
     """
     # Both tables may be missing in a database that never had a lease.
     for statement in _CREATE_TABLES:
         session.execute(statement)
+    # A holder stays, since its lease may continue, but with a fence that it cannot have seen.
     for *key, fence, holder, ttl_ms in session.execute(_ALL).fetchall():
         fence = max(fence + 1, floor)
         session.execute(_SET_FENCE, (fence, seal_of(lease_fences.name, (*key, fence, holder, ttl_ms)), *key))
@@ -226,7 +220,6 @@ def raise_fences(session: Session, floor: int) -> None:
 
 
 def raise_floor(session: Session, floor: int) -> None:
-    """Writes the floor: all fences (lease numbers) that are given from now on are higher. Call it inside a
-    transaction."""
+    """Writes the floor, above which all new fences are. Call it inside a transaction."""
     session.execute(_CLEAR_FLOOR)
     session.execute(_SET_FLOOR, (floor, seal_of(lease_floor.name, (floor,))))

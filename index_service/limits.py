@@ -11,18 +11,13 @@ TEXT_BYTES_MAX = 1024
 INDEX_MAX = 2**63 - 1
 """The highest position that can be saved: the largest integer of SQLite. No stream has a higher index."""
 PARTITION_MAX = 2**31 - 1
-"""The highest partition number of a saved position."""
 CREATED_US_MAX = 2**53
 """The latest creation time of a stream, in microseconds since 1970: the year 2255."""
 PAGE_POSITIONS_MAX = 1_000
-"""The largest number of positions in one answer to `node/index_list/1`."""
 PAGE_BYTES_MAX = 256 * 1024
-"""The largest size of one answer to `node/index_list/1`, in bytes."""
 PAGE_FENCES_MAX = 200
-"""The largest number of fences (lease numbers) in one answer to `node/index_fences/1`."""
 LISTS_WAITING_MAX = 256
-"""The largest number of pages of positions that are read at the same time. Further list requests are refused, because
-each page can take PAGE_BYTES_MAX of memory."""
+"""The largest number of pages that are read at the same time: each can take PAGE_BYTES_MAX of memory."""
 FAILURE_DELAY_S = 1.0
 """The delay before the answer to a request that failed with a storage error, in seconds. Some clients repeat a failed
 request as soon as they have the answer."""
@@ -33,10 +28,9 @@ class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     ttl_s: how long a lease lasts after its last renewal, in seconds.
     members_max, partitions_max: the largest numbers of members and of partitions of one group.
-    groups_max: the largest number of groups in memory. A group without members still counts until the next sweep (the
-    removal of expired members and empty groups).
-    entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes
-    of memory.
+    groups_max: the largest number of groups in memory. A group without members counts until the next sweep.
+    entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes of
+        memory.
     """
 
     ttl_s: float = 10.0
@@ -47,16 +41,11 @@ class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LEASE_LIMITS = LeaseLimits()
-"""The default limits of leases."""
 
 
 class LeaseStatistics(msgspec.Struct, frozen=True):
-    """The statistics of leases.
-
-    groups, members, held: the numbers of groups, members and leased partitions that are in memory. A group is the
-    members of one client id on one stream.
-    given, lost, expired, late: counters since the start of the node. `lease_machine.LeaseCounters` describes them.
-    """
+    """The statistics of leases: the numbers of groups, members and leased partitions (`held`) in memory, and the
+    counters of `lease_machine.LeaseCounters`."""
 
     groups: int
     members: int
@@ -78,7 +67,7 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     ignored: the number of requests in the specification's protocols that could not be decoded. They get no answer.
     failed: the number of requests that failed with a storage error.
     refused: the number of requests that were answered with `error`: those of our own protocols (`node/index_save/1` and
-    others) that were not valid or not allowed, and all that exceeded a limit.
+        others) that were not valid or not allowed, and all that exceeded a limit.
     fenced: the number of saves that were refused because their lease was not the newest one of the partition.
     lists: the number of pages of positions that were sent.
     sets: the number of positions that an operator set or deleted.

@@ -37,11 +37,8 @@ class PositionRow(NamedTuple):
 
 
 class ListPositions(Operation):
-    """Reads a page of positions, sorted by client, stream and partition.
-
-    limit: the largest number of positions in the page.
-    rows: the positions of the page. If more positions follow, `rows` has one position more than `limit`.
-    """
+    """Reads a page of positions, sorted by client, stream and partition. If more follow, `rows` has one more than
+    `limit`."""
 
     __slots__ = ("limit", "request", "rows")
 

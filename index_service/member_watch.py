@@ -1,7 +1,6 @@
 """MemberWatch: notices when the connection of a member of a group ends, so that the others get its partitions at once.
 
-It ends no lease itself. A request that another node has passed on says nothing of the connection of its member: that
-node watches it.
+It ends no lease itself. The connection of a member whose request another node has passed on is watched by that node.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class MemberWatch:
 
     def __init__(self, on_end: Callable[[Message, LeaseRequest], None]) -> None:
         """on_end: called with the last request of a member whose connection has ended. A member that comes back asks
-        for leases anew."""
+        anew."""
         self._on_end = on_end
         self._members: dict[MemberKey, tuple[Origin, int]] = {}
         self.is_stopping = False
@@ -48,6 +47,7 @@ class MemberWatch:
             if before is not origin:
                 before.holdings.unwatch(("member", key))
         is_direct = origin.kind == "tcp" and len(message.return_route) <= DIRECT_HOPS
+        # Only a client's own connection says that the client has ended. That of a node on the route says nothing.
         if request.leave or not is_direct or len(self._members) >= MEMBERS_MAX:
             origin.holdings.unwatch(("member", key))
             return
@@ -58,12 +58,12 @@ class MemberWatch:
                 del self._members[key]
                 self._on_end(message, request)
 
+        # The connection may have ended before its request was read.
         if origin.holdings.has_ended:
             tell(True)
         else:
             origin.holdings.watch(("member", key), tell)
 
     def forget(self, is_gone: Callable[[MemberKey], bool]) -> None:
-        """Forgets the members that have left."""
         for key in list(filter(is_gone, self._members)):
             self._members.pop(key)[0].holdings.unwatch(("member", key))

@@ -16,8 +16,8 @@ from ockam.protocol import Protocol, ProtocolError
 
 # type GetIndex { client_id: string  stream_name: string }
 class GetIndex(msgspec.Struct, frozen=True):
-    """A request for the saved index of a client on a stream. If no index is saved, the service saves 0 and answers
-    with 0."""
+    """A request for the saved index of a client on a stream. If none is saved, the service saves 0 and answers with
+    0."""
 
     client_id: str
     stream_name: str
@@ -34,10 +34,7 @@ class SaveIndex(msgspec.Struct, frozen=True):
 
 # type Index { client_id: string  stream_name: string  index: optional<uint> }
 class Index(msgspec.Struct, frozen=True):
-    """The answer to a GetIndex.
-
-    index: the saved index. Our service never sends None; it sends 0 if no index was saved.
-    """
+    """The answer to a GetIndex. Our service never sends None; it sends 0 if no index was saved."""
 
     client_id: str
     stream_name: str
@@ -66,10 +63,7 @@ class SavePartitionIndex(msgspec.Struct, frozen=True):
 
 # type PartitionIndex { client_id: string  stream_name: string  partition: uint  index: optional<uint> }
 class PartitionIndex(msgspec.Struct, frozen=True):
-    """The answer to a GetPartitionIndex.
-
-    index: the saved index. Our service never sends None; it sends 0 if no index was saved.
-    """
+    """The answer to a GetPartitionIndex. Our service never sends None; it sends 0 if no index was saved."""
 
     client_id: str
     stream_name: str
@@ -95,12 +89,10 @@ Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionInd
 
 
 def decode_request(payload: bytes) -> Request:
-    """Decodes a request to get or save an index, with or without a partition, under either protocol name.
-
-    Raises ProtocolError if the payload is not valid.
-    """
+    """Decodes a request to get or save an index, in either form and under either name. Raises ProtocolError."""
     if INDEX_PARTITIONED.is_in(payload):
         return INDEX_PARTITIONED.decode_request(payload)
+    # The form with a partition may have the name of the plain form. Only the length of the message says which it is.
     try:
         return INDEX.decode_request(payload)
     except ProtocolError as plain_error:

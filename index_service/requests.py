@@ -36,21 +36,15 @@ class BeyondLimit(ProtocolError):
 
 
 def is_extension(payload: bytes) -> bool:
-    """Whether a payload has the name of one of our own protocols, which begins with EXTENSIONS_PREFIX ("node/").
-
-    The result is true even if the service does not know the name. The sender of such a request expects an `error` if
-    the request fails.
-    """
+    """Whether a payload has the name of one of our own protocols, known or not. Its sender expects an `error` if it
+    fails."""
     name = find_name(payload)
     return name is not None and name.startswith(EXTENSIONS_PREFIX)
 
 
 def read_plain(payload: bytes) -> tuple[Request, Access]:
-    """Decodes a request of the specification's protocols. Returns the request, and its access to the table of
-    positions.
-
-    Raises ProtocolError if the request is not valid, and BeyondLimit if it exceeds a limit.
-    """
+    """Decodes a request of the specification's protocols. Returns it with its access to the table of positions. Raises
+    ProtocolError if the request is not valid, and BeyondLimit if it exceeds a limit."""
     request = decode_request(payload)
     partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
     index = request.index if isinstance(request, SaveIndex | SavePartitionIndex) else None
@@ -60,10 +54,9 @@ def read_plain(payload: bytes) -> tuple[Request, Access]:
 
 
 def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
-    """Decodes a request of our own protocols (`node/index_save/1` and others).
+    """Decodes a request of our own protocols. Raises ProtocolError if it is not valid or exceeds a limit.
 
     lease_partitions_max: the largest number of partitions in a lease request.
-    Raises ProtocolError if the request is not valid or exceeds a limit.
     """
     for protocol in _EXTENSIONS:
         if protocol.is_in(payload):

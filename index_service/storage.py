@@ -3,7 +3,7 @@
 A position is the next index that a consumer will read in one partition. It belongs to one incarnation of the stream:
 `created_us` of a position is the creation time of the stream of which it is a position, or 0 if that is unknown. Each
 change that is no ordinary save gives the position another generation. A save that names an older generation comes from
-a consumer that has not heard of the change, and is refused.
+a consumer that does not know of the change, and is refused.
 """
 
 from __future__ import annotations
@@ -144,16 +144,11 @@ _MOVE = compiled(
 _DELETE = compiled(delete(saved_indexes).where(*_of_key))
 _COLUMNS = compiled(text("PRAGMA table_info('saved_indexes')"))
 _EVERY_ROW = compiled(text("SELECT * FROM saved_indexes NOT INDEXED"))
-"""For a damaged SQLite file: reading without the table's index finds the rows in their pages, even if the index is
-damaged."""
+"""For a damaged SQLite file: reading without the table's index finds the rows even if the index is damaged."""
 
 
 class Position(NamedTuple):
-    """A row of the table of positions, without its key and its seal.
-
-    next_index: the next index that the consumer will read.
-    saved_us: when the position was saved. created_us: the incarnation of the stream. Both in microseconds since 1970.
-    """
+    """A row of the table of positions, without its key and its seal. The times are in microseconds since 1970."""
 
     next_index: int
     saved_us: int
@@ -161,18 +156,17 @@ class Position(NamedTuple):
     generation: int
 
     def moved(self, index: int, now_us: int) -> Position:
-        """Returns the position after an ordinary save."""
         return Position(index, now_us, self.created_us, self.generation)
 
 
 class SetPosition(WriteLeases):
     """Sets or deletes one position, and writes changed leases in the same transaction.
 
-    The position gets a new generation, so that a running consumer cannot overwrite it. It is a position of the present
-    stream.
+    The position gets a new generation, so that a running consumer cannot overwrite it.
+
     index: the new position; None deletes the position.
-    changes: the changed leases. In them, the caller has raised the fence (lease number) of the partition, so that a
-    member that had the lease earlier cannot save any more.
+    changes: the changed leases. In them, the caller has raised the fence of the partition, so that a member that had
+        the lease earlier cannot save any more.
     before: after the operation, the index that was saved before the change; None if there was no position.
     """
 
@@ -203,6 +197,7 @@ class SetPosition(WriteLeases):
         if self.index is None:
             execute(_DELETE, row)
             return
+        # Time makes the generation higher than that of any position that was deleted before.
         generation = self.now_us if found is None else max(self.now_us, found[3] + 1)
         # A stream of another worker of the node is not in this database: then its incarnation is unknown.
         stream = session.log.find_stream(self.key[1], self.key[2])
@@ -212,10 +207,7 @@ class SetPosition(WriteLeases):
 
 def merge_positions(session: Session, other: Session) -> None:
     """Copies positions from the database of `other` to the database of `session`, if they are missing or lower there.
-
-    A row of `other` whose checksum is wrong is skipped. If `other` cannot be read further because its database is
-    damaged, or has no positions, the function ends without an error. Call it inside a transaction.
-    """
+    Skips damaged rows, and ends without an error at a damaged database. Call it inside a transaction."""
     with suppress(StorageError):
         # In a database of an older version, rows have neither incarnation nor generation, or no checksum either. A row
         # of schema version 2 that was brought up to date has its checksum before both.
@@ -230,7 +222,7 @@ def merge_positions(session: Session, other: Session) -> None:
 
 
 def find_positions(session: Session, keys: Sequence[Key]) -> dict[Key, tuple[int, ...] | None]:
-    """Returns for each key its row: the columns of a Position, and the checksum, which is not compared; or None."""
+    """Returns the row of each key: the columns of a Position, and the checksum, which is not compared; or None."""
     return dict(zip(keys, session.find_many(_FIND, list(map(_row, keys))), strict=True))
 
 
@@ -241,17 +233,13 @@ def checked(key: Key, row: tuple[int, ...]) -> Position:
 
 
 def delete_positions(session: Session, stream_name: str, partition: int) -> None:
-    """Deletes the positions of all consumers in one partition, because it is being deleted. Call it inside a
-    transaction."""
+    """Deletes the positions of all consumers in one deleted partition. Call it inside a transaction."""
     session.execute(_DELETE_OF_STREAM, (stream_name, partition))
 
 
 def move_positions(session: Session, stream_name: str, partition: int, from_us: int, to_us: int) -> None:
     """Makes the positions of one incarnation of a partition those of another: a mirror takes the creation time of its
-    source. Call it inside a transaction.
-
-    from_us, to_us: the creation times, in microseconds since 1970.
-    """
+    source. Call it inside a transaction. The creation times are in microseconds since 1970."""
     session.execute(_MOVE, (to_us, to_us - from_us, stream_name, partition, from_us))
 
 

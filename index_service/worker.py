@@ -82,8 +82,7 @@ class IndexService:
     """The index service: its storage, its leases and its counters. This object survives crashes of the worker.
 
     now_us: returns the time in microseconds since 1970.
-    monotonic_s: reads the clock of the leases, in seconds. This clock must never go back, and must advance even
-    while there are no requests.
+    monotonic_s: reads the clock of the leases, in seconds. It never goes back, and advances even without requests.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class IndexService:
         monotonic_s: Callable[[], float] = trio.current_time,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        """elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams."""
+        """elsewhere: knows which streams other nodes of a cluster serve; None: this node serves all streams."""
         self.storage = storage
         self.now_us = now_us
         self.node: Node | None = None
@@ -110,19 +109,17 @@ class IndexService:
         self.lines = LogRate()
 
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
-        """Starts the worker of the service under these addresses."""
         self.node = node
         part = (PART_ADDRESS,) if self.elsewhere is not None else ()
         node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
 
     def sweep(self) -> None:
-        """Removes members that have not renewed their leases in time."""
         self.groups.sweep()
         known, elsewhere = self.groups.has_member, self._is_kept_elsewhere
         self.members.forget(lambda key: not (elsewhere(key[1]) or known(key[:2], key[2])))
 
     def end_member(self, message: Message, request: LeaseRequest) -> None:
-        """Ends the leases of a member whose connection has ended. message: its last request."""
+        """Ends the leases of a member whose connection has ended. `message`: its last request."""
         home = None if self.elsewhere is None else self.elsewhere.home_of(request.stream_name)
         if self.elsewhere is None or home is None or not self.elsewhere.is_elsewhere(home):
             # A node that fails closes its storage before its connections.
@@ -134,13 +131,11 @@ class IndexService:
         self.elsewhere.send(home, Message(message.onward_route, message.return_route, leave, message.origin))
 
     def _is_kept_elsewhere(self, stream_name: str) -> bool:
-        """Whether another node of the cluster keeps the leases of a stream."""
         return self.elsewhere is not None and self.elsewhere.is_elsewhere(self.elsewhere.home_of(stream_name))
 
     def find_holder(self, row: PositionRow) -> str | None:
-        """Returns the member that has the lease of a position's partition now, or None if no member has it.
-
-        If another node of the cluster keeps the leases of the stream, the stored holder counts."""
+        """Returns the member that has the lease of a position's partition now, or None if no member has it. If another
+        node of the cluster keeps the leases of the stream, the stored holder counts."""
         if self._is_kept_elsewhere(row.stream_name):
             return row.holder
         return self.groups.find_holder(row)
@@ -165,10 +160,8 @@ def _served_since_s(elsewhere: Elsewhere, stream_name: str) -> float:
 
 
 class IndexWorker(Worker):
-    """Serves the index protocols.
-
-    The gets and saves that arrive together form one storage operation, which keeps their order.
-    """
+    """Serves the index protocols. The gets and saves that arrive together form one storage operation, which keeps their
+    order."""
 
     def __init__(self, service: IndexService) -> None:
         self._service = service
@@ -203,8 +196,8 @@ class IndexWorker(Worker):
         self._submit_accesses(asked, accesses)
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `ockam.identity.rules.authorizer.Guarded`.
-        Raises ProtocolError."""
+        """Returns the right that the sender of this message needs (`ockam.identity.rules.authorizer.Guarded`). Raises
+        ProtocolError."""
         if not is_extension(message.payload):
             return Demand(Right.INDEX, read_plain(message.payload)[0].client_id)
         request = read_extension(message.payload, self._service.groups.limits.partitions_max)
@@ -242,6 +235,7 @@ class IndexWorker(Worker):
         if not elsewhere.is_elsewhere(home):
             return False
         elsewhere.send(home, message)
+        # The answer comes from the other node, but only this one sees the member's connection end.
         if isinstance(request, LeaseRequest):
             self._service.members.watch(message, request)
         return True
@@ -249,11 +243,8 @@ class IndexWorker(Worker):
     def _receive_extension(
         self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
     ) -> None:
-        """Serves one request of our own protocols (`node/index_save/1` and others).
-
-        A FencedSave is only added to `asked` and `accesses`, to be submitted later. Raises ProtocolError if the request
-        is not valid.
-        """
+        """Serves one request of our own protocols. A FencedSave is only added to `asked` and `accesses`, to be
+        submitted later. Raises ProtocolError if the request is not valid."""
         service = self._service
         request = read_extension(message.payload, service.groups.limits.partitions_max)
         if isinstance(request, FencedSave):
@@ -273,10 +264,13 @@ class IndexWorker(Worker):
             service.groups.set_position(request.key, request.index, set_done)
         else:
             service.groups.lease(request, self.context.guard(lambda result: self._lease_done(message, request, result)))
+        # The request may have brought the first group, whose members must be removed if they do not renew.
         self._arm_sweep()
 
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
         """Submits the collected gets and saves as one storage operation, and empties both lists."""
+        # The worker reads no further messages until the write has ended. So a burst of saves waits in the mailbox,
+        # whose size is limited.
         if accesses:
             self._writing += 1
             self.context.pause()
@@ -303,6 +297,7 @@ class IndexWorker(Worker):
                     self._refuse_later(message, operation.error)
             return
         answers = []
+        # Each request gets the answer of its own protocol, in the order in which the requests came.
         for place, ((message, request), index) in enumerate(zip(asked, operation.indexes, strict=True)):
             status = SaveStatus.OK
             if place in operation.fenced:
@@ -436,11 +431,9 @@ class IndexWorker(Worker):
             self._not_served(message, ProtocolError(refusal.reason))
 
     def _not_served(self, message: Message, error: ProtocolError) -> None:
-        """Counts and logs a request that is not valid or not allowed.
-
-        A request of our own protocols (`node/index_save/1` and others), and every request beyond a limit, is answered
-        with `error`. Other requests get no answer.
-        """
+        """Counts and logs a request that is not valid or not allowed."""
+        # A request of our own protocols, and every request beyond a limit, is answered. Another sender expects no
+        # `error`.
         if isinstance(error, BeyondLimit) or is_extension(message.payload):
             self._service.refused += 1
             self._log(message, "index_request_refused", error)
@@ -461,10 +454,8 @@ class IndexWorker(Worker):
         self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(str(error))))
 
     def _arm_sweep(self) -> None:
-        """Sets the timer for the next sweep, unless the timer is set or there are no groups.
-
-        A sweep removes members that have not renewed their leases. The timer runs for the time to live of a lease.
-        """
+        """Sets the timer for the next sweep, after the time to live of a lease, unless it is set or there are no
+        groups."""
         if not self._sweeps and len(self._service.groups):
             self._sweeps = True
             self.context.call_later(self._service.groups.limits.ttl_s, self._sweep)

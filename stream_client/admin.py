@@ -1,7 +1,4 @@
-"""The operations of an administrator: describe, truncate and delete streams, set retentions, list and set positions.
-
-`client.StreamClient` creates and finds streams; this module does not.
-"""
+"""The operations of an administrator: describe, truncate and delete streams, set retentions, list and set positions."""
 
 from __future__ import annotations
 
@@ -56,22 +53,19 @@ class StreamAdmin:
         self.handle = handle
 
     async def info(self) -> StreamInfo:
-        """Return the node's description of the partition: its first and next index, size, times and retention."""
+        """Returns the node's description of the partition: its first and next index, size, times and retention."""
         return (await self.session.ask(self.handle, INFO, InfoRequest(0))).info
 
     async def truncate(self, before: BeforeLike) -> TruncateResponse:
-        """Delete the messages whose index is lower, or whose time is earlier, than `before`.
-
-        Returns the number of deleted messages and the partition's new first index.
-        """
+        """Deletes the messages whose index is lower, or whose time is earlier, than `before`. Returns the number of
+        deleted messages and the partition's new first index."""
         return await self.session.ask(self.handle, TRUNCATE, TruncateRequest(0, before_of(before)))
 
     async def set_retention(self, retention: Retention | None) -> StreamInfo:
-        """Set the limits above which the node deletes the partition's oldest messages. Returns the changed description.
+        """Sets the limits above which the node deletes the partition's oldest messages. Returns the changed
+        description.
 
-        retention: the limits; None restores the node's default.
-
-        Raises InvalidArgument if `retention` has another type.
+        retention: the limits; None restores the node's default. Another type raises InvalidArgument.
         """
         if not isinstance(retention, Retention | None):
             given = type(retention).__name__
@@ -79,9 +73,8 @@ class StreamAdmin:
         return (await self.session.ask(self.handle, RETENTION, RetentionRequest(0, retention))).info
 
     async def delete(self, *, keep_positions: bool = False) -> int:
-        """Delete the partition with all its messages, and return the number of deleted messages.
-
-        Do not use this object afterwards: every later request through it raises StreamNotFound.
+        """Deletes the partition with all its messages, and returns the number of deleted messages. Every later request
+        through this object raises StreamNotFound.
 
         keep_positions: whether the saved positions of consumers stay. They are positions of the deleted stream: a
             consumer of a stream with the same name does not resume there. An older node always keeps them.
@@ -98,11 +91,10 @@ class StreamAdmin:
         return deleted
 
     async def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
-        """Store copies of another stream's messages in this partition, with their original times
+        """Stores copies of another stream's messages in this partition, with their original times
         (`node/stream_copy/1`).
 
-        index: the index of the first copy. It must be the partition's next index; in a partition without messages it
-            can be any index.
+        index: the index of the first copy: the partition's next index, or any index in a partition without messages.
         messages: the copies, at most some MiB together, since one request carries all of them.
         """
         copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
@@ -110,7 +102,7 @@ class StreamAdmin:
 
 
 class Listing(Generic[T]):
-    """An iterator over items that the node lists. The iterator fetches them page by page. You can stop at any item."""
+    """An iterator over items that the node lists, which it fetches page by page. You can stop at any item."""
 
     def __init__(self, session: Session, page_items: int) -> None:
         self._session = session
@@ -133,7 +125,7 @@ class Listing(Generic[T]):
         return item
 
     async def _next_page(self) -> Sequence[T]:
-        """Fetch the next page of items. Sets `_more` to whether the node has yet another page."""
+        """Fetches the next page of items. Sets `_more` to whether the node has yet another page."""
         raise NotImplementedError
 
 
@@ -155,7 +147,7 @@ class StreamListing(Listing[StreamInfo]):
 class PositionListing(Listing[SavedPosition]):
     """An iterator over the positions that consumers have saved, sorted by client id, stream and partition.
 
-    The positions are `MarkedPosition` objects, which also tell the incarnation of the stream. Those of an older node
+    The positions are `MarkedPosition` objects, which also have the incarnation of the stream. Those of an older node
     are plain `SavedPosition` objects.
     """
 
@@ -171,6 +163,7 @@ class PositionListing(Listing[SavedPosition]):
             last = self._page[-1]
             after = PositionKey(last.client_id, last.stream_name, last.partition)
         request = PositionsRequest(0, self._stream_name, self._client_id, after, self._page_items)
+        # An older node refuses this request, and then gets the request that it knows, for all later pages too.
         if self._is_marked:
             try:
                 marked = await self._session.ask(INDEX_SERVICE, MARKED_POSITIONS, request)
@@ -189,11 +182,10 @@ class PositionListing(Listing[SavedPosition]):
 def list_positions(
     client: Connected, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
 ) -> PositionListing:
-    """Return an iterator over the positions that consumers have saved (`node/index_list/1`).
+    """Returns an iterator over the positions that consumers have saved (`node/index_list/1`).
 
     client: a StreamClient.
-    stream_name: list only the positions in this stream; None: in all streams.
-    client_id: list only the positions saved under this client id; None: under all client ids.
+    stream_name, client_id: list only the positions in this stream, under this client id; None: all.
     page_positions: the number of positions fetched with one request.
     """
     return PositionListing(client.session, stream_name, client_id, page_positions)
@@ -202,7 +194,7 @@ def list_positions(
 async def set_position(
     client: Connected, client_id: str, stream_name: str, partition: int, index: int | None
 ) -> int | None:
-    """Set the next index that a consumer reads in one partition. Returns the index saved before, or None if there was
+    """Sets the next index that a consumer reads in one partition. Returns the index saved before, or None if there was
     none.
 
     Needs the protocol `node/index_set/1`. Raises RequestRefused while a running consumer holds a lease of the

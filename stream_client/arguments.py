@@ -20,21 +20,20 @@ from stream_service.extensions import Before, BeforeIndex, BeforeTime, FromEnd, 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 """The type of a message's data, of its key, and of a header's value. Text is sent in UTF-8."""
 HeadersLike: TypeAlias = Mapping[str, BytesLike] | Iterable[Header | tuple[str, BytesLike]]
-"""The type of a message's headers: a dictionary, or a list of `Header` objects and (name, value) pairs. Their order is
-kept. A list can repeat a name."""
+"""The type of a message's headers: a dictionary, or a list of `Header` objects and (name, value) pairs, whose order is
+kept and which can repeat a name."""
 
 StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
-"""The type of the place where reading begins: an index, a time, or a type of the wire format."""
+"""The type of the location where reading begins: an index, a time, or a type of the wire format."""
 BeforeLike: TypeAlias = int | datetime | BeforeIndex | BeforeTime
-"""The type of a deletion's limit: an index, a time, or a type of the wire format. A deletion removes the messages with
-a lower index or an earlier time."""
+"""The type of a deletion's limit: an index, a time, or a type of the wire format. Messages below it are removed."""
 
 FIRST: Final = FromIndex(0)
-"""The place to begin reading at the earliest stored message."""
+"""The location of the earliest stored message."""
 LAST: Final = FromEnd(1)
-"""The place to begin reading at the latest stored message."""
+"""The location of the latest stored message."""
 NEW: Final = FromEnd(0)
-"""The place to begin reading after the latest stored message, so that only messages stored from now on are read."""
+"""The location after the latest stored message, so that only messages stored from now on are read."""
 
 NAMES = {
     "client_id": "the name of a consumer",
@@ -45,19 +44,15 @@ NAMES = {
     "stream_name": "the name of a stream",
     "wait_ms": "wait_s",
 }
-"""How errors name the fields of messages that a program knows under another name."""
+"""The names in errors for the fields of messages that a program knows under another name."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
 def to_bytes(value: BytesLike, what: str) -> bytes:
-    """Converts text or any bytes-like value to the bytes that are sent.
-
-    Raises InvalidArgument for any other type, and for text that cannot be encoded in UTF-8.
-
-    what: the name of the argument, for the text of the error.
-    """
+    """Converts text or any bytes-like value to the bytes that are sent. `what` names the argument in errors. Raises
+    InvalidArgument for any other type, and for text that cannot be encoded in UTF-8."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -71,10 +66,7 @@ def to_bytes(value: BytesLike, what: str) -> bytes:
 
 
 def to_address(address: str) -> str:
-    """Returns a node's address as `host:port`. The port is 4000 if `address` names no port.
-
-    Raises InvalidArgument if the address is invalid.
-    """
+    """Returns a node's address as `host:port`, with the default port 4000. Raises InvalidArgument."""
     if not isinstance(address, str):
         raise InvalidArgument(f"the address of a node is a str such as '127.0.0.1:4000', not {type(address).__name__}")
     try:
@@ -84,19 +76,13 @@ def to_address(address: str) -> str:
 
 
 def to_key(value: BytesLike | None, what: str = "a key") -> bytes | None:
-    """Converts a message's key to bytes. None means that the message has no key; it is returned as None.
-
-    Raises InvalidArgument if the key has a wrong type.
-
-    what: the name of the argument, for the text of the error.
-    """
+    """Converts a message's key to bytes, and None (no key) to None. Raises InvalidArgument if the key has a wrong
+    type."""
     return None if value is None else to_bytes(value, what)
 
 
 def to_headers(headers: HeadersLike) -> Sequence[Header]:
-    """Converts headers to a list of `Header` objects in the same order. Raises InvalidArgument for a value of a
-    wrong type.
-    """
+    """Converts headers to a list of `Header` objects in the same order. Raises InvalidArgument for a wrong type."""
     if not headers:
         return ()
     if isinstance(headers, Mapping):
@@ -118,11 +104,8 @@ def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
 
 
 def start_of(start: StartLike) -> Start:
-    """Converts the place where reading begins from an index or a time to a type of the wire format.
-
-    A value that already has a type of the wire format is returned unchanged. Raises InvalidArgument for any other type,
-    and for a time without a time zone.
-    """
+    """Converts the location where reading begins to a type of the wire format. Raises InvalidArgument for any other
+    type, and for a time without a time zone."""
     if isinstance(start, int):
         return FromIndex(start)
     if isinstance(start, datetime):
@@ -134,11 +117,7 @@ def start_of(start: StartLike) -> Start:
 
 
 def before_of(before: BeforeLike) -> Before:
-    """Converts the limit of a deletion from an index or a time to a type of the wire format.
-
-    A value that already has a type of the wire format is returned unchanged. Raises InvalidArgument for any other type,
-    and for a time without a time zone.
-    """
+    """Converts the limit of a deletion to a type of the wire format. Raises InvalidArgument as `start_of` does."""
     if isinstance(before, int):
         return BeforeIndex(before)
     if isinstance(before, datetime):
@@ -149,9 +128,7 @@ def before_of(before: BeforeLike) -> Before:
 
 
 def microseconds(time: datetime) -> int:
-    """Returns the exact number of microseconds from 1970 to `time`. Raises InvalidArgument if `time` has no
-    time zone.
-    """
+    """Returns the exact number of microseconds from 1970 to `time`. Raises InvalidArgument if it has no time zone."""
     if time.tzinfo is None:
         raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)
@@ -159,7 +136,7 @@ def microseconds(time: datetime) -> int:
 
 
 def _in_words(error: bare.EncodeError) -> str:
-    """Returns what is wrong with a value in the words of a program: its parameter, and the types of Python."""
+    """Returns the error in the words of a program: its parameter, and the types of Python."""
     _, outer, *inner = f"{error.path}.".split(".")
     # A place where reading begins or deleting ends is one value for the program, whatever the wire makes of it.
     field = outer if outer in ("start", "before") or not inner[:-1] else inner[-2]

@@ -44,7 +44,7 @@ async def connect(
     traces: str | bool = False,
     plain: bool = False,
 ) -> AsyncIterator[StreamClient]:
-    """Open a client of one node. The end of the block closes the client.
+    """Opens a client of one node. The end of the block closes the client.
 
     address: `host:port` of the node to connect to; the default port is 4000.
     via: the route from this node to another node, if the client uses the streams of that other node; empty: it uses the
@@ -55,8 +55,7 @@ async def connect(
         "auto" tries "head" first, and uses "legacy" if no answer comes.
     reconnect: the delays between the attempts to replace a lost connection. The client sends all unanswered requests
         again over the new connection. If only the confirm of a push was lost, the message is then stored twice, unless
-        its publisher is idempotent. None: the client does not reconnect; after the connection is lost, every request
-        fails with ConnectionLost.
+        its publisher is idempotent. None: after the connection is lost, every request fails with ConnectionLost.
     answer_timeout_s: the seconds that a request waits for its answer before it raises RequestTimeout; None: for ever.
         The pushes of a publisher fail with RequestTimeout when the node answers none of them for this long.
     contact_timeout_s: if the stream service does not answer within this time after the start, the client ends and every
@@ -64,28 +63,26 @@ async def connect(
         only `answer_timeout_s` applies, and an attempt to connect takes 10 s at most.
     on_link: a function called with an error when the connection or the route to the services is lost, and called with
         None when it is restored.
-    waits: whether `connect` waits for the first connection. If false, `connect` returns at once and the client connects
-        later.
+    waits: whether `connect` waits for the first connection; if false, the client connects later.
     tls: how the client connects with TLS 1.3: the trusted authorities, and the client's own certificate. The files are
         read again for a new connection if they have changed. None: the connection is not encrypted.
     token: a `Token`, or its text. It proves the client's name to the node at `address` at the beginning of each
         connection, and is sent over TLS or to this machine only. If it is refused later, the client ends with
         AuthenticationFailed.
-    channel: opens a secure channel to the node with the services, so that nodes on the way see only encrypted bytes. If
-        that node has another identity than `channel.peer`, requests fail with PeerNotTrusted; if it does not accept
+    channel: opens a secure channel to the node with the services, so that nodes on the route see only encrypted bytes.
+        If that node has another identity than `channel.peer`, requests fail with PeerNotTrusted; if it does not accept
         this client's identity, with ChannelRefused. None: no secure channel.
-
     traces: the URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318. The client sends it a span of each
         push, and tells the node to which trace the push belongs. True: OTEL_EXPORTER_OTLP_ENDPOINT and the other
         standard variables say where the collector is. False: the client makes no spans.
     plain: whether the services are known to have none of our own protocols, as real Ockam services, which log each
-        request in one of them as an error. The client then sends none: what needs one raises NotSupported. It looks
-        again after a lost connection, and when a new stream has the address that stream nodes give.
+        request in one of them as an error. The client then raises NotSupported instead. It tests again after a lost
+        connection, and when a new stream has the address that stream nodes give.
 
     Raises InvalidArgument if `address` is not an address, if a file of `tls`, `token` or `channel` cannot be used, or
-    if `traces` are on and the extra `otel` is not installed.
-    Raises AuthenticationFailed if the token is refused, and NodeUnreachable if the first connection fails. TlsFailed, a
-    subclass of NodeUnreachable, says what is wrong with TLS.
+    if `traces` are on and the extra `otel` is not installed. Raises AuthenticationFailed if the token is refused, and
+    NodeUnreachable if the first connection fails. TlsFailed, a subclass of NodeUnreachable, says what is wrong with
+    TLS.
     """
     address = to_address(address)
     check_tls(tls)

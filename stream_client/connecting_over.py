@@ -30,10 +30,10 @@ async def connect_over(
     index_service: str | None = None,
     answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
 ) -> AsyncIterator[StreamClient]:
-    """Open a client over a stream that is connected to a node already. The end of the block closes both.
+    """Opens a client over a stream that is connected to a node already. The end of the block closes both. The client
+    does not connect again: after the end of the stream, every request fails with ConnectionLost.
 
-    address: the name of the node in the texts of errors, such as its `host:port`. The client does not connect again:
-    after the end of the stream, every request fails with ConnectionLost. The other parameters are those of `connect`.
+    address: the name of the node in the texts of errors. The other parameters are those of `connect`.
     """
     core = ClientCore(
         via=(),

@@ -1,7 +1,6 @@
 """Conversation: an exchange of messages with one service of a node, over the client's connection.
 
-This module waits for the connection and for messages. `core.conversation` keeps the state of a conversation, and does
-no I/O.
+It waits for the connection and for messages. `core.conversation` keeps the state of a conversation, without I/O.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Conversation:
         return self._core.received
 
     async def opened(self, timeout_s: float | None = None) -> None:
-        """Wait until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails or takes too
+        """Waits until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails or takes too
         long.
 
         timeout_s: the longest wait for an attempt to connect, in seconds; None: no limit.
@@ -65,10 +64,8 @@ class Conversation:
         self._check()
 
     async def send(self, payload: bytes) -> None:
-        """Send a message. While the connection has more than UNSENT_BYTES_MAX unsent bytes, wait first.
-
-        Raises ConnectionLost, and RequestRefused if the message is too large.
-        """
+        """Sends a message, after a wait while the connection has more than UNSENT_BYTES_MAX unsent bytes. Raises
+        ConnectionLost, and RequestRefused if the message is too large."""
         connection = self._session.core.connection
         while self._core.is_open and connection.outgoing_bytes > UNSENT_BYTES_MAX:
             await self._session.shell.wait(connection.taken())
@@ -76,19 +73,14 @@ class Conversation:
         # blocking only: self._session.shell.give_way()
 
     def send_nowait(self, payload: bytes) -> None:
-        """Queue a message for sending, without waiting. Raises ConnectionLost, and RequestRefused if the message is too
-        large.
-        """
+        """Queues a message for sending, without waiting. Raises what `send` raises."""
         self._check()
         self._core.send(payload)
 
     async def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Return the payload of the next message. Return None if no message arrives in time.
-
-        Raises ConnectionLost. If the service sends an `error` message, raises that error, for example RequestRefused.
-
-        timeout_s: the longest wait in seconds; None: no limit.
-        """
+        """Returns the payload of the next message, or None if none arrives within `timeout_s` seconds (None: no
+        limit). Raises ConnectionLost. If the service sends an `error` message, raises that error, for example
+        RequestRefused."""
         # Messages that arrived before the connection ended are complete, so the program receives them first.
         if not self._core.received:
             self._check()
@@ -99,11 +91,8 @@ class Conversation:
         return self._core.take()
 
     async def ask(self, protocol: WireProtocol[Q, A], request: Q, timeout_s: float) -> A:
-        """Send a request, and decode the next received message as its answer.
-
-        Raises RequestTimeout if no message arrives within `timeout_s` seconds. Also raises RequestRefused,
-        UnexpectedAnswer and ConnectionLost.
-        """
+        """Sends a request, and decodes the next received message as its answer. Raises RequestTimeout if no message
+        arrives within `timeout_s` seconds, and RequestRefused, UnexpectedAnswer and ConnectionLost."""
         await self.send(protocol.encode_request(request))
         payload = await self.receive(timeout_s)
         if payload is None:
@@ -114,13 +103,12 @@ class Conversation:
             raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
 
     def close(self) -> None:
-        """End the conversation. Messages that arrive later are dropped. Safe to call twice."""
+        """Ends the conversation. Messages that arrive later are dropped. Safe to call twice."""
         self._session.core.end_conversation(self._core)
 
     def _check(self) -> None:
-        """Raise the error that ended the conversation, if it has ended. A new connection does not reopen a
-        conversation.
-        """
+        """Raises the error that ended the conversation, if it has ended. A new connection does not reopen a
+        conversation."""
         if self._lost is not None:
             raise self._lost
         if self._was_open and self._core.error is not None:

@@ -1,8 +1,7 @@
 """Two-way messaging over streams: each party stores its messages in the stream that the other party reads.
 
-The parties need no connection to each other, and a party can be offline when a message for it is stored. The messages
-have the format of the bidirectional workers of Ockam's Elixir implementation (`routed_messages`). `Correspondent.reply`
-does what the PublisherProxy of that implementation does.
+A party can be offline when a message for it is stored. The messages have the format of the bidirectional workers of
+Ockam's Elixir implementation (`routed_messages`). `Correspondent.reply` does what its PublisherProxy does.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ class Correspondent:
     """One party of two-way messaging over streams. `StreamClient.correspondent` returns a Correspondent.
 
     inbox: the stream in which the other parties store their answers.
-    strays: the number of messages in the inbox that answered no waiting request of this party, or that were not routed
-        messages (messages with routes).
+    strays: the number of messages in the inbox that answered no waiting request, or that were not routed messages.
     """
 
     def __init__(self, session: Session, inbox: Stream) -> None:
@@ -42,7 +40,7 @@ class Correspondent:
         self.inbox = inbox
 
     async def send(self, to_stream: str, onward_route: Route, payload: bytes, *, return_route: Route = ()) -> None:
-        """Store a message in the stream `to_stream`, which is created if it does not exist. Answers arrive in the
+        """Stores a message in the stream `to_stream`, which is created if it does not exist. Answers arrive in the
         inbox.
 
         onward_route: the route, at the other party, to the worker that receives the message.
@@ -55,12 +53,9 @@ class Correspondent:
         await stream.push(encode_routed(RoutedMessage(onward_route, return_route, payload, self.inbox.name)))
 
     async def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
-        """Answer the received message `routed`. The answer is stored in the stream that `routed` names for answers.
+        """Answers the received message `routed`, in the stream that it names for answers; ValueError if it names none.
 
-        payload: the answer.
-        return_route: the route, at this party, to the worker that receives what the other party replies to this answer.
-
-        Raises ValueError if `routed` names no stream for answers.
+        return_route: the route, at this party, to the worker that receives a reply to this answer.
         """
         if not routed.return_stream:
             raise ValueError("the message names no stream for an answer")
@@ -69,12 +64,9 @@ class Correspondent:
     async def request(
         self, to_stream: str, onward_route: Route, payload: bytes, *, timeout_s: float | None = None
     ) -> RoutedMessage:
-        """Send a message and return its answer.
+        """Sends a message and returns its answer. Raises RequestTimeout if the message is stored and nobody answers it
+        in time. An answer that comes later is dropped and counted in `strays`. `send` explains the other parameters.
 
-        Raises RequestTimeout if the message is stored and no other party answers it in time. An answer that comes later
-        is dropped and counted in `strays`.
-
-        to_stream, onward_route: as in `send`.
         timeout_s: how many seconds to wait for the answer; None: the client's `answer_timeout_s`.
         """
         # The reader must know where the inbox ends before the request is sent. Otherwise it could begin after the
@@ -98,18 +90,11 @@ class Correspondent:
         return answer.routed
 
     def routed(self, messages: AsyncIterable[RichMessage]) -> RoutedMessages:
-        """Return an iterator over the routed messages of an inbox. It skips other messages.
-
-        messages: a Follower or a Consumer of the inbox.
-        """
+        """Returns an iterator over the routed messages of `messages`, a Follower or a Consumer of the inbox."""
         return RoutedMessages(messages)
 
     async def _reading(self) -> Reader:
-        """Return the reader of the inbox. The first call creates the reader.
-
-        The reader begins after the latest message that the inbox has at that time. If the node cannot report where the
-        stream ends, the reader begins with the earliest message.
-        """
+        """Returns the reader of the inbox. The first call creates it, at the end that the inbox has at that time."""
         if self._reader is None:
             try:
                 index = await self.inbox.find_index(NEW)
@@ -130,11 +115,7 @@ class Correspondent:
         return self._reader
 
     def _arrived(self, reader: Reader) -> None:
-        """Pass each answer in a page that has arrived to the request that waits for it.
-
-        If requests still wait afterwards, the reader fetches another page. If an error has arrived instead of the page,
-        every waiting request fails with that error.
-        """
+        # Without a page no answer can come, so every waiting request fails with the error.
         try:
             page = reader.take()
         except ClientError as error:
@@ -143,15 +124,13 @@ class Correspondent:
             return
         for message in page.messages:
             self._deliver(message.data)
+        # An answer that has not come yet will be in a later page.
         if any(not answer.done for answer in self._waiting.values()):
             reader.ask()
 
     def _deliver(self, data: bytes) -> None:
-        """Finish the request that a message of the inbox answers. A message that answers no waiting request counts as
-        a stray.
-
-        data: the data of the message.
-        """
+        """Finishes the request that this data of a message answers. A message that answers no waiting request is a
+        stray."""
         try:
             routed = decode_routed(data)
         except UnexpectedAnswer:
@@ -166,10 +145,7 @@ class Correspondent:
 
 
 class RoutedMessages:
-    """An iterator over the routed messages (messages with routes) of a stream. It skips all other messages.
-
-    strays: the number of skipped messages.
-    """
+    """An iterator over the routed messages of a stream. It skips all other messages, which `strays` counts."""
 
     def __init__(self, messages: AsyncIterable[RichMessage]) -> None:
         self._messages = aiter(messages)

@@ -1,7 +1,6 @@
 """The errors of the clients. Each error says who must act, and whether the same request can succeed later.
 
-Three modules convert the errors of other libraries to these errors: `shell.async_shell`, `shell.blocking_shell` and
-`core.payloads`.
+Three modules map the errors of other libraries to these: `shell.async_shell`, `shell.blocking_shell`, `core.payloads`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from ockam.errors import RemoteProtocolError
 
 SPEAKS_TLS = "it speaks TLS"
-"""The text for a server whose first bytes are those of TLS."""
 
 Fault: TypeAlias = Literal["caller", "node", "network"]
 """Who must act after an error. "caller": the program must change the request. "node": an operator must look at the
@@ -339,10 +337,6 @@ class ClientForked(ClientError):
 
 
 def unanswered(address: str, timeout_s: float) -> NodeUnreachable:
-    """Returns the error for an address that does not answer an attempt to connect.
-
-    timeout_s: how many seconds the attempt took.
-    """
     return NodeUnreachable(f"cannot reach a node at {address}: no answer in {timeout_s:g} s")
 
 
@@ -352,10 +346,7 @@ def silent(address: str) -> NodeUnreachable:
 
 
 def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
-    """Returns the error for a server of another kind.
-
-    what: a text that names the kind.
-    """
+    """Returns the error for a server of another kind, which the text `what` names."""
     if what == SPEAKS_TLS:
         return TlsRequired(
             f"{address} is no stream node: it speaks TLS, and this client does not; if it is a node with TLS, give the "
@@ -365,10 +356,8 @@ def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
 
 
 def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
-    """Returns the error for received bytes that no node sends.
-
-    The error is NotAStreamNode if the first bytes of the connection are wrong, and UnexpectedAnswer otherwise.
-    """
+    """Returns the error for received bytes that no node sends: NotAStreamNode if they are the first of the
+    connection."""
     if error.kind == "header":
         return not_a_stream_node(address, str(error))
     return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

@@ -1,5 +1,4 @@
-"""Encodes and decodes routed messages. A routed message carries routes, and is stored as the data of a
-stream's message.
+"""Encodes and decodes routed messages: messages with routes, stored as the data of a stream's message. Does no I/O.
 
 The format is that of the bidirectional workers of Ockam's Elixir implementation (facts/ockam.md §6.3):
 
@@ -9,7 +8,7 @@ The format is that of the bidirectional workers of Ockam's Elixir implementation
     +------------------------+-------------+---------------------------------------------------+
 
 The inner message always has version 1 of the legacy framing (that of Ockam before June 2024), whatever framing the
-connection uses. This module does no I/O.
+connection uses.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ class RoutedMessage(msgspec.Struct, frozen=True):
 
 
 def encode_routed(routed: RoutedMessage) -> bytes:
-    """Encode a routed message as the data of a stream's message. Raises InvalidArgument for a value of a wrong type."""
+    """Encodes a routed message as the data of a stream's message. Raises InvalidArgument for a value of a wrong
+    type."""
     for address in (*routed.onward_route, *routed.return_route):
         if not isinstance(address, Address):
             raise InvalidArgument(f"a route is a sequence of Address, such as (local('worker'),); it has {address!r}")
@@ -59,7 +59,7 @@ def encode_routed(routed: RoutedMessage) -> bytes:
 
 
 def decode_routed(data: bytes) -> RoutedMessage:
-    """Decode the data of a stream's message. Raises UnexpectedAnswer if the data is not a routed message."""
+    """Decodes the data of a stream's message. Raises UnexpectedAnswer if the data is not a routed message."""
     try:
         envelope = _decoder.decode(data)
         message = envelope.message

@@ -25,8 +25,7 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
 
     identity: the client's own identity: a file that `stream-node identity create` has made, or an object.
     peer: the identifier of the node, `I` and 64 hexadecimal digits, as `stream-node identity show` prints it on that
-        node; or several identifiers, of which the node must have one. There is no certificate authority, so the client
-        must know whom it wants to reach.
+        node; or several identifiers, of which the node must have one. There is no certificate authority.
     name: the name of the listener at the node.
     """
 
@@ -35,7 +34,7 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
     name: str = LISTENER
 
     def load(self) -> OwnIdentity:
-        """Return the client's own identity. Raises InvalidArgument if its file cannot be used."""
+        """Returns the client's own identity. Raises InvalidArgument if its file cannot be used."""
         from ockam.identity.channel.errors import IdentityFileError
         from ockam.identity.channel.identity_file import load_identity
         from ockam.identity.channel.own_identity import OwnIdentity
@@ -49,12 +48,9 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def connection_of(channel: SecureChannel | None, via: Route, framing: str) -> ClientConnection | None:
-    """Return the connection of a client with a secure channel; None without one.
-
-    Raises InvalidArgument if `channel` cannot be used, or if `framing` is not "head".
+    """Returns the connection of a client with a secure channel; None without one. Raises InvalidArgument.
 
     via: the route to the node with the services.
-    framing: the framing of the connection to the first node.
     """
     if channel is None:
         return None

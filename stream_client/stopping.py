@@ -15,15 +15,13 @@ from stream_client.shell.interruption import raise_when_whole
 STOP_SIGNALS: Sequence[signal.Signals] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
 )
-"""The signals that end the `with` block by default: SIGTERM from systemd and containers, SIGINT from Ctrl-C, SIGHUP
-from a closed terminal."""
+"""The signals that end the block by default: SIGTERM (systemd, containers), SIGINT (Ctrl-C), SIGHUP (a closed
+terminal)."""
 
 
 class Stopped:
-    """How a `with stop_on_signals()` block ended.
-
-    signal: the number of the signal that ended it; None if no signal did.
-    """
+    """The end of a `with stop_on_signals()` block. `signal`: the number of the signal that ended it; None if no signal
+    did."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -31,11 +29,11 @@ class Stopped:
 
 @asynccontextmanager
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
-    """Cancel the `with` block when one of these signals arrives, and continue with the code after the block.
+    """Cancels the `with` block when one of these signals arrives, and continues with the code after the block.
 
         async with stop_on_signals(), connect() as client: ...
 
-    signals: the signals that cancel the block; without any, STOP_SIGNALS.
+    signals: the signals that cancel the block; without any, SIGTERM, SIGINT and SIGHUP.
 
     The message being processed at that time does not count as processed, so the consumer gets it again. A second signal
     has its normal effect, as outside this block. A signal that the process has ignored from its start, for example
@@ -65,16 +63,15 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
 @contextmanager
 def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
-    """End the block when one of these signals arrives. This is `stop_on_signals` for the blocking client.
+    """Ends the block when one of these signals arrives. This is `stop_on_signals` for the blocking client.
 
-    The signal raises an exception inside the block. The exception ends the block, and the program continues with the
-    code after it.
+    The signal raises an exception inside the block, which ends it. The program continues with the code after the block.
     """
     stopped = Stopped()
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
 
     def restore() -> None:
-        """Restore the handler that each signal had before the block."""
+        """Restores the handler that each signal had before the block."""
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -96,10 +93,8 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
 
 
 class _Leave(BaseException):
-    """The exception that the signal handler raises to end the block.
-
-    It is no subclass of `Exception`, so an `except Exception` inside the block does not catch it.
-    """
+    """The exception that the signal handler raises to end the block. No `except Exception` inside the block catches
+    it."""
 
 
 def _not_ignored(signals: Sequence[signal.Signals]) -> list[signal.Signals]:

@@ -42,10 +42,7 @@ from stream_service.protocol import StreamMessage
 
 
 class Stream(StreamAdmin):
-    """One partition of a stream, with methods that push, pull and consume its messages.
-
-    `StreamClient.create` returns a Stream. The tasks of one event loop can share it.
-    """
+    """One partition of a stream: pushes, pulls and consumes its messages. The tasks of one event loop can share it."""
 
     def __repr__(self) -> str:
         return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
@@ -64,18 +61,19 @@ class Stream(StreamAdmin):
         return self.handle.unconfirmed
 
     async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
-        """Store one message, and return its index when the node has stored it on disk.
+        """Stores one message, and returns its index when the node has stored it on disk.
 
         data: bytes, or text, which is stored in UTF-8.
         key, headers: stored with the data; they need the protocol `node/stream_push/1`. The headers are a dictionary,
-            or a list of (name, value) pairs. Of a stream with several partitions, the key does not choose here, but in
-            `PartitionedStream.push`.
+            or a list of (name, value) pairs. The key chooses a partition only in `PartitionedStream.push`.
 
         Raises PushFailed if the node could not store the message, and other ClientErrors, for example RequestTimeout.
         """
         queue = self.handle.queue
         data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
         push = queue.push_keyed(data, key, headers) if key is not None or headers else queue.push(data)
+        # Without the caller, nobody would take the result: a push that waits for a new connection must not be sent
+        # then.
         try:
             await self.session.finished(push, self.session.answer_timeout_s)
         except BaseException:
@@ -84,20 +82,17 @@ class Stream(StreamAdmin):
         return push.index
 
     async def pull(self, index: int = 0, limit: int = PAGE_MESSAGES) -> Sequence[StreamMessage]:
-        """Return up to `limit` messages, in order. The list is empty if no message is stored at `index` or later.
+        """Returns up to `limit` messages, in order. The list is empty if no message is stored at `index` or later.
 
         index: the index of the first message to return; 0: begin at the earliest stored message.
         """
         return pulled(await self.session.answered(self.session.core.pull(self.handle, index, limit)))
 
     async def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
-        """Return a page of up to `limit` messages, with their times, keys and headers.
+        """Returns a page of up to `limit` messages, with times, keys, headers and the stream's first and next index.
 
-        The page also has the stream's first and next index. Needs the protocol `node/stream_pull/1`.
-
-        start: where the page begins.
-        wait_s: how many seconds the node can wait for a message before it answers with an empty page. It waits for 5 s
-            at most.
+        start: the location where the page begins. This needs the protocol `node/stream_pull/1`.
+        wait_s: how many seconds the node can wait for a message before it answers with an empty page; 5 s at most.
         """
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
@@ -113,10 +108,9 @@ class Stream(StreamAdmin):
         page_messages: int = PAGE_MESSAGES,
         on_hole: OnHole | None = None,
     ) -> Follower:
-        """Return an iterator over the messages, beginning at `start`.
+        """Returns an iterator over the messages, beginning at `start`.
 
-        stop_at_end: if true, the iteration stops at the end of the stream; if false, it waits for new messages for
-            ever.
+        stop_at_end: whether the iteration stops at the end of the stream; otherwise it waits for new messages for ever.
         page_messages: the number of messages pulled with one request.
         on_hole: a function called for each range of missing indexes.
 
@@ -134,9 +128,8 @@ class Stream(StreamAdmin):
 
     @with_options_shown
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Return an iterator over the partition's messages that saves its position.
-
-        The iterator begins at the saved position, and saves the position as the program processes messages.
+        """Returns an iterator over the messages that begins at the saved position, and saves it as messages are
+        processed.
 
         positions: the name under which the node saves the position, or an object that saves it (`Positions`).
         page_messages: the number of messages pulled with one request.
@@ -160,7 +153,7 @@ class Stream(StreamAdmin):
         first_number: int = 0,
         keep_failed: bool = False,
     ) -> Publisher:
-        """Return a publisher: a context manager that pushes messages without waiting for each confirm.
+        """Returns a publisher: a context manager that pushes messages without waiting for each confirm.
 
         The end of its `with` block waits until all pushes are answered.
 
@@ -168,18 +161,15 @@ class Stream(StreamAdmin):
         idempotent: store each message only once, even if the client sends it again after a lost confirm.
         publisher_id: an id that stays the same when the program restarts; it makes the publisher idempotent. The
             program then numbers its messages itself, and a message whose number was stored before is not stored again.
-        first_number: with `publisher_id`, the number of the first message of this block. The next messages get the next
-            numbers.
+        first_number: with `publisher_id`, the number of the first message of this block; the next ones follow.
         keep_failed: if true, the end of the block does not raise PushesFailed.
         """
         sequences = make_sequences(idempotent, publisher_id, first_number)
         return Publisher(self.session, self.handle, window, sequences, keep_failed)
 
     async def find_index(self, start: StartLike) -> int:
-        """Return the index of the first stored message that a reader beginning at `start` gets.
-
-        If there is no such message yet, returns the index from which that reader waits for a message.
-        """
+        """Returns the index of the first stored message that a reader beginning at `start` gets. If there is no such
+        message yet, returns the index from which that reader waits for a message."""
         page = await self.pull_page(start, 1)
         return page.messages[0].index if page.messages else page.resume_index
 
@@ -228,21 +218,17 @@ class PartitionedStream:
 
     @property
     def count(self) -> int:
-        """The highest number of these partitions plus one, so a deleted partition below it is counted too.
-
-        The partition to which a key belongs depends on this count.
-        """
+        """The highest number of these partitions plus one, so a deleted partition below it counts too. The partition of
+        a key depends on it."""
         return self._count
 
     def partition_for(self, key: BytesLike) -> Stream:
-        """Return the partition that stores messages with this key (`stream_service.names.partition_of`).
-
-        Raises StreamNotFound if that partition was deleted.
-        """
+        """Returns the partition that stores messages with this key (`stream_service.names.partition_of`). Raises
+        StreamNotFound if that partition was deleted."""
         return self.get_partition(partition_of(to_bytes(key, "a key"), self.count))
 
     def get_partition(self, partition: int) -> Stream:
-        """Return the partition with this number. Raises StreamNotFound if it does not exist."""
+        """Returns the partition with this number. Raises StreamNotFound if it does not exist."""
         found = self._by_number.get(partition)
         if found is None:
             raise missing_partition(self.name, partition, self.count)
@@ -256,13 +242,12 @@ class PartitionedStream:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> int:
-        """Store one message in the partition of its key, and return its index in that partition.
+        """Stores one message in the partition of its key, and returns its index in that partition.
 
-        Messages without a key are distributed over the partitions in turn.
+        Messages without a key are distributed over the partitions in turn. `data`, `key`, `headers` and the errors are
+        those of `Stream.push`.
 
-        key: stored with the message.
         partition_key: chooses the partition instead of the key, and is not stored.
-        data, headers: as in `Stream.push`. The errors are also those of `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         if self._watch is not None:
@@ -273,18 +258,17 @@ class PartitionedStream:
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
-        """Return a publisher that pushes each message to the partition of its key.
+        """Returns a publisher that pushes each message to the partition of its key, or in turn if it has no key.
 
-        Messages without a key are distributed over the partitions in turn.
-
-        window: the largest number of unanswered pushes in each partition.
-        idempotent, keep_failed: as in `Stream.publisher`.
+        window: the largest number of unanswered pushes in each partition. The other options are those of
+            `Stream.publisher`.
         """
 
         def open_publisher(stream: Stream) -> Publisher:
             return stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
 
         publishers = {stream.partition: open_publisher(stream) for stream in self.partitions}
+        # Without all partitions, the partition of a key cannot be computed anew, so added ones are not used.
         if not self._is_whole:
             return PartitionedPublisher(self.name, publishers)
         return PartitionedPublisher(
@@ -299,10 +283,9 @@ class PartitionedStream:
         partitions: Sequence[int] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
-        """Return an iterator over the messages of all or some partitions. Each partition begins at its saved position.
+        """Returns an iterator over the messages of all or some partitions. Each partition begins at its saved position.
 
-        partitions: the numbers of the partitions to read; None: all.
-        positions: as in `Stream.consumer`. The options are those of `Stream.consumer`.
+        partitions: the numbers of the partitions to read; None: all. The other options are those of `Stream.consumer`.
 
         Raises StreamNotFound if a chosen partition does not exist.
         """
@@ -314,7 +297,7 @@ class PartitionedStream:
 
     @with_options_shown
     def shared_consumer(self, membership: LeaseMember | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Return an iterator over the messages of the partitions that a consumer group assigns to this member.
+        """Returns an iterator over the messages of the partitions that a consumer group assigns to this member.
 
         membership: the name of the group, or a LeaseMember. The options are those of `Stream.consumer`.
 
@@ -325,22 +308,20 @@ class PartitionedStream:
         return SharedConsumer(self.partitions, membership, **options)
 
     async def info(self) -> list[StreamInfo]:
-        """Return the description of each partition, in order. Each description is that of `Stream.info`."""
+        """Returns the description of each partition, in order, as `Stream.info` does."""
         session = self.partitions[0].session
         # All requests go out at once, so this takes one round trip however many partitions there are.
         calls = [session.call(stream.handle, INFO, InfoRequest(0)) for stream in self.partitions]
         return [answer.info for answer in await session.answers_of(calls, INFO)]
 
     async def delete(self, *, keep_positions: bool = False) -> int:
-        """Delete all partitions, and return the number of deleted messages.
-
-        keep_positions: as in `Stream.delete`.
-        """
+        """Deletes all partitions, and returns the number of deleted messages. `Stream.delete` explains
+        `keep_positions`."""
         return sum([await stream.delete(keep_positions=keep_positions) for stream in self.partitions])
 
 
 async def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
-    """Create the partitions 0 to `partitions` - 1 of a stream if they do not exist, and return them.
+    """Creates the missing ones of the partitions 0 to `partitions` - 1 of a stream, and returns all of them.
 
     name: the name of the stream; None: the node chooses a name.
     """

@@ -22,8 +22,8 @@ class StreamClient:
     """A client of one node. It creates, finds and lists the node's streams.
 
     `connect` returns a StreamClient. The tasks of one event loop can share it, and a blocking client serves one thread
-    at a time; other threads open clients of their own. In a child process that fork() makes, also by
-    multiprocessing or a prefork server, every request raises ClientForked: open a client there, after the fork.
+    at a time; other threads open clients of their own. In a child process that fork() makes, also by multiprocessing or
+    a prefork server, every request raises ClientForked: open a client there, after the fork.
 
     address: `host:port` of the node that the client connects to.
     session: sends the requests of this client and of its streams. Programs do not need it.
@@ -39,11 +39,8 @@ class StreamClient:
         return f"<StreamClient of {self.address}, {state}>"
 
     def reached(self) -> None:
-        """Wait until the node's stream service has answered a request of this client. If it has answered before, return
-        at once.
-
-        If no answer comes, raises NodeUnreachable, NotAStreamNode or RequestTimeout.
-        """
+        """Waits until the node's stream service has answered a request of this client; returns at once if it has
+        before. If no answer comes, raises NodeUnreachable, NotAStreamNode or RequestTimeout."""
         route = self.session.core.service_route
         if not route.reached:
             # A refusal and a failure are answers too: they prove that the service exists.
@@ -51,7 +48,7 @@ class StreamClient:
                 self.session.finished(route.ask(), self.session.answer_timeout_s)
 
     def create(self, name: str | None = None) -> Stream:
-        """Create a stream if it does not exist, and return its partition 0. `get_stream` returns all partitions, and
+        """Creates a stream if it does not exist, and returns its partition 0. `get_stream` returns all partitions, and
         pushes each message to that of its key.
 
         name: the name of the stream; None: the node chooses a name.
@@ -59,14 +56,11 @@ class StreamClient:
         return (create_streams(self.session, name))[0]
 
     def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
-        """Make sure that a stream has the partitions 0 to `partitions` - 1. Return all partitions of the stream.
+        """Creates the missing ones of the partitions 0 to `partitions` - 1, and returns all partitions of the stream.
 
-        Only missing partitions are created. The partition of a key depends on the number of partitions. So after
-        partitions have been added, new messages with a key can go to another partition than the earlier messages with
-        this key.
-
-        A node without the protocol `node/stream_list/1` cannot list partitions. For such a node, the result has only
-        the partitions 0 to `partitions` - 1.
+        The partition of a key depends on the number of partitions. So after partitions have been added, new messages
+        with a key can go to another partition than the earlier messages with this key. A node without the protocol
+        `node/stream_list/1` cannot list partitions; the result then has only the partitions 0 to `partitions` - 1.
 
         name: the name of the stream; None: the node chooses a name.
         """
@@ -82,10 +76,8 @@ class StreamClient:
         )
 
     def find_stream(self, name: str) -> PartitionedStream | None:
-        """Return all partitions of a stream, or None if the stream does not exist.
-
-        Raises RequestRefused if the node does not have the protocol `node/stream_list/1`.
-        """
+        """Returns all partitions of a stream, or None if the stream does not exist. Raises RequestRefused if the node
+        does not have the protocol `node/stream_list/1`."""
         partitions = []
         for info in self.list_streams(name):
             if info.stream_name != name:
@@ -96,9 +88,7 @@ class StreamClient:
         return PartitionedStream(streams, is_whole=True) if streams else None
 
     def get_stream(self, name: str) -> PartitionedStream:
-        """Return all partitions of a stream. Raises StreamNotFound, with similar names in its text, if there is no such
-        stream.
-        """
+        """Returns all partitions of a stream. Raises StreamNotFound, with similar names in its text."""
         found = self.find_stream(name)
         if found is None:
             near = near_names(name, self._some_names(name[:1]))
@@ -106,52 +96,42 @@ class StreamClient:
         return found
 
     def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> StreamListing:
-        """Return an iterator over the partitions of all streams whose name begins with `prefix`.
-
-        The iterator gives the description (`StreamInfo`) of each partition, sorted by stream name and then by partition
-        number.
+        """Returns an iterator over the descriptions (`StreamInfo`) of all partitions whose stream's name begins with
+        `prefix`, sorted by stream name and then by partition number.
 
         page_streams: the number of partitions fetched with one request.
         """
         return StreamListing(self.session, prefix, page_streams)
 
     def find_owner(self, name: str, partition: int = 0) -> str | None:
-        """Return the `host:port` of the process that serves a partition, if it is another one than this client is
+        """Returns the `host:port` of the process that serves a partition, if it is another one than this client is
         connected to. Every node of a cluster, and every worker of a node, passes messages on to it; a client that
-        connects there saves that way. None: the connected process serves the partition, or no process does now.
-        """
+        connects there saves that detour. None: the connected process serves the partition, or no process does now."""
         found = self.session.ask(STREAM_SERVICE, WHERE, WhereRequest(0, name, partition))
         return found.address or None
 
     def correspondent(self, inbox: str | None = None) -> Correspondent:
-        """Create a Correspondent: a party that sends messages to other parties over streams and receives their answers.
+        """Creates a Correspondent: a party that sends messages to other parties over streams and receives their
+        answers.
 
-        inbox: the name of the stream that receives the answers; it is created if it does not exist. None: the node
-        chooses a name.
+        inbox: the name of the stream that receives the answers, created if it does not exist; None: the node chooses a
+            name.
         """
         return Correspondent(self.session, self.create(inbox))
 
     def converse(self, service: str) -> Conversation:
-        """Begin a conversation: an exchange of any number of messages with one service of the node.
-
-        The caller must close the conversation.
-
-        service: the name of the service.
-        """
+        """Begins a conversation: an exchange of any number of messages with one service of the node. The caller closes
+        it."""
         return Conversation(self.session, service)
 
     def statistics(self) -> ClientStatistics:
-        """Return the counts of connections, bytes and unanswered requests. Connections and bytes count from the
-        client's start.
-        """
+        """Returns the counts of connections, bytes and unanswered requests, connections and bytes since the client's
+        start."""
         return self.session.core.statistics()
 
     def _some_names(self, prefix: str) -> set[str]:
-        """Return names of streams. The error for an unknown stream suggests those that are similar to the wrong name.
-
-        The names are one page (LIST_PAGE) of those that begin with `prefix`, and one page of all names. If the node
-        cannot list its streams, the result can be empty.
-        """
+        """Returns names of streams, of which the error for an unknown stream suggests those similar to the wrong name:
+        one page of those that begin with `prefix`, and one page of all. Empty if the node cannot list its streams."""
         names: set[str] = set()
         with suppress(ClientError):
             for begins in {prefix, ""}:

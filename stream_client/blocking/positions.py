@@ -51,21 +51,19 @@ SAVES_MAX = 5
 
 class Positions(Protocol):
     """The interface of an object that saves a consumer's positions: for each partition, the next index to read.
-
-    `SavedIndexes` saves positions on the node. A program can write its own class, for example to save them in its
-    database.
-    """
+    `SavedIndexes` saves them on the node. A program can write its own class, for example to save them in its
+    database."""
 
     def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
+        """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
         ...
 
     def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save the index of each partition in `indexes`. When this method returns, the indexes are safely stored."""
+        """Saves the index of each partition in `indexes`. When this method returns, the indexes are safely stored."""
         ...
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Begin to save the index of each partition in `indexes`, without waiting. A save can be lost."""
+        """Begins to save the index of each partition in `indexes`, without waiting. A save can be lost."""
         ...
 
 
@@ -78,9 +76,7 @@ class SavedIndexes:
     """
 
     def __init__(self, client: Connected, client_id: str) -> None:
-        """client: a StreamClient.
-        client_id: the name under which the node saves the positions.
-        """
+        """client: a StreamClient. client_id: the name under which the node saves the positions."""
         self._session = client.session
         self._marks = Marks(client_id)
         self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
@@ -90,11 +86,11 @@ class SavedIndexes:
         return f"<SavedIndexes of {self.client_id!r}>"
 
     def get(self, stream_name: str, partition: int = 0) -> int:
-        """Return the saved index of one partition; 0 if no index was saved. The errors raised are those of `load`."""
+        """Returns the saved index of one partition; 0 if no index was saved. Raises what `load` raises."""
         return (self.load(stream_name, (partition,)))[0]
 
     def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index.
+        """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index.
 
         Raises ClientError if a request fails, and ProtocolError if an answer belongs to another request.
         """
@@ -105,7 +101,7 @@ class SavedIndexes:
         return [answer.index or 0 for answer in answers]
 
     def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
-        """Return what the node knows of the position of each of these partitions, in order. Creates missing positions.
+        """Returns the known marks of the positions of these partitions, in order. Creates missing positions.
 
         A consumer calls this method before it reads. With an older node, the marks have an index only.
 
@@ -123,8 +119,8 @@ class SavedIndexes:
         ]
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None = None) -> SaveResponse:
-        """Save index 0 as the position in another incarnation of the stream, unless the position is already one of that
-        incarnation. The answer has the index that is saved.
+        """Saves index 0 as the position in another incarnation of the stream, unless the position is already one of
+        that incarnation. The answer has the index that is saved.
 
         created_us: the creation time of the new stream, in microseconds since 1970.
         fence: the number of the consumer's lease; None without a lease.
@@ -137,7 +133,7 @@ class SavedIndexes:
         return answer
 
     def check_nowait(self, stream_name: str, partitions: Sequence[int]) -> None:
-        """Ask whether somebody else has changed one of these positions, without waiting. If so, the `on_reset` of
+        """Asks whether somebody else has changed one of these positions, without waiting. If so, the `on_reset` of
         `resume` is called later."""
 
         def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
@@ -151,7 +147,7 @@ class SavedIndexes:
             self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, partial(checked, asked))
 
     def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save the index of each partition in `indexes`. When this method returns, the node has stored these or higher
+        """Saves the index of each partition in `indexes`. When this method returns, the node has stored these or higher
         indexes. A position that somebody else has changed stays as it is.
 
         Raises InvalidArgument for an index that no node can save, and NodeFailed if the node does not store it, for
@@ -161,6 +157,7 @@ class SavedIndexes:
         answers = self._session.ask_all(INDEX_SERVICE, MARKED_SAVE, marked)
         for request, answer in zip(marked, answers, strict=True):
             self._marks.answered(request, answer)
+        # A save without a mark has no answer. Only reading it back shows whether it was lost.
         for _ in range(SAVES_MAX):
             if not missing:
                 return
@@ -171,8 +168,8 @@ class SavedIndexes:
             raise NodeFailed(f"{self._session.address} does not store the position of {self.client_id!r}; read its log")
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the index of each partition to the node, without waiting. Without a connection, the save is lost, unless
-        a consumer reads the partition from here. Raises InvalidArgument for an index that no node can save."""
+        """Sends the index of each partition to the node, without waiting. Without a connection, the save is lost,
+        unless a consumer reads the partition from here. Raises InvalidArgument for an index that no node can save."""
         marked, plain = self._split(stream_name, indexes)
         for request in marked:
             # A later save makes an unanswered one useless. So at most one save of each partition waits for an answer.
@@ -183,11 +180,11 @@ class SavedIndexes:
         self._tell(stream_name, plain)
 
     def request(self, stream_name: str, partition: int, index: int, fence: int) -> MarkedSave | None:
-        """Return the request that saves a position under a lease; None if the node does not know marks."""
+        """Returns the request that saves a position under a lease; None if the node does not know marks."""
         return self._marks.request(stream_name, partition, index, fence)
 
     def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
-        """Apply the answer to a save that was sent elsewhere."""
+        """Applies the answer to a save that was sent elsewhere."""
         self._marks.answered(request, answer)
 
     def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
@@ -195,7 +192,7 @@ class SavedIndexes:
             self._marks.answered(request, answer)
 
     def _split(self, stream_name: str, indexes: Mapping[int, int]) -> tuple[list[MarkedSave], dict[int, int]]:
-        """Return the saves of the partitions that have a mark, and the indexes of the others."""
+        """Returns the saves of the partitions that have a mark, and the indexes of the others."""
         marked, plain = [], {}
         for partition, index in indexes.items():
             if not isinstance(index, int) or not 0 <= index <= INDEX_MAX:
@@ -222,10 +219,8 @@ class SavedIndexes:
 
 
 def resume(positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
-    """Return what is known of the position of each of these partitions, in order (`SavedIndexes.resume`).
-
-    positions: of an object that is not one of ours, only the indexes are known.
-    """
+    """Returns the marks of these partitions, in order (`SavedIndexes.resume`). Another kind of object knows only
+    indexes."""
     if hasattr(positions, "resume"):
         marks: Sequence[Mark] = positions.resume(stream_name, partitions, on_reset)
         return marks
@@ -233,12 +228,9 @@ def resume(positions: Positions, stream_name: str, partitions: Sequence[int], on
 
 
 def to_positions(client: Connected, positions: Positions | str) -> Positions:
-    """Return the object that saves a consumer's positions.
+    """Returns the object that saves a consumer's positions. Raises InvalidArgument.
 
-    Raises InvalidArgument if the name is empty or the object cannot save positions.
-
-    positions: the consumer's name, for which a `SavedIndexes` is made; or an object that saves positions, which is
-        returned unchanged.
+    positions: the consumer's name, for which a `SavedIndexes` is made; or the object itself.
     """
     if isinstance(positions, str):
         return SavedIndexes(client, check_name(positions))
@@ -246,7 +238,7 @@ def to_positions(client: Connected, positions: Positions | str) -> Positions:
 
 
 def check_keeps_positions(positions: P) -> P:
-    """Return `positions`, an object that saves positions. If it cannot save positions, raise InvalidArgument."""
+    """Returns `positions`. Raises InvalidArgument if it cannot save positions."""
     if not hasattr(positions, "save_nowait"):
         raise InvalidArgument(
             "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "
@@ -256,24 +248,23 @@ def check_keeps_positions(positions: P) -> P:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a consumer or of a consumer group. Raises InvalidArgument if the name is empty."""
+    """Returns the name of a consumer or of a consumer group. Raises InvalidArgument if the name is empty."""
     if not name:
         raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
     return name
 
 
 def _check(request: GetPartitionIndex, answer: PartitionIndex) -> None:
-    """Raise ProtocolError if the index service's answer belongs to another request."""
     asked = (request.client_id, request.stream_name, request.partition)
     if (answer.client_id, answer.stream_name, answer.partition) != asked:
         raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")
 
 
 def _parts(partitions: Sequence[int]) -> list[list[int]]:
-    """Return the partitions in parts, each as large as one request may be."""
+    """Returns the partitions in parts, each as large as one request may be."""
     begins = range(0, len(partitions), LOAD_PARTITIONS_MAX)
     return [list(partitions[at : at + LOAD_PARTITIONS_MAX]) for at in begins]
 
 
 def _nothing() -> None:
-    """Do nothing. Used if no save waits for an answer."""
+    """Used if no save waits for an answer."""

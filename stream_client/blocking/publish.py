@@ -21,24 +21,22 @@ from stream_service.names import partition_of
 WINDOW = 1_000
 """The default window of a publisher: the largest number of unanswered pushes."""
 UNSENT_BYTES_MAX = 64 * 1024
-"""While the connection has more unsent bytes than this, `Publisher.push` gives the client a chance to send before it
-encodes another message."""
+"""While the connection has more unsent bytes, `Publisher.push` lets the client send before it encodes another
+message."""
 PUBLISHER_ID_BYTES = 16
 LOOKS = 4
-"""A publisher looks this many times within the client's `answer_timeout_s` whether the node answers its pushes."""
+"""A publisher checks this many times within the client's `answer_timeout_s` whether the node answers its pushes."""
 
 
 class Publisher:
     """Pushes messages to one partition without waiting for each confirm. A context manager.
 
-    `Stream.publisher` returns a Publisher. At most `window` pushes are unanswered at a time.
+    At most `window` pushes are unanswered at a time. The end of a block without an exception waits until every push is
+    answered. It then raises PushesFailed if some pushes have failed and the program has not asked for their results
+    (`wait`, `Push.result`). With `keep_failed` it never raises PushesFailed.
 
-    The end of a block without an exception waits until every push is answered. It then raises PushesFailed if some
-    pushes have failed and the program has not asked for their results (`wait`, `Push.result`). With `keep_failed` it
-    never raises PushesFailed.
-
-    If the node answers no push for the client's `answer_timeout_s`, every unanswered push fails with RequestTimeout.
-    A blocking publisher looks only inside calls of the program. A publisher without this timeout waits for ever.
+    If the node answers no push for the client's `answer_timeout_s`, every unanswered push fails with RequestTimeout. A
+    blocking publisher checks this only inside calls of the program. A publisher without this timeout waits for ever.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class Publisher:
         self._queue = session.core.open_queue(handle, sequences)
         self._timeout_s = session.answer_timeout_s
         self._is_watched = False
-        # How many answers had come at the last look, and how many looks ago that number last changed.
+        # How many answers had come at the last check, and how many checks ago that number last changed.
         self._answers = self._looks = 0
         if keep_failed:
             self._queue.failed = None
@@ -83,16 +81,12 @@ class Publisher:
 
     @property
     def failed(self) -> Sequence[Push]:
-        """The failed pushes for whose result the program has not asked (`wait`, `Push.result`).
-
-        A publisher made with `keep_failed` does not collect failed pushes, so this sequence is always empty.
-        """
+        """The failed pushes for whose result the program has not asked. With `keep_failed` they are not collected."""
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
-        """End the publisher: the program must not push after this. Earlier pushes still get their answers. Safe
-        to repeat.
-        """
+        """Ends the publisher: the program must not push after this. Earlier pushes still get their answers. Safe to
+        repeat."""
         self._session.core.close_queue(self._handle, self._queue)
 
     @property
@@ -101,12 +95,11 @@ class Publisher:
         return len(self._queue.pushes)
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        """Send one message, and return its Push without waiting for the answer.
+        """Sends one message, and returns its Push without waiting for the answer. The arguments are those of
+        `Stream.push`.
 
         If `window` pushes are unanswered, this method first waits until one of them is answered. `Push.done` becomes
         true when the answer arrives. `wait`, and in an async program also `push`, waits for it.
-
-        data, key, headers: as in `Stream.push`.
         """
         queue = self._queue
         # Most messages have neither key nor headers and are bytes already, and this test is cheaper than the call.
@@ -119,6 +112,7 @@ class Publisher:
         # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
         elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
             self._session.shell.give_way()
+        # An idempotent publisher numbers its messages, and only a push with a key has a place for the number.
         if self._sequenced or key is not None or headers:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
         else:
@@ -129,7 +123,7 @@ class Publisher:
         return push
 
     def wait(self, push: Push) -> int:
-        """Wait until one push is answered, and return its `Push.index`. If the push has failed, raise its error."""
+        """Waits until one push is answered, and returns its `Push.index`. Raises the error of a failed push."""
         try:
             self._session.finished(push, None)
         finally:
@@ -137,9 +131,8 @@ class Publisher:
         return push.index
 
     def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
-        """Store messages in order, wait for all answers, and return the indexes. Raises PushesFailed if any push
-        failed.
-        """
+        """Stores messages in order, waits for all answers, and returns the indexes. Raises PushesFailed if any push
+        failed."""
         pushes = [self.push(data) for data in messages]
         self.flush()
         failed = [push for push in pushes if push.error is not None]
@@ -149,12 +142,12 @@ class Publisher:
         return [push.index for push in pushes]
 
     def flush(self) -> None:
-        """Wait until every push of this publisher is confirmed or has failed."""
+        """Waits until every push of this publisher is confirmed or has failed."""
         while self._queue.pushes:
             self._session.shell.wait(self._queue.room())
 
     def _watch(self) -> None:
-        """Look at intervals whether the node answers, until no push is unanswered."""
+        """Checks at intervals whether the node answers, until no push is unanswered."""
         if self._timeout_s is not None and self._queue.pushes:
             self._is_watched = True
             self._answers, self._looks = self._queue.answers, 0
@@ -176,7 +169,7 @@ class Publisher:
 
 
 class PartitionChooser:
-    """Chooses the partition of each message: by the message's key, or one partition after another if it has no key.
+    """Chooses the partition of each message: by its key, or one partition after another if it has no key.
 
     partitions: the number of partitions of the stream, deleted ones included.
     present: the numbers of the partitions that still exist.
@@ -188,9 +181,8 @@ class PartitionChooser:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Return the number of the partition for a message. The partition of a key can be a deleted one.
+        """Returns the number of the partition for a message. The partition of a key can be a deleted one.
 
-        key: the message's key, or None.
         partition_key: used instead of the key, unless it is None.
         """
         by = partition_key if partition_key is not None else key
@@ -201,11 +193,10 @@ class PartitionChooser:
 
 
 class PartitionedPublisher:
-    """Pushes each message to the partition of its key, or to all partitions in turn if it has no key. A
-    context manager.
+    """Pushes each message to the partition of its key, or to all partitions in turn if it has no key. A context
+    manager.
 
-    `PartitionedStream.publisher` returns it. Each partition has its own window. The end of its block waits and raises
-    as the end of a `Publisher` block does.
+    Each partition has its own window. The end of its block waits and raises as the end of a `Publisher` block does.
     """
 
     def __init__(
@@ -216,8 +207,8 @@ class PartitionedPublisher:
         open_publisher: Callable[[int], Publisher] | None = None,
     ) -> None:
         """by_partition: the publishers of the partitions that still exist, by partition number.
-        watch: makes what notices partitions that are added to the stream later, and open_publisher the publisher of
-            one of them; None: the publisher writes only to the partitions that it was given.
+        watch: makes the PartitionWatch that reports partitions added later, whose publishers `open_publisher` makes;
+            None: the publisher writes only to the partitions that it was given.
         """
         self._name = name
         self._by_partition = dict(by_partition)
@@ -260,12 +251,9 @@ class PartitionedPublisher:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> Push:
-        """Send one message to the partition of its key. Messages without a key are distributed over the partitions in
-        turn.
+        """Sends one message to the partition of its key, or to the partitions in turn if it has no key.
 
-        key: stored with the message.
-        partition_key: chooses the partition instead of the key, and is not stored.
-        data, headers, result: as in `Publisher.push`.
+        partition_key: chooses the partition instead of the key, and is not stored. The rest is as in `Publisher.push`.
 
         Raises StreamNotFound if the partition of the key was deleted.
         """
@@ -279,8 +267,8 @@ class PartitionedPublisher:
         return publisher.push(data, key=key, headers=headers)
 
     def _grow(self, partitions: list[int]) -> None:
-        """Write to added partitions, too. From now on, the hash of a key and the new number of partitions give the
-        partition of the key, for this publisher as for every other one."""
+        """Writes to added partitions, too. From now on, a key's hash and the new number of partitions give the key's
+        partition, for this publisher as for every other one."""
         assert self._open_publisher is not None, "a publisher that watches can open more of them"
         for partition in partitions:
             self._by_partition[partition] = self._open_publisher(partition)
@@ -288,7 +276,6 @@ class PartitionedPublisher:
         self._chooser = PartitionChooser(max(self._by_partition) + 1, sorted(self._by_partition))
 
     def flush(self) -> None:
-        """Wait until every push to every partition is confirmed or has failed."""
         for publisher in self._publishers:
             publisher.flush()
 
@@ -299,10 +286,6 @@ def _raise_failed(pushes: Sequence[Push]) -> None:
 
 
 def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
-    """Returns the error for a partition that does not exist.
-
-    partitions: the number of partitions of the stream.
-    """
     if 0 <= partition < partitions:
         return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
     return StreamNotFound(
@@ -314,11 +297,8 @@ def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFo
 def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
     """Returns the SequenceMachine that numbers an idempotent publisher's messages, or None for a plain publisher.
 
-    idempotent: whether to number the messages under a random id.
-    publisher_id: an id to use instead; it makes the publisher idempotent, whatever `idempotent` is.
-    first_number: the number of the first message under `publisher_id`.
-
-    Raises InvalidArgument if publisher_id is empty or too long, or first_number is not a number.
+    The parameters are those of `Stream.publisher`. Raises InvalidArgument if publisher_id is empty or too long, or
+    first_number is not a number.
     """
     if publisher_id is not None:
         publisher_id = to_bytes(publisher_id, "a publisher id")

@@ -1,8 +1,7 @@
 # Generated from stream_client/session.py by tools/generate_blocking.py; do not edit.
 """Session: sends requests to the workers of one node and waits for the answers.
 
-The modules `streams`, `publish`, `consume`, `share`, `positions` and `admin` use a `Session`. They are written once, as
-coroutines, and `tools/generate_blocking.py` generates their blocking versions.
+All other modules with coroutines use it. `tools/generate_blocking.py` generates their blocking versions.
 """
 
 from __future__ import annotations
@@ -32,24 +31,19 @@ Target: TypeAlias = str | Route | PartitionHandle
 
 
 class Shell(Timers, Protocol):
-    """The interface of a client's shell: the part that does the I/O. The shell has the socket and the clock, and
-    it waits.
-
-    The other part of a client is its core (`ClientCore`), the logic without I/O.
-    """
+    """The part of a client that does the I/O: it has the socket and the clock, and it waits. `ClientCore` is the
+    logic."""
 
     def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """Wait until the result `waiting` is done, but at most `timeout_s` seconds; None: no limit. A timeout raises
-        no error.
-        """
+        """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error."""
         ...
 
     def give_way(self) -> None:
-        """Give the client's I/O a chance to send and receive, without waiting for the socket."""
+        """Gives the client's I/O a chance to send and receive, without waiting for the socket."""
         ...
 
     def send_lagging(self) -> None:
-        """Send the waiting bytes if the client has not exchanged bytes for a while."""
+        """Sends the waiting bytes if the client has not exchanged bytes for a while."""
         ...
 
 
@@ -62,7 +56,6 @@ class Connected(Protocol):
 class Session:
     """The inner half of a `StreamClient`: sends requests to the workers of one node and waits for the answers.
 
-    address: `host:port` of the node that the client connects to.
     core: the client's logic without I/O.
     shell: the client's I/O.
     answer_timeout_s: how many seconds a request waits for its answer; None: for ever.
@@ -78,37 +71,28 @@ class Session:
         self.best_pull = 3
 
     def now_s(self) -> float:
-        """Return the time in seconds on the client's monotonic clock (`Timers.now_s`)."""
+        """Returns the time in seconds on the client's monotonic clock (`Timers.now_s`)."""
         return self.shell.now_s()
 
     def request(self, service: str, payload: bytes) -> bytes:
-        """Send a payload to a service of the node and return the payload of the answer.
-
-        Raises RequestRefused, RequestTimeout and other ClientErrors.
-        """
+        """Sends a payload to a service of the node and returns the payload of the answer. Raises ClientErrors."""
         return (self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
-        """Send a request to a worker and return the decoded answer.
-
-        Raises RequestRefused, RequestTimeout, UnexpectedAnswer and other ClientErrors.
-        """
+        """Sends a request to a worker and returns the decoded answer. Raises ClientErrors, for example
+        RequestRefused."""
         return answer_of(self.answered(self.call(target, protocol, request)), protocol)
 
     def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
-        """Send all requests at once and return the decoded answers in the order of the requests. Raises the first
-        error.
-        """
+        """Sends all requests at once and returns the decoded answers in the order of the requests. Raises the first
+        error."""
         return self.answers_of([self.call(target, protocol, each) for each in requests], protocol)
 
     def ask_nowait(
         self, target: Target, protocol: WireProtocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
     ) -> Callable[[], None]:
-        """Send a request without waiting. `on_answer` is called later with the answer or the error.
-
-        If the request fails at once, `on_answer` is called before this method returns. Returns a function that gives up
-        the request, so that `on_answer` is no longer called.
-        """
+        """Sends a request without waiting. `on_answer` is called with the answer or the error: later, or at once if the
+        request fails at once. Returns a function that gives up the request, so that `on_answer` is no longer called."""
         # An immediate error goes to `on_answer` too, so that the caller handles errors in one place.
         try:
             call = self.call(target, protocol, request)
@@ -132,32 +116,28 @@ class Session:
         return cancel
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a message that the service does not answer. The message can be lost if the connection is lost."""
+        """Sends a message that the service does not answer. The message can be lost if the connection is lost."""
         self.core.tell(service, payload)
         self.shell.give_way()
 
     def call(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> Call:
-        """Send a request and return its `Call`, which receives the answer. `answered` waits for the answer.
-
-        Raises InvalidArgument if the request cannot be encoded. If the client has ended, raises the error that
-        ended it.
-
-        A real Ockam service logs a request in our own protocols (`node/...`) as an error, and its index service never
-        answers it. So if the node is known to have none of these protocols, raises NotSupported. If this is unknown,
-        `ServiceRoute` finds it out for a request to the index service, which then fails soon instead of after its
-        timeout.
-        """
+        """Sends a request and returns its `Call`, for which `answered` waits. Raises InvalidArgument if the request
+        cannot be encoded, NotSupported, and the error that ended the client."""
+        # A real Ockam service logs a request in our own protocols as an error. So it is not sent to a service without
+        # them.
         is_own = protocol.name.startswith(OWN_PREFIX.decode())
         if is_own and self.core.service_route.is_plain:
             raise not_supported(protocol.name)
         route = self.core.route_to(target) if isinstance(target, str) else target
         call = self.core.call(route, encoded(protocol, request))
+        # A real index service never answers such a request. `ServiceRoute` finds out whether it is one, so that the
+        # request fails soon instead of after its timeout.
         if is_own and target == INDEX_SERVICE:
             self.core.service_route.need_extensions(call, protocol.name)
         return call
 
     def answered(self, call: Call, wait_s: float = 0.0) -> Call:
-        """Wait until the call has its answer, and return the call. Raises the call's error.
+        """Waits until the call has its answer, and returns the call. Raises the call's error.
 
         wait_s: how many seconds the node is allowed to delay its answer; they are added to the timeout.
         """
@@ -169,9 +149,7 @@ class Session:
         return call
 
     def answers_of(self, calls: Sequence[Call], protocol: WireProtocol[Q, A]) -> list[A]:
-        """Wait for the answer of each call, and return the decoded answers in the order of the calls. Raises the first
-        error.
-        """
+        """Waits for the answers of all calls, and returns them decoded, in order. Raises the first error."""
         try:
             return [answer_of(self.answered(call), protocol) for call in calls]
         finally:
@@ -179,10 +157,9 @@ class Session:
                 self.core.forget(call)
 
     def finished(self, waiting: Waiting, timeout_s: float | None) -> None:
-        """Wait until the result `waiting` is done. If it is an error, raise the error.
+        """Waits until the result `waiting` is done. Raises its error.
 
-        timeout_s: the longest wait in seconds; None: no limit. After this time, raises RequestTimeout. If the stream
-            service has never answered this client, it can instead raise an error that says why (`no_contact`).
+        timeout_s: the longest wait in seconds, after which the error of `silence` is raised; None: no limit.
         """
         if not waiting.done:
             self.shell.wait(waiting, timeout_s)
@@ -192,9 +169,8 @@ class Session:
             raise self.silence(timeout_s)
 
     def silence(self, timeout_s: float | None) -> ClientError:
-        """Return the error for a node that has not answered for `timeout_s` seconds: RequestTimeout, or an error that
-        says why the stream service has never answered this client (`no_contact`).
-        """
+        """Returns the error for a node that has not answered for `timeout_s` seconds: RequestTimeout, or an error that
+        says why the stream service has never answered this client (`no_contact`)."""
         if self.core.asks_route and not self.core.service_route.reached:
             return no_contact(self.address, self.core)
         state = "has not answered" if self.core.connection.wire is not None else "could not be reached"

@@ -1,8 +1,8 @@
 # Generated from stream_client/watch.py by tools/generate_blocking.py; do not edit.
 """PartitionWatch: notices partitions that are added to a stream while a program reads or writes it.
 
-The users of a stream ask at intervals, so that within a few seconds all of them know the same partitions. There is no
-message by which a node tells clients that a stream has grown.
+No message of a node reports that a stream has grown. So all users of a stream ask at intervals, and know the same
+partitions within a few seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PartitionWatch:
         return self._due_s
 
     def poll(self) -> None:
-        """Ask, if the interval is over. Does not wait. A program calls it often."""
+        """Asks, if the interval is over. Does not wait. A program calls it often."""
         now_s = self._session.shell.now_s()
         if now_s < self._due_s:
             return
@@ -63,7 +63,7 @@ class PartitionWatch:
         self._cancel = self._session.ask_nowait(STREAM_SERVICE, LIST, request, self._answered)
 
     def stop(self) -> None:
-        """Give up an unanswered question."""
+        """Gives up an unanswered question."""
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
             cancel()

@@ -22,10 +22,8 @@ T = TypeVar("T")
 
 
 class BaseConsumer:
-    """The base class of all consumers; subclasses add the iteration. A context manager.
-
-    The end of its block saves the position of each partition.
-    """
+    """The base class of all consumers, a context manager whose end saves the positions. Subclasses add the
+    iteration."""
 
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]
@@ -39,12 +37,8 @@ class BaseConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save the positions, and stop reading.
-
-        After a block without an error, the last message that the program received counts as processed, and this method
-        waits until the positions are stored. After an error, that message does not count as processed, and the
-        positions are sent without waiting.
-        """
+        """Saves the positions, and stops reading."""
+        # After an error, the program perhaps has not processed its last message, so that message does not count.
         try:
             if kind is None:
                 await self.save(with_last=True)
@@ -71,7 +65,7 @@ class BaseConsumer:
         return self._loop.processed
 
     async def save(self, *, with_last: bool = False) -> None:
-        """Save the changed positions now. When this method returns, they are safely stored.
+        """Saves the changed positions now. When this method returns, they are safely stored.
 
         with_last: whether the last message that the program has received counts as processed.
         """
@@ -98,20 +92,16 @@ class Consumer(BaseConsumer):
         return None if reading is None else reading.next_index
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
-        """Return an iterator over the messages in order. You can stop at any message, and continue later with a new
+        """Returns an iterator over the messages in order. You can stop at any message, and continue with a new
         iterator.
 
-        stop_at_end: if true, the iteration stops at the end of the stream; if false, it waits for new messages for
-            ever.
+        stop_at_end: whether the iteration stops at the end of the stream; otherwise it waits for new messages for ever.
         """
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out)
 
 
 class PartitionedConsumer(BaseConsumer):
-    """Iterates over the messages of several partitions, page by page, in the order in which the pages arrive.
-
-    Each partition begins at its saved position.
-    """
+    """Iterates over the messages of several partitions, page by page, in the order in which the pages arrive."""
 
     @with_options_shown
     def __init__(
@@ -120,10 +110,8 @@ class PartitionedConsumer(BaseConsumer):
         super().__init__(partitions, to_positions(partitions[0], positions), ConsumerOptions(**options))
 
     def watch_partitions(self, known: int) -> None:
-        """Also read partitions that are added to the stream later, within some seconds.
-
-        known: the number of partitions of the stream.
-        """
+        """Makes the consumer read partitions that are added later, too. `known`: the number of partitions of the
+        stream."""
         session, name = self._session, self._handles[0].name
 
         def grow(partitions: list[int]) -> None:
@@ -142,10 +130,10 @@ class PartitionedConsumer(BaseConsumer):
         return {partition: reading.next_index for partition, reading in self._loop.readings.items()}
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[tuple[int, RichMessage]]:
-        """Return an iterator over pairs of partition number and message, in order within each partition.
+        """Returns an iterator over pairs of partition number and message, in order within each partition.
 
-        stop_at_end: if true, the iteration stops at the end of all partitions; if false, it waits for new messages for
-        ever.
+        stop_at_end: whether the iteration stops at the end of all partitions; otherwise it waits for new messages for
+            ever.
         """
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out_named)
 
@@ -153,7 +141,7 @@ class PartitionedConsumer(BaseConsumer):
 class Messages(Generic[T]):
     """An iterator over the messages of a consumer. You can stop at any message and continue later.
 
-    show: a function that is given a partition with unread messages, and returns the next item of the iteration.
+    show: returns the next item of the iteration from a partition with unread messages.
     """
 
     def __init__(
@@ -174,7 +162,7 @@ class Messages(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        """Return the next item. This call counts all messages returned before as processed."""
+        """Returns the next item. This call counts all messages returned before as processed."""
         # blocking only: self._loop.send_lagging()
         self._loop.commit()
         reading = self._reading
@@ -186,12 +174,10 @@ class Messages(Generic[T]):
         return self._show(reading)
 
     async def aclose(self) -> None:
-        """Do nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
+        """Does nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
 
     async def _find_reading(self) -> PartitionReading | None:
-        """Wait until a partition has a message, and return its PartitionReading. Returns None at the end of the
-        iteration.
-        """
+        """Waits until a partition has a message, and returns its PartitionReading; None at the end of the iteration."""
         if not self._begun:
             await self._loop.add(self._handles)
             self._loop.begin()

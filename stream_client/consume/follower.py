@@ -59,9 +59,6 @@ class Follower:
         return self
 
     async def __anext__(self) -> RichMessage:
-        """Return the next message. At the end of the stream, the iteration stops or waits for a new message
-        (`Stream.follow`).
-        """
         if self._at >= len(self._rest) and not await self._has_more():
             raise StopAsyncIteration
         message = self._rest[self._at]
@@ -79,8 +76,7 @@ class Follower:
         return self._holes
 
     async def next_page(self) -> Sequence[RichMessage]:
-        """Return those messages of the current page that have not been returned yet. If there are none, wait for the
-        next page.
+        """Returns the messages of the current page that have not been returned yet, or waits for the next page.
 
         The result is empty only at the end of the iteration. Raises RequestTimeout if the follower stops at the
         stream's end and the node does not answer.
@@ -91,14 +87,13 @@ class Follower:
         return page
 
     def stop(self) -> None:
-        """End the iteration. A page that arrives later is dropped."""
+        """Ends the iteration. A page that arrives later is dropped."""
         self._merge.drop(self._reader)
         self._ended = True
 
     async def _has_more(self) -> bool:
-        """Wait for the next page that has messages, and request the page after it. Returns False at the end of the
-        iteration.
-        """
+        """Waits for the next page with messages, and requests the page after it. Returns False at the end of the
+        iteration."""
         while not self._ended:
             self._reader.ask()
             await self._wait_page()
@@ -120,8 +115,8 @@ class Follower:
         return False
 
     def _check(self, page: Page) -> None:
-        """Raise StreamRemade if the stream was deleted and created again while it was being read, and
-        PositionBeyondEnd if it ends before the position."""
+        """Raises StreamRemade if the stream was made again while it was read, and PositionBeyondEnd if it ends too
+        early."""
         handle, created_us = self._reader.handle, page.created_us
         if created_us is not None:
             if self._reader.created_us not in (0, created_us):
@@ -134,6 +129,8 @@ class Follower:
             )
 
     async def _wait_page(self) -> None:
+        # Without end, a page may take for ever to come. A follower that stops at the end must not hang if the node is
+        # silent.
         timeout_s = self._session.answer_timeout_s
         if not self._stop_at_end or timeout_s is None:
             while await self._merge.next_ready() is None:

@@ -14,7 +14,6 @@ from stream_client.errors import PositionReset, StreamRemade
 
 SAVE_INTERVAL_S = 1.0
 IDLE_DELAY_S = 0.25
-"""The default delay, in seconds, before the next request to a node that answers at once although it has no message."""
 
 
 OnEvent: TypeAlias = Callable[[StreamRemade | PositionReset], None]
@@ -22,16 +21,7 @@ OnEvent: TypeAlias = Callable[[StreamRemade | PositionReset], None]
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options for how a consumer reads messages and saves its position.
-
-    page_messages: the number of messages pulled with one request.
-    save_messages: save the position after this many messages; None: after each page.
-    save_interval_s: the longest time in seconds between the processing of a message and the next save.
-    on_hole: a function called for each range of missing indexes.
-    on_event: a function called with a StreamRemade or a PositionReset after which the consumer goes on elsewhere; None:
-        log a warning.
-    idle_delay_s: the seconds before the next request to a node that answers at once although it has no message.
-    """
+    """The options for how a consumer reads messages and saves its position. `Stream.consumer` explains them."""
 
     page_messages: int = PAGE_MESSAGES
     save_messages: int | None = None
@@ -56,9 +46,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_options_shown(function: F) -> F:
-    """Decorate a function that takes **options, so that `help()` shows the fields of ConsumerOptions with their
-    defaults.
-    """
+    """Makes `help()` show the fields of ConsumerOptions with their defaults, for a function that takes **options."""
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     shown = [

@@ -14,14 +14,13 @@ from stream_service.protocol import StreamMessage
 PAGE_MESSAGES = 1_000
 
 OnHole: TypeAlias = Callable[[int, int, int], None]
-"""The type of a function that is called for a range of missing indexes. Its arguments are the partition, the first
-missing index and the next existing index."""
+"""The type of a function called for missing indexes: the partition, the first missing and the next existing index."""
 
 
 class Page(msgspec.Struct, frozen=True):
     """The messages of one answer to a pull, in order. There can be none.
 
-    first_index, next_index: the stream's first and next index when the page was read; None if the node did not report
+    first_index, next_index: the stream's first and next index when the page was read; None: the node did not report
         them.
     resume_index: the index where the next page begins.
     created_us: when the stream was created, in microseconds since 1970; None if the node did not report it.
@@ -42,7 +41,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def find_holes(messages: Sequence[RichMessage | StreamMessage], expected: int | None) -> list[tuple[int, int]]:
-    """Return the ranges of missing indexes before and between messages, as (first missing index, next existing index).
+    """Returns the ranges of missing indexes before and between messages, as (first missing index, next existing index).
 
     messages: at least one message, in order.
     expected: the index that the first message should have; None if any index is right.

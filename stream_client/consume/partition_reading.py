@@ -13,9 +13,8 @@ from stream_service.extensions import RichMessage
 class PartitionReading:
     """One partition that a consumer reads: its reader, its current page and its position.
 
-    mark: what is known of the saved position: the incarnation of the stream, and the generation.
-    messages: the current page.
-    at: how many messages of the current page the program has received.
+    mark: the incarnation of the stream and the generation of the saved position, as far as they are known.
+    messages: the current page, of which the program has received the first `at` messages.
     handed_index: the index after the last message that the program has received.
     next_index: the position, which is the index after the last processed message.
     saved_index: the highest position sent to be saved.
@@ -46,7 +45,7 @@ class PartitionReading:
         self.go_to(reader, mark.index)
 
     def go_to(self, reader: Reader, index: int) -> None:
-        """Go on at an index with a new reader. The current page is dropped."""
+        """Goes on at an index with a new reader. The current page is dropped."""
         self.reader = reader
         self.next_index = self.handed_index = self.saved_index = self.kept_index = index
         self.unsaved = 0
@@ -63,20 +62,17 @@ class PartitionReading:
 
     @property
     def has_messages(self) -> bool:
-        """Whether the current page has messages that the program has not received."""
         return self.at < len(self.messages)
 
     def hand_out_named(self) -> tuple[int, RichMessage]:
-        """Return the partition's number and the next message of the current page. There must be a next message."""
         return self.handle.partition, self.hand_out()
 
     def hand_out(self) -> RichMessage:
-        """Return the next message of the current page. There must be a next message."""
+        """Returns the next message of the current page. There must be a next message."""
         message = self.messages[self.at]
         self.at += 1
         self.handed_index = message.index + 1
         return message
 
     def check(self) -> None:
-        """Assert that the four indexes are ordered as the invariant says."""
         assert self.kept_index <= self.saved_index <= self.next_index <= self.handed_index

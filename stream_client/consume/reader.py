@@ -1,10 +1,9 @@
 """Reader: pulls one partition page by page. Merge: waits for the pages of several readers.
 
 A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/3`, a long poll: while there
-is no message, the node can delay its answer. If a node without this protocol refuses the request, the reader uses
-version 1, which does not say which incarnation of the stream it reads; and if the node refuses that, too, the
-specification's `stream_pull`, whose messages have no time, key or headers. If a node answers at once with no message,
-the reader waits before the next request.
+is no message, the node can delay its answer. If the node refuses the request, the reader uses version 1, which does not
+say which incarnation of the stream it reads; and if the node refuses that, too, the specification's `stream_pull`,
+whose messages have no time, key or headers.
 """
 
 from __future__ import annotations
@@ -27,15 +26,14 @@ from stream_service.extensions import MARKED_PULL, RICH_PULL, FromIndex, MarkedP
 MARKED, RICH, PLAIN = range(3)
 """The protocols of a reader, the best first: `node/stream_pull/3`, `node/stream_pull/1` and `stream_pull`."""
 LONG_POLL_S = 5.0
-"""The longest time, in seconds, that the node is allowed to delay its answer to a pull while there is no message. It is
-also the longest delay that a node accepts. Real Ockam clients repeat a request after 10 s, so the delay is shorter."""
+"""The longest time, in seconds, that a node delays its answer to a pull while there is no message. Real Ockam clients
+repeat a request after 10 s, so the delay is shorter."""
 
 
 class Reader:
     """Fetches the pages of one partition, beginning at `start`, one page ahead of the program. Its methods never wait.
 
-    waits: whether the node is allowed to delay its answer until there is a message; if false, an empty page comes at
-        once.
+    waits: whether the node may delay its answer until there is a message; if false, an empty page comes at once.
     on_page: a function called when `take` can return a page or raise an error.
     created_us: the incarnation of the stream that is read; 0: any. A node with `node/stream_pull/3` returns no messages
         of another one.
@@ -75,7 +73,7 @@ class Reader:
         self._cancel: Callable[[], None] | None = None
 
     def ask(self) -> None:
-        """Request the next page, unless it is already requested or has arrived. Safe to repeat."""
+        """Requests the next page, unless it is already requested or has arrived. Safe to repeat."""
         # One page ahead of the program is enough; more pages would fill the memory of a slow program.
         if self._stopped or self._call is not None or self._page is not None or self._error is not None:
             return
@@ -90,6 +88,7 @@ class Reader:
                 return
             self._asked_s = self._session.shell.now_s()
             self._call = self._pull()
+        # The caller asks for several readers in a row. An error belongs to one of them, and comes out of its `take`.
         except ClientError as error:
             self._error = error
             self._on_page(self)
@@ -97,9 +96,8 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """Return the page that has arrived. If an error has arrived instead, raise it; a later `ask` requests the
-        page again.
-        """
+        """Returns the page that has arrived, or raises the error that has. A later `ask` then requests the page
+        again."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -108,7 +106,7 @@ class Reader:
         return page
 
     def stop(self) -> None:
-        """Request no more pages. A page that arrives later is dropped."""
+        """Requests no more pages. A page that arrives later is dropped."""
         self._stopped = True
         if self._cancel is not None:
             self._cancel()
@@ -121,10 +119,7 @@ class Reader:
         self.ask()
 
     def _pull(self) -> Call:
-        """Request the page that begins at `_start`, and return the request.
-
-        It is a request in the best protocol that the node has not refused.
-        """
+        """Requests the page that begins at `_start`, in the best protocol that the node has not refused."""
         core, start = self._session.core, self._start
         # A service without our protocols is not asked in vain. It knows no other start than an index.
         if isinstance(start, FromIndex) and (self._protocol == PLAIN or core.service_route.is_plain):
@@ -141,9 +136,7 @@ class Reader:
         return core.call(self.handle, payload, patience=patience_for(wait_s))
 
     def _answered(self) -> None:
-        """Handle the answer to the pull: store its page or its error, move `_start` to the next page, and
-        call `on_page`.
-        """
+        """Stores the page or the error of the answered pull, moves `_start` to the next page, and calls `on_page`."""
         call, self._call = self._call, None
         assert call is not None
         # An older node or a real Ockam service refuses our protocol. The reader then uses the next one.
@@ -165,20 +158,17 @@ class Reader:
         self._on_page(self)
 
     def _following(self, refusal: RequestRefused) -> int | None:
-        """Return the protocol to try next, if the node may have refused the pull because it does not have the protocol.
-
-        None if the node has answered a pull in this protocol before, or if the next one is `stream_pull` and `_start`
-        is not an index, where it could begin. A real Ockam service has none of our own protocols.
-        """
+        """Returns the protocol to try next, if the node may have refused the pull because it does not have the
+        protocol."""
+        # A node that has answered in this protocol has it, so the refusal has another reason.
         if self._session.best_pull <= self._protocol or isinstance(refusal, AccessDenied):
             return None
+        # A real Ockam service has none of our own protocols. Its `stream_pull` can begin at an index only.
         following = PLAIN if isinstance(refusal, NotSupported) else self._protocol + 1
         return following if following < PLAIN or (following == PLAIN and isinstance(self._start, FromIndex)) else None
 
     def _read(self, call: Call) -> Page:
-        """Return the page from an answered call. Raises the call's error, or UnexpectedAnswer if the answer cannot
-        be decoded.
-        """
+        """Returns the page of an answered call. Raises the call's error, or UnexpectedAnswer."""
         if call.error is not None:
             raise call.error
         if self._protocol == MARKED:
@@ -187,15 +177,14 @@ class Reader:
         if self._protocol == RICH:
             page = pulled_rich(call)
             return Page(page.messages, page.first_index, page.next_index, page.resume_index)
+        # The specification's page says neither where the stream ends nor where the next page begins.
         assert isinstance(self._start, FromIndex)
         messages = [RichMessage(message.index, 0, None, [], message.data) for message in pulled(call)]
         return Page(messages, None, None, messages[-1].index + 1 if messages else self._start.index)
 
 
 def patience_for(wait_s: float) -> int:
-    """Return the number of checks for late answers after which the client sends an unanswered pull again.
-
-    The client checks every CHECK_INTERVAL_S seconds.
+    """Returns the number of checks for late answers after which the client sends an unanswered pull again.
 
     wait_s: how many seconds the node is allowed to delay its answer to this pull.
     """
@@ -204,9 +193,7 @@ def patience_for(wait_s: float) -> int:
 
 class Merge:
     """A queue of the readers whose next page has arrived, in the order of arrival. Each reader reads another partition.
-
-    A reader is in the queue at most once, so a partition with many messages cannot delay the other partitions.
-    """
+    A reader is in the queue at most once, so a partition with many messages cannot delay the other partitions."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -214,26 +201,25 @@ class Merge:
         self._signal: Waiting | None = None
 
     def arrived(self, reader: Reader) -> None:
-        """Record that a page of this reader has arrived. Pass this method to the Reader as its `on_page`."""
+        """Records that a page of this reader has arrived. It is the `on_page` of the Reader."""
         self._ready.append(reader)
         self.wake()
 
     def wake(self) -> None:
-        """Make a waiting `next_ready` return at once."""
+        """Makes a waiting `next_ready` return at once."""
         signal, self._signal = self._signal, None
         if signal is not None:
             signal.finish()
 
     def drop(self, reader: Reader) -> None:
-        """Stop a reader. Its pages are dropped."""
+        """Stops a reader. Its pages are dropped."""
         reader.stop()
         if reader in self._ready:
             self._ready.remove(reader)
 
     async def next_ready(self, timeout_s: float = math.inf) -> Reader | None:
-        """Return the reader whose page arrived first. Returns None after `timeout_s` seconds without a page, or after
-        `wake`.
-        """
+        """Returns the reader whose page arrived first; None after `timeout_s` seconds without a page, or after
+        `wake`."""
         if not self._ready and timeout_s > 0:
             self._signal = Waiting()
             await self._shell.wait(self._signal, None if timeout_s == math.inf else timeout_s)

@@ -1,11 +1,9 @@
 """ReadingLoop: reads the partitions of a consumer and saves the consumer's positions. All kinds of consumers use it.
 
-The consumer chooses the partitions. The loop returns their messages page by page, and records which messages the
-program has processed. A message counts as processed when the program asks for the next message.
-
-The position of a partition is the next index to read, as in the real Ockam clients. A consumer resumes at the saved
-position, so it skips no message. After a crash, it gets the messages after the last save again. Saves are sent in
-order, and never cover an unprocessed message.
+The consumer chooses the partitions. The loop returns their messages page by page. A message counts as processed when
+the program asks for the next message. The position of a partition is the next index to read, as in the real Ockam
+clients. Saves are sent in order, and never cover an unprocessed message: after a crash, the consumer gets the messages
+after the last save again.
 
 A position belongs to one incarnation of the stream, and can be set by somebody else while the consumer runs. In both
 cases the loop goes on elsewhere and reports an event (`StreamRemade`, `PositionReset`). With a node that does not tell
@@ -66,9 +64,7 @@ class ReadingLoop:
         self.woken = False
 
     async def add(self, handles: Sequence[PartitionHandle]) -> None:
-        """Begin to read these partitions too, each at its saved position. Partitions that are already being read are
-        ignored.
-        """
+        """Begins to read these partitions too, each at its saved position, but those that are already being read."""
         new = [handle for handle in handles if handle.partition not in self.readings]
         if not new:
             return
@@ -79,7 +75,7 @@ class ReadingLoop:
             self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
 
     def drop(self, partition: int) -> None:
-        """Stop reading this partition. Its pages are dropped."""
+        """Stops reading this partition. Its pages are dropped."""
         reading = self.readings.pop(partition)
         self._resets.discard(partition)
         del self._by_reader[reading.reader]
@@ -94,54 +90,54 @@ class ReadingLoop:
             self.drop(partition)
 
     def begin(self) -> None:
-        """Prepare for a new iteration: no partition counts as read to its end any more, since each perhaps has new
-        messages.
-        """
+        """Prepares a new iteration: no partition counts as read to its end any more, since each perhaps has new
+        messages."""
         for reading in self.readings.values():
             reading.ended = False
 
     def wake(self) -> None:
-        """Make `next_reading` return None: at once if it is waiting, otherwise when it is about to wait."""
+        """Makes `next_reading` return None: at once if it is waiting, otherwise when it is about to wait."""
         self.woken = True
         self._merge.wake()
 
     def commit(self) -> None:
-        """Count the last message that the program has received as processed.
-
-        Consumers call this method when the program asks for the next message.
-        """
+        """Counts the last message that the program has received as processed. Called when the program asks for the next
+        one."""
         reading = self.current
         if reading is None or reading.handed_index == reading.next_index:
             return
-        # The rest of a page is nobody's whose client has ended, such as a forked process.
+        # A client that has ended, for example in a forked process, must not count messages that the parent reads too.
         self._session.core.connection.check_open()
         reading.next_index = reading.handed_index
         reading.unsaved += 1
         self.processed += 1
         now_s = self._session.shell.now_s()
+        # The first unsaved message starts the interval. Its save is due even if no other message comes.
         if reading.unsaved >= self._save_messages or now_s >= self._save_due_s:
             self.save_nowait()
         elif self._save_due_s == math.inf:
             self._save_due_s = now_s + self._options.save_interval_s
 
     # blocking only: def send_lagging(self) -> None:
-    # blocking only:     """Send the saves and lease renewals that are due, also between two messages of one page."""
+    # blocking only:     """Sends the saves and lease renewals that are due, also between two messages of one page."""
     # blocking only:     self._session.shell.send_lagging()
 
     async def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
-        """Wait until a partition has messages, and return its PartitionReading.
+        """Waits until a partition has messages, and returns its PartitionReading.
 
         Returns None after `wake`. If `stop_at_end` is true, returns None also when all partitions have been read to
         their end, and raises RequestTimeout if the node does not answer.
         """
         if self.current is not None and self.current.has_messages:
             return self.current
+        # Partitions may have been added, or positions set, while the program processed the last page.
         await self._follow_changes()
         self._ask(stop_at_end)
         # An endless loop may wait for ever. A loop that stops at the end must not hang if no answer comes.
         patience_s = self._session.answer_timeout_s if stop_at_end else None
         give_up_s = math.inf if patience_s is None else self._session.shell.now_s() + patience_s + LONG_POLL_S
         while not (stop_at_end and self.has_ended()):
+            # A shared consumer must give up or take partitions now, and calls this method again.
             if self.woken:
                 self.woken = False
                 return None
@@ -151,12 +147,14 @@ class ReadingLoop:
                 due_s = min(due_s, self.watch.due_s)
             reader = await self._merge.next_ready(due_s - self._session.shell.now_s())
             now_s = self._session.shell.now_s()
+            # Every due time has its own duty, and one wake can be due to several of them.
             if now_s >= self._save_due_s:
                 self.save_nowait()
             if now_s >= self._check_due_s:
                 self._check_positions(now_s)
             if self.watch is not None:
                 self.watch.poll()
+            # A partition that changed has a new reader, so `reader` may be one that was dropped.
             if self._resets or self._added:
                 await self._follow_changes()
                 self._ask(stop_at_end)
@@ -174,7 +172,7 @@ class ReadingLoop:
         return all(reading.ended for reading in self.readings.values())
 
     def save_nowait(self) -> None:
-        """Send the positions that have changed since the last save, without waiting."""
+        """Sends the positions that have changed since the last save, without waiting."""
         moved = {
             partition: reading.next_index
             for partition, reading in self.readings.items()
@@ -185,11 +183,12 @@ class ReadingLoop:
         self._saved(moved)
 
     async def save(self, partitions: Collection[int] | None = None) -> None:
-        """Save the positions that have changed, and return when they are safely stored.
+        """Saves the positions that have changed, and returns when they are safely stored.
 
         partitions: the numbers of the partitions to save; None: all.
         """
         chosen = self.readings if partitions is None else partitions
+        # A position that somebody else has set stays as it is: this consumer goes on there.
         moved = {
             partition: reading.next_index
             for partition, reading in self.readings.items()
@@ -198,6 +197,7 @@ class ReadingLoop:
         if moved:
             await self._positions.save(self._stream_name, moved)
             for partition, index in moved.items():
+                # While this method waited, somebody may have set the position.
                 if partition not in self._resets:
                     self.readings[partition].kept_index = index
         self._saved(moved)
@@ -211,21 +211,17 @@ class ReadingLoop:
         self._save_due_s = math.inf
 
     def _ask(self, stop_at_end: bool) -> None:
-        """Request the next page of each partition.
-
-        stop_at_end: whether to skip the partitions that have been read to their end.
-        """
+        """Requests the next page of each partition, or only of those not read to their end if `stop_at_end`."""
         for reading in self.readings.values():
             reading.reader.waits = not stop_at_end
             if not (stop_at_end and reading.ended):
                 reading.reader.ask()
 
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
-        """Make the page that has arrived the current page of its partition, and request the next page.
-
-        Returns whether the arrived page has messages.
-        """
+        """Makes the page that has arrived the current page of its partition, and requests the next page. Returns
+        whether the arrived page has messages."""
         page = reading.reader.take()
+        # The position means nothing in a stream that was made again, and neither does the page that begins at it.
         if page.created_us is not None and not reading.mark.is_of(page.created_us):
             await self._begin_anew(reading, page.created_us)
             self._ask(stop_at_end)
@@ -244,10 +240,8 @@ class ReadingLoop:
         return bool(page.messages)
 
     def _check(self, reading: PartitionReading, page: Page) -> None:
-        """Raise PositionBeyondEnd if the position is beyond the partition's end.
-
-        If so, the stream has lost its last messages, or it was made again and the node does not say so.
-        """
+        """Raises PositionBeyondEnd if the position is beyond the partition's end: the stream has lost its last
+        messages, or it was made again and the node does not say so."""
         if page.created_us is not None:
             # From here on the node returns no messages of another incarnation.
             reading.mark.created_us = reading.reader.created_us = page.created_us
@@ -258,7 +252,7 @@ class ReadingLoop:
             )
 
     async def _begin_anew(self, reading: PartitionReading, created_us: int) -> None:
-        """Read the stream from its beginning, because it is not the one to which the position belongs.
+        """Reads the stream from its beginning, because it is not the one to which the position belongs.
 
         created_us: the creation time of the present stream, in microseconds since 1970.
         """
@@ -267,6 +261,7 @@ class ReadingLoop:
         # index is lower. Somebody else may have saved one already; if that is refused, `_follow_changes` loads it.
         if hasattr(self._positions, "begin"):
             index = (await self._positions.begin(self._stream_name, reading.partition, created_us)).index
+        # A shared consumer may have lost the partition during the wait.
         if self.readings.get(reading.partition) is not reading:
             return
         reading.mark.created_us = created_us
@@ -274,13 +269,13 @@ class ReadingLoop:
         self._tell(StreamRemade(self._stream_name, reading.partition, before))
 
     def _check_positions(self, now_s: float) -> None:
-        """Ask whether somebody has set a position. A quiet consumer saves nothing, and would not hear of it."""
+        """Asks whether somebody has set a position. A quiet consumer saves nothing, so no answer would show it."""
         self._check_due_s = now_s + CHECK_S
         if hasattr(self._positions, "check_nowait"):
             self._positions.check_nowait(self._stream_name, list(self.readings))
 
     def _note_reset(self, partition: int) -> None:
-        """Note that somebody else has changed the position of a partition. No further message of its page counts."""
+        """Records that somebody else has changed the position of a partition. No further message of its page counts."""
         reading = self.readings.get(partition)
         if reading is not None:
             self._resets.add(partition)
@@ -288,16 +283,16 @@ class ReadingLoop:
             self._merge.wake()
 
     def note_added(self, handles: Sequence[PartitionHandle]) -> None:
-        """Note that these partitions are to be read too. The loop begins soon."""
+        """Records that these partitions are to be read too. The loop begins soon."""
         self._added += handles
         self._merge.wake()
 
     async def _follow_changes(self) -> None:
-        """Begin to read added partitions, and go on at the saved positions of the partitions in which somebody else has
-        changed them."""
+        """Begins to read added partitions, and goes on at the positions that somebody else has set."""
         added, self._added = self._added, []
         await self.add(added)
         partitions = sorted(self._resets & self.readings.keys())
+        # The new positions are loaded together, in one round trip.
         if not partitions:
             return
         marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
@@ -340,7 +335,7 @@ class ReadingLoop:
             logger.warning("%s", event)
 
     def _tell_holes(self, reading: PartitionReading) -> None:
-        """Count the missing indexes before and between the current page's messages, and report them to `on_hole`."""
+        """Counts the missing indexes before and between the current page's messages, and reports them to `on_hole`."""
         for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
             self.holes += next_there - first_missing
             if self._options.on_hole is not None:

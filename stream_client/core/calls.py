@@ -19,8 +19,7 @@ from stream_service.page_codec import decode_marked_page, decode_page, decode_ri
 from stream_service.protocol import PULL, StreamMessage
 
 PATIENCE_CHECKS = 2
-"""The number of checks for late answers after which an unanswered request is sent again
-(`ClientCore.check_progress`)."""
+"""The checks for late answers (`ClientCore.check_progress`) after which an unanswered request is sent again."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -29,11 +28,9 @@ A = TypeVar("A")
 class Call(Waiting):
     """A request with its own return address.
 
-    state: see `CallState`.
     target: the receiver: a partition, or a route from the node that the client is connected to.
     wanted: the number of answers after which the request is done.
-    answers: the payloads of the answers received so far.
-    return_routes: the return routes of these answers.
+    answers, return_routes: the payloads and return routes of the answers received so far.
     checks: the number of checks for late answers since the request was sent.
     patience: the number of these checks after which the request is sent again.
     """
@@ -61,10 +58,7 @@ class Call(Waiting):
 
 
 class Create(Call):
-    """A request that creates a stream.
-
-    made: the handles of the created partitions; None until the request is answered.
-    """
+    """A request that creates a stream. `made` has the handles of the created partitions; None until it is answered."""
 
     __slots__ = ("made",)
 
@@ -76,8 +70,8 @@ class Create(Call):
 class Calls:
     """The unanswered requests of one client, by return address.
 
-    on_route_lost: a function called when a node on the route reports that it cannot reach the next node. It returns
-    whether to keep the request and to send it again when the route works again.
+    on_route_lost: called when a node on the route reports that it cannot reach the next node. It returns whether to
+        retain the request and to send it again when the route works again.
 
     Invariant: each request is stored under its own return address and is not done. Without a connection, no request is
     in the state SENT.
@@ -98,11 +92,10 @@ class Calls:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[Call]:
-        """Iterate over all unanswered requests, oldest first. Requests can be finished during the iteration."""
+        """Iterates over all unanswered requests, oldest first. Requests can be finished during the iteration."""
         return iter(list(self._calls.values()))
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant does not hold."""
         for address, call in self._calls.items():
             assert call.address == address
             assert not call.done
@@ -110,14 +103,14 @@ class Calls:
             assert call.state is CallState.HELD or self._connection.wire is not None
 
     def add(self, call: Call) -> None:
-        """Add a request. Send it at once, or as soon as the route to its target is known."""
+        """Adds a request. It is sent at once, or as soon as the route to its target is known."""
         self._calls[call.address] = call
         route = call.target.route if isinstance(call.target, PartitionHandle) else call.target
         if route is not None:
             self.send(call, route)
 
     def send(self, call: Call, route: Route) -> None:
-        """Append the request to the bytes to send, if there is a connection. A request that is too large fails."""
+        """Appends the request to the bytes to send, if there is a connection. A request that is too large fails."""
         call.checks = 0
         header = self._connection.header(route, call.address)
         if header:
@@ -127,11 +120,9 @@ class Calls:
                 self.finish(call, error)
 
     def send_again(self, call: Call, route: Route) -> None:
-        """Send a request to a service once more.
-
-        If some, but not all, answers to a request have arrived, they are dropped, and all answers are awaited at a new
-        return address. Otherwise a late answer to the first copy of the request would be counted twice.
-        """
+        """Sends a request to a service once more."""
+        # If some answers have arrived, a late answer to the first copy of the request would be counted twice. So all
+        # answers are awaited at a new return address.
         if call.answers:
             del self._calls[call.address]
             call.answers.clear()
@@ -141,14 +132,11 @@ class Calls:
         self.send(call, route)
 
     def disconnected(self) -> None:
-        """Record that the connection has ended, so that no request counts as sent."""
         for call in self._calls.values():
             call.state = after(call.state, Event.DISCONNECTED)
 
     def take(self, message: Message) -> None:
-        """Use a received message as the answer, or one of several answers, to its request. Drop a message that belongs
-        to no request.
-        """
+        """Uses a received message as an answer to its request. A message that belongs to no request is dropped."""
         call = self._calls.get(message.onward_route[0])
         if call is None:
             return
@@ -164,21 +152,18 @@ class Calls:
             self.finish(call)
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
-        """Finish a request with its answers, or with an error, and wake its caller."""
         self.forget(call)
         call.finish(error)
 
     def forget(self, call: Call) -> None:
-        """Remove a request whose caller no longer waits. An answer that arrives later is dropped."""
+        """Removes a request whose caller no longer waits. An answer that arrives later is dropped."""
         if self._calls.pop(call.address, None) is not None:
             call.state = after(call.state, Event.FINISHED)
 
 
 def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A] | None = None) -> A:
-    """Return the decoded answer of a finished request. Raises UnexpectedAnswer.
-
-    decode: does what `protocol.decode_response` does, but faster.
-    """
+    """Returns the decoded answer of a finished request. `decode` does what the protocol does, but faster. Raises
+    UnexpectedAnswer."""
     try:
         return (decode or protocol.decode_response)(call.answers[0])
     except ProtocolError as error:
@@ -186,16 +171,12 @@ def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A]
 
 
 def pulled(call: Call) -> Sequence[StreamMessage]:
-    """Return the decoded messages of a finished pull. Raises UnexpectedAnswer."""
     return answer_of(call, PULL, decode_page).messages
 
 
 def pulled_rich(call: Call) -> RichPage:
-    """Return the decoded page of a finished pull with times, keys and headers. Raises UnexpectedAnswer."""
     return answer_of(call, RICH_PULL, decode_rich_page)
 
 
 def pulled_marked(call: Call) -> MarkedPage:
-    """Return the decoded page of a finished pull that also names the incarnation of the stream. Raises
-    UnexpectedAnswer."""
     return answer_of(call, MARKED_PULL, decode_marked_page)

@@ -1,7 +1,7 @@
 """ChannelConnection: a `ClientConnection` whose messages go through a secure channel to the node with the services.
 
-It stands between the core (`ClientCore`) and the shell, which does the I/O. The core sees routes and messages as they
-are inside the channel; nodes on the way see the route to the other end and encrypted bytes.
+The core sees routes and messages as they are inside the channel; nodes on the route see the route to the other end and
+encrypted bytes.
 
     core ── route inside, payload ──▶ ChannelConnection ── frame: route to the other end | nonce | ciphertext ──▶ shell
 
@@ -41,25 +41,21 @@ from stream_client.errors import (
 )
 
 HANDSHAKE_CHECKS = 2
-"""The number of checks for late answers (`ClientCore.check_progress`) after which an unanswered handshake begins
-anew."""
+"""The checks for late answers (`ClientCore.check_progress`) after which an unanswered handshake begins anew."""
 SILENT_HANDSHAKES_MAX = 3
-"""The number of unanswered handshakes after which requests fail, if no channel has ever worked. A node does not answer
-if it has no listener for secure channels, or if it trusts no identity."""
+"""The unanswered handshakes after which requests fail, if no channel has ever worked. A node does not answer if it has
+no listener for secure channels, or if it trusts no identity."""
 REFUSED_MAX = 2
-"""After this many channels in a row that the other side ended before it sent a message, this client's identity counts
-as refused. One such channel is not enough, because a node that stops ends its channels too.
-"""
+"""The channels in a row that the other side ended before it sent a message, after which this client's identity counts
+as refused. One is not enough, because a node that stops ends its channels too."""
 
 
 class ChannelSettings(msgspec.Struct, frozen=True):
-    """What a client needs to open a channel.
+    """The settings and the sources of time and randomness with which a client opens a channel.
 
-    own: the identity of this client.
     peers: the identifiers, 32 bytes each. The other end must have one of them.
     route: the route from the node that the client connects to, to the listener at the other end.
     now_s: returns seconds since 1970.
-    ephemeral: returns a new key.
     new_id: returns 8 random bytes as hex.
     """
 
@@ -75,7 +71,6 @@ class ChannelConnection(ClientConnection):
     """The client's side of secure channels. It opens a new channel on each new connection.
 
     handshakes: the number of handshakes begun so far.
-    peer: the identity of the other end.
 
     Invariant: `wire` is set exactly while the channel is open. Each handshake has a new ephemeral key and a new return
     address, so messages of an earlier channel are not taken for those of a later one.
@@ -114,7 +109,6 @@ class ChannelConnection(ClientConnection):
 
     @property
     def has_worked(self) -> bool:
-        """Whether a message has ever come through a channel of this client."""
         return self._has_worked
 
     @property
@@ -136,6 +130,8 @@ class ChannelConnection(ClientConnection):
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
         super().connected(wire, greeted=greeted)
+        # The base class sets `wire`. Requests wait for the channel, so it is taken away until the handshake has
+        # succeeded.
         self.wire = None
         if self.framing is not None:
             self._silent = 0
@@ -162,7 +158,7 @@ class ChannelConnection(ClientConnection):
         return None
 
     def data_to_send(self) -> bytes:
-        """Encrypt the waiting frames. Then remove and return all bytes to send, as the base class does."""
+        """Encrypts the waiting frames, and then does what the base class does."""
         if self._batches:
             self._close_batches()
         if self._group is not NO_GROUP:
@@ -176,7 +172,7 @@ class ChannelConnection(ClientConnection):
         return super().data_to_send()
 
     def messages(self, data: bytes) -> Sequence[Message]:
-        """Process received bytes, and return the messages that came through the channel. See the base class."""
+        """Processes received bytes, and returns the messages that came through the channel. See the base class."""
         try:
             arrived = super().messages(data)
         except BadFrame as error:
@@ -185,10 +181,8 @@ class ChannelConnection(ClientConnection):
         return self._opened(arrived)
 
     def settle(self) -> None:
-        """End the channel if the other side has closed it, or if the proof of the other side has expired.
-
-        Call this after the messages that arrived before the end of the channel were handled.
-        """
+        """Ends the channel if the other side has closed it, or if its proof has expired. Called after the messages that
+        arrived before the end were handled."""
         if not self._is_ended:
             machine = self._machine
             # The proof of the other side was valid at the handshake, and ends later. A new handshake has a new proof.
@@ -196,6 +190,7 @@ class ChannelConnection(ClientConnection):
                 self._lose(ConnectionLost("the proof of the other end has ended"))
             return
         self._is_ended = False
+        # A channel that has worked is made again at once. One that ended at once may be a refusal of our identity.
         if self._worked:
             self._refused = 0
             self._lose(ConnectionLost("the other end has ended the secure channel"))
@@ -211,11 +206,9 @@ class ChannelConnection(ClientConnection):
         self._lose(ChannelRefused(refused), begins=False)
 
     def check_channel(self) -> ClientError | None:
-        """Begin a new handshake if the last one is unanswered for too long.
-
-        Call this at regular intervals while `wire` is None. If SILENT_HANDSHAKES_MAX handshakes stay unanswered and no
-        channel has ever worked, returns an error, with which the caller fails all requests. Otherwise returns None.
-        """
+        """Begins a new handshake if the last one is unanswered for too long. Called at intervals while `wire` is None.
+        Returns the error with which all requests fail after SILENT_HANDSHAKES_MAX unanswered handshakes, if no channel
+        has ever worked."""
         if self.framing is None:
             return None
         self._checks += 1
@@ -228,8 +221,8 @@ class ChannelConnection(ClientConnection):
         return self.silence()
 
     def silence(self) -> ClientError:
-        """Return the error for a listener that does not answer, or for one that took the handshake and then said
-        nothing. Ockam's own nodes do not tell whom they refuse."""
+        """Returns the error for a listener that does not answer, or that took the handshake and then said nothing.
+        Ockam's own nodes do not report that they refuse a client."""
         if self._has_opened:
             own = self._settings.own
             return ChannelRefused(
@@ -242,10 +235,7 @@ class ChannelConnection(ClientConnection):
         )
 
     def renew(self, error: ClientError) -> None:
-        """Give the channel up because nothing comes through it any more, and begin a new one.
-
-        error: the reason.
-        """
+        """Gives the channel up because nothing comes through it any more, and begins a new one."""
         self._lose(error)
 
     def _forget(self) -> None:
@@ -254,7 +244,6 @@ class ChannelConnection(ClientConnection):
         super()._forget()
 
     def _begin(self) -> None:
-        """Send message 1 of a new handshake."""
         self._end_machine()
         settings = self._settings
         self._checks = 0
@@ -271,18 +260,19 @@ class ChannelConnection(ClientConnection):
         return f"the other end is {peer}, and not {expected}; nothing was sent to it"
 
     def _send(self, route: Route, return_route: Route, payload: bytes) -> None:
-        """Append a frame that is not encrypted by the channel: a message of the handshake."""
+        """Appends a frame that is not encrypted by the channel: a message of the handshake."""
         assert self.framing is not None
         head, tail = self._heads.make(self.framing.encode_routes(route, return_route), len(payload))
         self._put(head + payload + tail)
 
     def _opened(self, arrived: Sequence[Message]) -> list[Message]:
-        """Return the messages inside these frames. Messages of a handshake are handled and not returned."""
+        """Returns the messages inside these frames. Messages of a handshake are handled and not returned."""
         encrypted: list[bytes] = []
         inner = self._inner
         onward: Route | None = None
         is_ours = False
         for message in arrived:
+            # Frames of one read share their route, so it is compared once for a whole run of them.
             if message.onward_route is not onward:
                 onward = message.onward_route
                 is_ours = onward[0] == inner
@@ -296,13 +286,13 @@ class ChannelConnection(ClientConnection):
         return self._decrypted(encrypted) if encrypted else []
 
     def _decrypted(self, encrypted: list[bytes]) -> list[Message]:
-        """Return the messages inside these encrypted messages, up to a Close. Messages that are not valid are left
-        out.
-        """
+        """Returns the messages inside these encrypted messages, up to a Close. Messages that are not valid are left
+        out."""
         assert self._machine is not None
         plaintexts, _ = self._machine.open_many(encrypted)
         messages: list[Message] = []
         at = 0
+        # The reader stops at a control message, which concerns the channel itself. Reading goes on after it.
         while at < len(plaintexts) and not self._is_ended:
             found, _, end = self._plaintexts.read(plaintexts, at)
             if end > at:
@@ -315,10 +305,12 @@ class ChannelConnection(ClientConnection):
         return messages
 
     def _shake(self, message: Message) -> None:
-        """Handle a message that is perhaps message 2 of the handshake."""
+        """Handles a message that is perhaps message 2 of the handshake."""
         machine = self._machine
         if machine is None or not message.return_route:
             return
+        # A forged answer is ignored, since the genuine one may still come. A valid answer of the wrong identity ends
+        # the attempt.
         try:
             answer = machine.receive_2(message.payload, self._settings.now_s())
         except HandshakeFailed:
@@ -327,6 +319,7 @@ class ChannelConnection(ClientConnection):
             self._machine = None
             self.on_channel(PeerNotTrusted(str(error)))
             return
+        # The answer must leave before the core sends its requests through the channel that it opens.
         self._send(message.return_route, (self._inner,), answer)
         assert self.framing is not None
         self._plaintexts = PlaintextReader(HERE, None)
@@ -349,6 +342,7 @@ class ChannelConnection(ClientConnection):
             self.wire = None
 
     def _lose(self, error: ClientError, *, begins: bool = True) -> None:
+        # The core is informed first, so that its requests wait for the next channel.
         self._end_machine()
         self.on_channel(error)
         if self.framing is None:
@@ -367,7 +361,6 @@ class ChannelConnection(ClientConnection):
         self.wire = None
 
     def _drop_unsealed(self) -> None:
-        """Drop the waiting frames that are not encrypted yet."""
         self._unsealed.clear()
         self._group = NO_GROUP
         self._drop_batches()

@@ -1,7 +1,4 @@
-"""ClientConnection: turns frames into the bytes to send, and received bytes into messages.
-
-This module does no I/O and knows nothing of streams.
-"""
+"""ClientConnection: turns frames into the bytes to send, and received bytes into messages. It does no I/O."""
 
 from __future__ import annotations
 
@@ -25,15 +22,13 @@ from stream_service.limits import DELIVERY_BYTES
 from stream_service.push_codec import encode_batch, encode_push
 
 UP = ConnectionState.UP
-"""`ConnectionState.UP`, the state in which nearly all bytes arrive. Python reads a global name faster than a member of
-an enumeration."""
+"""`ConnectionState.UP`, the state in which nearly all bytes arrive. A global name is read faster than a member."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientConnection:
     """The bytes to send over the current connection, and the bytes received from it. One object serves all connections.
 
-    state: see `ConnectionState`.
     framing: the framing of the connection; None without a connection.
     wire: `framing` while requests can be sent, else None. With a secure channel, they can be sent only while it is
         open.
@@ -43,7 +38,6 @@ class ClientConnection:
     outgoing_bytes: the number of bytes to send.
     sent_bytes: the number of bytes given to the socket so far.
     received_bytes: the number of bytes received from nodes, not counting bytes of other kinds of servers.
-
     is_encrypted: whether requests go through a secure channel (`channel_connection`).
     on_channel: a function called with None when a secure channel has opened, and with the reason when it is lost.
 
@@ -92,7 +86,6 @@ class ClientConnection:
         self.sent_bytes = self.received_bytes = 0
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant does not hold."""
         assert self.outgoing_bytes == self._counted_bytes()
         assert (self.framing is not None) == (self.state in (ConnectionState.SILENT, ConnectionState.UP))
         assert self.wire in (None, self.framing)
@@ -101,9 +94,8 @@ class ClientConnection:
         assert self.framing is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
-        """Begin to use a new connection.
+        """Begins to use a new connection.
 
-        wire: its framing.
         greeted: whether the hello, the byte before the first frame, has already been sent over it.
         """
         self._forget()
@@ -119,46 +111,39 @@ class ClientConnection:
         self.trouble = None
 
     def unreachable(self, error: ClientError) -> None:
-        """Record that an attempt to connect has failed.
-
-        error: the reason.
-        """
         self.trouble = error
         self.finish_attempt()
 
     def attempted(self) -> Waiting:
-        """Return a result that is done when the next attempt to connect has succeeded or failed, when a lost route
+        """Returns a result that is done when the next attempt to connect has succeeded or failed, when a lost route
         works again, or when the client ends."""
         if self._attempted is None:
             self._attempted = Waiting()
         return self._attempted
 
     def disconnected(self) -> None:
-        """Drop the unsent bytes of the connection that has ended. The core sends unanswered requests again later."""
+        """Drops the unsent bytes of the connection that has ended. The core sends unanswered requests again later."""
         self._forget()
         self.state = after(self.state, Event.DISCONNECTED)
 
     def close(self, error: ClientError) -> None:
-        """End the client: nothing more is sent over any connection.
-
-        error: the error that every later request raises.
-        """
+        """Ends the client: nothing more is sent over any connection, and every later request raises `error`."""
         self._forget()
         self.state = after(self.state, Event.CLOSED)
         self.closed = error
         self.finish_attempt()
 
     def check_open(self) -> None:
-        """If the client has ended, raise the error that ended it."""
+        """Raises the error that ended the client, if it has ended."""
         if self.closed is not None:
             raise self.closed
 
     def header(self, route: Route, return_address: Address) -> bytes:
-        """Return the encoded routes of a frame, in the framing of this connection; empty without a connection."""
+        """Returns the encoded routes of a frame, in the framing of this connection; empty without a connection."""
         return b"" if self.wire is None else self.wire.encode_routes(route, (return_address,))
 
     def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
-        """Append a frame to the bytes to send. Returns an error if the frame is too large for the framing, else None.
+        """Appends a frame to the bytes to send. Returns an error if the frame is too large for the framing, else None.
 
         header: the result of `header`, which must not be empty.
         """
@@ -168,16 +153,12 @@ class ClientConnection:
         return self._put_frame(header, payload)
 
     def begin_batch(self, header: bytes, request_id: int) -> OpenBatch:
-        """Begin a batch, which is encoded when the shell takes the bytes to send, or when another frame follows.
-
-        header: the result of `header`, which must not be empty. request_id: that of the first push.
-        """
+        """Begins a batch, which is encoded when the shell takes the bytes to send, or when another frame follows."""
         batch = OpenBatch(header, request_id)
         self._batches.append(batch)
         return batch
 
     def add_to_batch(self, batch: OpenBatch, data: bytes) -> None:
-        """Add the next push to an open batch."""
         size_bytes = len(data) + BATCHED_SIZE_BYTES
         batch.messages.append(data)
         batch.size_bytes += size_bytes
@@ -186,7 +167,7 @@ class ClientConnection:
         self.outgoing_bytes += size_bytes
 
     def _close_batches(self) -> None:
-        """Encode the open batches. A batch of one push is encoded as a plain push."""
+        """Encodes the open batches. A batch of one push is encoded as a plain push."""
         batches, self._batches = self._batches, []
         for batch in batches:
             batch.is_open = False
@@ -197,10 +178,11 @@ class ClientConnection:
                 payload = encode_push(batch.request_id, messages[0])
             refused = self._put_frame(batch.header, payload)
             assert refused is None, "a batch fits into every frame"
+            # The estimate of the open batch is replaced by the bytes of the frame, which `_put_frame` has counted.
             self.outgoing_bytes -= batch.size_bytes
 
     def _drop_batches(self) -> None:
-        """Forget the pushes in open batches, which the core sends again over the next connection."""
+        """Forgets the pushes in open batches, which the core sends again over the next connection."""
         batches, self._batches = self._batches, []
         for batch in batches:
             batch.is_open = False
@@ -224,7 +206,7 @@ class ClientConnection:
         return None
 
     def data_to_send(self) -> bytes:
-        """Remove and return all bytes to send. The caller sends them, and passes unsent ones to `put_back`."""
+        """Removes and returns all bytes to send. The caller sends them, and passes unsent ones to `put_back`."""
         if self._batches:
             self._close_batches()
         data = b"".join(self._outgoing)
@@ -235,7 +217,7 @@ class ClientConnection:
         return data
 
     def put_back(self, data: bytes) -> None:
-        """Take back the part of `data_to_send` that the socket did not accept. It is sent before all other bytes."""
+        """Takes back the part of `data_to_send` that the socket did not accept. It is sent before all other bytes."""
         self.sent_bytes -= len(data)
         self._outgoing.insert(0, data)
         if not self.outgoing_bytes:
@@ -243,22 +225,16 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def taken(self) -> Waiting:
-        """Return a result that is done when the shell has taken all present bytes with `data_to_send`, or the
-        connection has ended.
-
-        A sender of much data waits for this result between two portions, so that only one portion is in memory at
-        a time.
-        """
+        """Returns a result that is done when the shell has taken all present bytes with `data_to_send`, or the
+        connection has ended. A sender of much data waits for it after each portion, so that only one portion is in
+        memory."""
         if self._taken is None:
             self._taken = Waiting()
         return self._taken
 
     def messages(self, data: bytes) -> Sequence[Message]:
-        """Process received bytes, and return the messages that are now complete. After the client's end, return none.
-
-        Raises RemoteProtocolError for bytes that no node sends. If the error is a BadFrame, it contains the messages
-        before the fault.
-        """
+        """Processes received bytes, and returns the messages that are now complete. After the client's end, returns
+        none. Raises RemoteProtocolError for bytes that no node sends; a BadFrame has the messages before the fault."""
         if self.framing is None:
             assert self.closed is not None, "bytes came without a connection"
             return ()
@@ -280,24 +256,20 @@ class ClientConnection:
         return True
 
     def settle(self) -> None:
-        """End a secure channel that the other side has closed (`ChannelConnection.settle`)."""
+        """Ends a secure channel that the other side has closed (`ChannelConnection.settle`)."""
 
     def check_channel(self) -> ClientError | None:
-        """Replace an unanswered handshake of a secure channel (`ChannelConnection.check_channel`)."""
+        """Replaces an unanswered handshake of a secure channel (`ChannelConnection.check_channel`)."""
         return None
 
     def renew(self, error: ClientError) -> None:
-        """Replace a secure channel through which nothing comes any more.
-
-        error: the reason.
-        """
+        """Replaces a secure channel through which nothing comes any more, because of `error`."""
 
     def silence(self) -> ClientError:
-        """Return the error for a listener of secure channels that does not answer."""
+        """Returns the error for a listener of secure channels that does not answer."""
         return ConnectionLost("there is no connection to the node")
 
     def _counted_bytes(self) -> int:
-        """Return the size of everything that waits to be sent. `check` compares `outgoing_bytes` with it."""
         return sum(map(len, self._outgoing)) + sum(batch.size_bytes for batch in self._batches)
 
     def _put(self, data: bytes) -> None:
@@ -307,23 +279,21 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def _forget(self) -> None:
-        """Drop all data of the connection that has ended. The core then calls `finish_taken`."""
+        """Drops all data of the connection that has ended. The core then calls `finish_taken`."""
         self.wire = self.framing = None
         self._drop_batches()
         self._outgoing, self.outgoing_bytes = [], 0
 
     def finish_attempt(self) -> None:
-        """Finish the result of `attempted`. After a new connection, call this only when all parts of the client use the
-        new connection.
-        """
+        """Finishes the result of `attempted`. After a new connection, it is called when all parts of the client use
+        it."""
         attempted, self._attempted = self._attempted, None
         if attempted is not None:
             attempted.finish()
 
     def finish_taken(self) -> None:
-        """Finish the result of `taken`, if there is one. After the end of a connection, call this only when all parts
-        of the client have learned of the end: those who wait send their next portion at once.
-        """
+        """Finishes the result of `taken`, if there is one. After the end of a connection, it is called when all parts
+        of the client have learned of the end: the waiting senders send their next portion at once."""
         # The callbacks may call `taken` again.
         taken, self._taken = self._taken, None
         if taken is not None:

@@ -1,9 +1,7 @@
-"""ClientCore: the logic of a client, without I/O.
+"""ClientCore: the logic of a client, without I/O. It turns received bytes into answers, and requests into bytes.
 
-It turns received bytes into answered requests, and requests into bytes to send. One core serves one node, over one
-connection at a time. It lives longer than a connection: after `connected`, it finds the routes to all streams in use
-again, and repeats all unanswered requests in order. It reads no sockets, has no clock and starts no tasks. A shell does
-these things, and calls these methods:
+One core serves one node, over one connection at a time, and lives longer than a connection. It reads no sockets, has no
+clock and starts no tasks. A shell does these things, and calls these methods:
 
     connected, disconnected     a connection was made, or has ended
     unreachable                 an attempt to connect has failed
@@ -11,7 +9,7 @@ these things, and calls these methods:
     check_progress              at intervals: repeat requests that stay unanswered
     fail_all, close             fail every waiting request; end the client
 
-The table in `states_machine` has the states of all parts of the core, and how each event changes them.
+`states_machine` has the states of all parts of the core, and how each event changes them.
 """
 
 from __future__ import annotations
@@ -49,18 +47,17 @@ from stream_client.errors import (
 from stream_service.protocol import PULL, PullRequest
 
 SILENT_CHANNEL_CHECKS = 5
-"""A secure channel is replaced by a new one if no message comes through it during this many checks for late answers
-while requests are waiting. A pull that waits for a new message is answered sooner."""
+"""The checks for late answers after which a secure channel is replaced if no message comes through it while requests
+wait. A pull that waits for a new message is answered sooner."""
 SILENT_CHECKS_MAX = 8
-"""A connection counts as dead if no bytes arrive during this many checks for late answers while requests wait."""
+"""The checks for late answers after which a connection without received bytes counts as dead while requests wait."""
 
 
 class ClientCore:
     """All state of one client: its connection, its streams in use, its unanswered requests and its conversations.
 
     Invariant: the core has every unanswered request, every unanswered push and every conversation that is not closed.
-    After a reconnect, it sends the requests and pushes again, and opens the conversations again. `check` checks the
-    invariants of the parts too.
+    After a reconnect, it sends the requests and pushes again, and opens the conversations again.
     """
 
     def __init__(
@@ -74,13 +71,13 @@ class ClientCore:
         make_queue: MakeQueue = plain_queue,
     ) -> None:
         """via: the route from the node that the client connects to, to the node with the services; empty: the same
-            node.
-        service, index_service: the names of the stream service and the index service at that node. If `index_service`
-            is None, its name is derived from `service` (`index_service_of`).
-        asks_route: whether every connection begins with a question to the stream service; with a non-empty `via` it
+        node.
+        service, index_service: the names of both services there; None: the second is derived from the first
+            (`index_service_of`).
+        asks_route: whether each connection begins with a question to the stream service; with a non-empty `via` it
             always does.
         connection: a connection with a secure channel; None: a plain one.
-        make_queue: makes the push queues, for example such that trace their pushes.
+        make_queue: makes the push queues, for example push queues that trace.
         """
         self.connection = ClientConnection() if connection is None else connection
         self.connection.on_channel = self._channel_changed
@@ -95,8 +92,8 @@ class ClientCore:
         self._streams = StreamsInUse(
             self.connection, self._calls, stream_service, via, self._new_address, make_queue, self.service_route.made
         )
-        # This is the dictionary `StreamsInUse.queues`. It is kept here because the busiest loop of the client looks up
-        # each message's queue in it.
+        # This is `StreamsInUse.queues`: the busiest loop of the client looks up each message's queue in this
+        # dictionary.
         self._queues = self._streams.queues
         self._conversations: dict[Address, CoreConversation] = {}
         self._broken: list[CoreConversation] = []
@@ -107,7 +104,6 @@ class ClientCore:
 
     @property
     def service_name(self) -> str:
-        """The name of the stream service at the node."""
         return self._names[STREAM_SERVICE]
 
     def statistics(self) -> ClientStatistics:
@@ -127,7 +123,7 @@ class ClientCore:
         return in_calls or any(queue.pushes for queue in self._queues.values())
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant of the core or of one of its parts does not hold. For tests."""
+        """Raises AssertionError if the invariant of the core or of one of its parts does not hold. For tests."""
         self.connection.check()
         self.service_route.check()
         self._calls.check()
@@ -143,60 +139,61 @@ class ClientCore:
     # ------------------------------------------------------------------------------------------ for the shells
 
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
-        """Use a new connection: find the routes of the streams again, and repeat all unanswered requests.
+        """Uses a new connection: finds the routes of the streams again, and repeats all unanswered requests.
 
-        wire: the framing of the connection.
         greeted: whether the hello, the byte before the first frame, was already sent.
         """
+        # What was sent over the old connection counts as unsent, so that it is sent over the new one.
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)
         # With a secure channel, requests are sent as soon as the channel is open.
         self._begin()
 
     def _begin(self) -> None:
+        # A secure channel that is not open yet calls `_begin` again when it opens.
         if self.connection.wire is None:
             return
         self._silent_checks = 0
         self._connections += 1
+        # A new connection can lead to another version of the node, so the service's protocols are unknown again.
         self.service_route.connected()
         self._send_again(Event.CONNECTED)
         # If the question to the service is unanswered, it was already repeated above. Otherwise it is asked now.
         # A plain service would log the question as an error: its first answer shows as well that it can be reached.
         if self.asks_route and not (self.service_route.is_asking or self.service_route.is_plain):
             self.service_route.ask()
+        # Who waits for a connection sends at once, so all parts must use the new connection before they are woken.
         self.connection.finish_attempt()
         self.connection.finish_taken()
 
     def unreachable(self, error: ClientError) -> None:
-        """Record that an attempt to connect has failed. The shell makes the next attempt."""
         self.connection.unreachable(error)
 
     def disconnected(self, error: ClientError | None = None) -> None:
-        """Record that the connection has ended.
-
-        error: the error with which all unanswered requests fail; None: they wait for the next connection.
-        """
+        """Records that the connection has ended. With an error, all unanswered requests fail; else they wait for the
+        next one."""
         lost = error or ConnectionLost("the connection ended")
+        # The bytes of the old connection go first: nothing below may append to them.
         self.connection.disconnected()
         self._leave_connection()
         self._break_conversations(lost, Event.DISCONNECTED)
         self.connection.finish_taken()
         self.service_route.disconnected(lost)
+        # An error is the fault of the server, so the next connection would meet the same fault.
         if error is not None:
             self.fail_all(error)
 
     def fail_all(self, error: ClientError) -> None:
-        """Fail every unanswered request and push. The client continues: its streams and conversations stay in use."""
+        """Fails every unanswered request and push. The client continues: its streams and conversations stay in use."""
         for call in self._calls:
             self._calls.finish(call, error)
         for queue in list(self._queues.values()):
             queue.fail_all(error)
 
     def close(self, error: ClientError | None = None) -> None:
-        """End the client: every unanswered request and every later request fails with `error`; None: with
-        ClientClosed.
-        """
+        """Ends the client: every unanswered and every later request fails with `error`; None: with ClientClosed."""
         reason = error or ClientClosed("the client has been closed")
+        # The connection closes first, so that a program that is woken below cannot send through a client that ends.
         self.connection.close(reason)
         self._leave_connection()
         self.fail_all(reason)
@@ -204,18 +201,16 @@ class ClientCore:
         broken, self._broken = self._broken, []
         for conversation in (*open_now.values(), *broken):
             conversation.close(reason)
+            # A reader of the conversation may wait, so it must be woken to see the end.
             conversation.on_change()
         self.connection.finish_taken()
 
     def data_to_send(self) -> bytes:
-        """Remove and return all bytes to send. The caller must now send them."""
         return self.connection.data_to_send()
 
     def receive_data(self, data: bytes) -> None:
-        """Process bytes received over the connection, and finish the requests that they answer.
-
-        Raises RemoteProtocolError if the bytes violate the protocol; the caller must then drop the connection.
-        """
+        """Processes received bytes, and finishes the requests that they answer. Raises RemoteProtocolError if the bytes
+        violate the protocol; the caller must then drop the connection."""
         # Forged bytes must not keep a dead secure channel in use: only what comes through it is a sign of life.
         if not self.connection.is_encrypted:
             self._silent_checks = 0
@@ -228,13 +223,13 @@ class ClientCore:
         if messages:
             self._silent_checks = 0
         self._take(messages)
+        # The other end may have closed the secure channel. The messages that came before are complete, so it ends now.
         self.connection.settle()
 
     def check_progress(self) -> bool:
-        """Repeat requests that have been unanswered for too long. The shell must call this at regular intervals.
-
-        Returns True if the caller must drop the connection because nothing has arrived over it for too long.
-        """
+        """Repeats requests that have been unanswered for too long. The shell must call this at regular intervals.
+        Returns whether the caller must drop the connection because nothing has arrived over it for too long."""
+        # Without a wire there is either no connection, or a handshake of a secure channel that may be late.
         if self.connection.wire is None:
             return self._check_channel()
         # Over a lost route nothing can be answered, and a request sent now would arrive twice when the route is back.
@@ -242,6 +237,7 @@ class ClientCore:
             self.service_route.ask()
         else:
             self._ask_again()
+        # An idle client receives nothing, and its connection is good all the same.
         waits = bool(len(self._calls)) or any(queue.pushes for queue in self._queues.values())
         self._silent_checks = self._silent_checks + 1 if waits else 0
         # More than 32 messages lost in a row make a secure channel deaf, while the connection is good.
@@ -250,7 +246,7 @@ class ClientCore:
         return self._silent_checks >= SILENT_CHECKS_MAX
 
     def _check_channel(self) -> bool:
-        """Repeat an unanswered handshake. Returns whether the caller must drop the connection."""
+        """Repeats an unanswered handshake. Returns whether the caller must drop the connection."""
         error = self.connection.check_channel()
         if error is not None:
             self.fail_all(error)
@@ -260,7 +256,7 @@ class ClientCore:
         return self._silent_checks >= SILENT_CHECKS_MAX
 
     def _channel_changed(self, error: ClientError | None) -> None:
-        """Begin to use the secure channel that has opened (error is None), or leave it because of this error."""
+        """Begins to use the secure channel that has opened (error is None), or leaves it because of this error."""
         if error is None:
             self._begin()
             return
@@ -269,6 +265,7 @@ class ClientCore:
         if is_refused and not self.connection.has_worked:
             self.close(error)
             return
+        # The TCP connection stays, but everything that went through the channel is lost as if the connection had ended.
         self._leave_connection()
         self._break_conversations(error, Event.DISCONNECTED)
         self.connection.finish_taken()
@@ -281,12 +278,7 @@ class ClientCore:
     def call(
         self, target: Route | PartitionHandle, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS
     ) -> Call:
-        """Send a request to a worker or to a partition of a stream, and return its Call.
-
-        target: a partition, or the route to a worker.
-        wanted: the number of answers to wait for.
-        patience: the number of calls of `check_progress` after which the unanswered request is sent again.
-        """
+        """Sends a request to a worker, by its route, or to a partition. `Call` explains `wanted` and `patience`."""
         self.connection.check_open()
         if isinstance(target, PartitionHandle) and target.gone is not None:
             raise target.gone
@@ -295,11 +287,11 @@ class ClientCore:
         return call
 
     def forget(self, call: Call) -> None:
-        """Remove a request whose caller no longer waits."""
+        """Removes a request whose caller no longer waits."""
         self._calls.forget(call)
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a message that the service does not answer. Without a connection, the message is lost."""
+        """Sends a message that the service does not answer. Without a connection, the message is lost."""
         self.connection.check_open()
         header = self.connection.header(self.route_to(service), self._new_address())
         if header:
@@ -308,19 +300,18 @@ class ClientCore:
                 raise error
 
     def converse(self, service: str) -> CoreConversation:
-        """Begin a conversation with a service: an exchange of any number of messages.
-
-        The conversation opens as soon as there is a connection. The caller must end it with `end_conversation`.
-        """
+        """Begins a conversation with a service, which opens as soon as there is a connection. The caller must end it
+        with `end_conversation`."""
         self.connection.check_open()
         conversation = CoreConversation(self.connection, self.route_to(service))
         self._broken.append(conversation)
+        # Else the next connection, or the route that works again, opens it.
         if self.connection.wire is not None and not self.service_route.is_lost:
             self._open_conversations(Event.CONNECTED)
         return conversation
 
     def end_conversation(self, conversation: CoreConversation) -> None:
-        """End a conversation. Messages that arrive for it later are dropped. Safe to repeat."""
+        """Ends a conversation. Messages that arrive for it later are dropped. Safe to repeat."""
         conversation.close()
         if conversation in self._broken:
             self._broken.remove(conversation)
@@ -328,60 +319,42 @@ class ClientCore:
             self._conversations.pop(conversation.address, None)
 
     def route_to(self, service: str) -> Route:
-        """Return the route to a service of the node that has the streams.
-
-        service: STREAM_SERVICE, INDEX_SERVICE, or the name that another service has at that node.
-        """
+        """Returns the route to a service: STREAM_SERVICE, INDEX_SERVICE, or another service by its name at that
+        node."""
         return (*self._via, local(self._names.get(service, service)))
 
     def create(self, name: str | None, partitions: int = 1) -> Create:
-        """Send a request that creates a stream, and return the request. It is done when it has an answer for
-        each partition.
-        """
         self.connection.check_open()
         return self._streams.create(name, partitions)
 
     def handles(self, request: Create) -> list[PartitionHandle]:
-        """Return the partitions that a finished `create` request has created, in order. Raises UnexpectedAnswer."""
         return self._streams.handles(request)
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Return the handles of partitions that exist. Their addresses are computed from the stream's name. Creates
-        no streams.
-        """
         self.connection.check_open()
         return self._streams.find_handles(name, partitions)
 
     def drop(self, handle: PartitionHandle) -> None:
-        """Record that a partition was deleted: every request to it fails, and the client does not create it again."""
         self._streams.drop(handle)
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None = None) -> PushQueue:
-        """Open a push queue for one publisher. The caller must end it with `close_queue`.
-
-        sequences: the machine that numbers the messages of an idempotent publisher; None for a plain publisher.
-        """
         self.connection.check_open()
         return self._streams.open_queue(handle, sequences)
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """End a publisher's queue: no push can be added any more. The queue is dropped when all its pushes are
-        answered.
-        """
         self._streams.close_queue(handle, queue)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
-        """Request up to `limit` messages, beginning at `index`. `calls.pulled` decodes the answer."""
+        """Requests up to `limit` messages, beginning at `index`. `calls.pulled` decodes the answer."""
         return self.call(handle, encoded(PULL, PullRequest(0, index, limit)))
 
     # ------------------------------------------------------------------------------------------------- inside
 
     def send_again(self) -> None:
-        """Repeat every unanswered request and find the routes of the streams again, because a lost route
-        works again.
-        """
+        """Repeats every unanswered request and finds the routes of the streams again, because a lost route works
+        again."""
         self._send_again(Event.ANSWERED)
-        # Conversations that wait for a way to the service are open now.
+        # Conversations that wait for a route to the service are open now.
         self.connection.finish_attempt()
 
     def _send_again(self, event: Event) -> None:
@@ -393,14 +366,13 @@ class ClientCore:
         self._open_conversations(event)
 
     def _take(self, messages: Sequence[Message]) -> None:
-        """Pass each received message to its push queue, its request or its conversation."""
+        # The first message proves that this node has the services; a node on a longer route proves nothing about them.
         if not self._has_heard and messages and not self._via:
             self._has_heard = True
             self.service_route.heard()
         distribute(messages, self._queues, self._take_other)
 
     def _take_other(self, message: Message) -> None:
-        """Pass a received message to its conversation or its request."""
         conversation = self._conversations.get(message.onward_route[0])
         if conversation is None:
             self._calls.take(message)
@@ -408,10 +380,7 @@ class ClientCore:
             self._take_in_conversation(conversation, message)
 
     def _take_in_conversation(self, conversation: CoreConversation, message: Message) -> None:
-        """Pass a received message to its conversation.
-
-        If a node on the route reports that it cannot reach the next node, break all conversations instead.
-        """
+        # An `error` of a node on the route concerns all conversations, and is no message of this one.
         if ERROR.is_in(message.payload):
             error = refusal(message.payload)
             if isinstance(error, RouteLost) and self._route_lost(error):
@@ -419,15 +388,15 @@ class ClientCore:
         conversation.arrived(message)
 
     def _ask_again(self) -> None:
-        """Repeat the requests that have been unanswered for too long.
+        """Repeats the requests that have been unanswered for too long.
 
-        The route to a stream may have become wrong without notice, because a node on the route was restarted or the
-        stream was deleted. So the client first finds the route to the stream again. This also prevents double pushes at
-        a slow node: the node answers the request for the route only after all pushes that it has received.
+        The route to a stream may have become wrong without notice, because a node on it was restarted or the stream was
+        deleted. So the client first finds the route again. This also prevents double pushes at a slow node: the node
+        answers the request for the route only after all pushes that it has received.
         """
         stalled = {stream for stream in self._streams if stream.is_stalled()}
-        # If only pushes wait for a stream that this client has created, we do not ask whether it exists: it is created
-        # again.
+        # A stream that this client has created, and for which only pushes wait, is created again. The service is not
+        # asked whether it exists.
         doubted = {handle for stream in stalled if not stream.creates for handle in stream.handles.values()}
         for call in self._calls:
             call.checks += 1
@@ -437,6 +406,8 @@ class ClientCore:
                     doubted.add(call.target)
                 else:
                     self._calls.send_again(call, call.target)
+        # The question whether a partition exists goes first: its answer can drop the partition before it is found
+        # again.
         for handle in doubted:
             self._streams.ask_existence(handle)
         for stream in stalled:
@@ -446,16 +417,13 @@ class ClientCore:
             self.service_route.ask()
 
     def _leave_connection(self) -> None:
-        """Forget the routes to all streams, and mark every request as not sent, because the connection has ended."""
+        """Forgets the routes to all streams, and marks every request as not sent, because the connection has ended."""
         self._streams.close_all()
         self._calls.disconnected()
 
     def _route_lost(self, error: RouteLost) -> bool:
-        """Record that the route to the services is lost, and send no requests over it until it works again.
-
-        Returns whether unanswered requests are kept until then, to be sent again. If false, the request that met the
-        error fails.
-        """
+        """Records that the route to the services is lost, and stops sending over it until it works again. Returns
+        whether unanswered requests are retained until then; if false, the request that met the error fails."""
         kept = self.service_route.lost(error)
         if kept:
             self._streams.close_all()
@@ -463,11 +431,8 @@ class ClientCore:
         return kept
 
     def _route_refused(self, error: RouteRefused) -> None:
-        """React to a node on the route that refuses to forward messages.
-
-        If the service was never reached, end the client. If it was reached before, the node's rules have changed and
-        can change back, so only the waiting requests fail.
-        """
+        # A service that was reached before has changed its rules, and can change them back. A service that was never
+        # reached would refuse this client for ever.
         if self.service_route.reached:
             self.fail_all(error)
         else:
@@ -491,9 +456,6 @@ class ClientCore:
                 conversation.break_off(error, event)
 
     def _new_address(self, prefix: bytes = b"") -> Address:
-        """Return a return address that this client has not used yet.
-
-        prefix: the beginning of the address, for example `stream_service.push_batch.BATCHED`.
-        """
+        """Returns a new return address. `prefix` is its beginning, for example `stream_service.push_batch.BATCHED`."""
         self._next_address += 1
         return local(f"{prefix.decode()}c{self._next_address}")

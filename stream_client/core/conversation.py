@@ -1,9 +1,8 @@
 """CoreConversation: an exchange of messages with one worker of the node, over the client's connection. Does no I/O.
 
-A request has one answer, and is sent again after a reconnect. A conversation has any number of messages both ways, and
-only the two parties know what a lost message means. So if the connection is lost, messages on their way are lost too.
-Over the next connection the conversation opens again, with a new return address, and its first message goes to the
-service again.
+A conversation has any number of messages both ways, and only the two parties know the meaning of a lost message. So
+nothing is sent again: if the connection is lost, messages on their route are lost too. Over the next connection the
+conversation opens again, with a new return address, and its first message goes to the service again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from stream_client.errors import ClientClosed, ClientError, ConnectionLost
 class CoreConversation:
     """One client's side of a conversation with a worker of the node.
 
-    state: see `ConversationState`.
     error: why no message can be sent; None while the conversation is open.
     address: the return address of the messages sent; None before the first connection.
     received: the payloads that have arrived and that `take` has not returned yet.
@@ -45,19 +43,15 @@ class CoreConversation:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can be sent."""
         return self.state is ConversationState.OPEN
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant does not hold."""
         assert (self.error is None) == self.is_open
         assert not self.is_open or (self._connection.wire is not None and self.address is not None)
 
     def send(self, payload: bytes) -> None:
-        """Send a message: the first one to the service, later ones to the worker that sent the latest received message.
-
-        Raises `error` if the conversation is not open, and RequestRefused if the message is too large.
-        """
+        """Sends a message: the first one to the service, later ones to the worker that sent the latest received
+        message. Raises `error` if the conversation is not open, and RequestRefused if the message is too large."""
         if self.error is not None:
             raise self.error
         assert self.address is not None
@@ -66,9 +60,8 @@ class CoreConversation:
             raise refused
 
     def take(self) -> bytes | None:
-        """Remove and return the oldest received payload; None if there is none. If it is an `error`, raise
-        that error.
-        """
+        """Removes and returns the oldest received payload; None if there is none. Raises an `error` that was
+        received."""
         if not self.received:
             return None
         payload = self.received.popleft()
@@ -77,10 +70,9 @@ class CoreConversation:
         return payload
 
     def open(self, address: Address, event: Event) -> None:
-        """Open the conversation over a new connection. Unread messages are dropped.
+        """Opens the conversation over a new connection. Unread messages are dropped.
 
-        address: the new return address of the conversation. It must be new, because late messages to the old address
-            would be taken for messages of the new connection.
+        address: the new return address. Late messages to an old one would be taken for messages of the new connection.
         """
         self.state = after(self.state, event)
         self.error = None
@@ -89,24 +81,22 @@ class CoreConversation:
         self.on_change()
 
     def break_off(self, error: ClientError, event: Event) -> None:
-        """Record that the connection or the route is lost. Messages cannot be sent until the conversation is opened
-        again.
-        """
+        """Records that the connection or the route is lost. No message can be sent until the conversation is opened
+        again."""
         self.state = after(self.state, event)
         self.error = error
         self.on_change()
 
     def close(self, error: ClientError | None = None) -> None:
-        """End the conversation. Messages that arrive later are dropped.
+        """Ends the conversation. Messages that arrive later are dropped.
 
-        error: the error that later calls of `send` raise. None: the error that `send` raises already; if there is
-        none, ClientClosed.
+        error: the error that later calls of `send` raise; None: the present `error`, or ClientClosed.
         """
         self.state = after(self.state, Event.CLOSED)
         self.error = error or self.error or ClientClosed("the conversation has been closed")
 
     def arrived(self, message: Message) -> None:
-        """Store a received message. Our later messages go to the worker that sent it."""
+        """Stores a received message. Our later messages go to the worker that sent it."""
         self._route = message.return_route
         self.received.append(message.payload)
         self.on_change()

@@ -1,8 +1,7 @@
 """Existence: asks the stream service whether a partition that sends no answers still exists.
 
-A node silently drops messages to an unused address, such as the address of a deleted partition. So the silence of a
-partition proves nothing, and the client asks the stream service with a `node/stream_list/1`. If the service does not
-have this protocol, its error is ignored. This module opens and closes no streams.
+A node silently drops messages to an unused address, such as that of a deleted partition. So silence proves nothing, and
+the client asks with a `node/stream_list/1`. The error of a service without this protocol is ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 class Existence:
     """The unanswered requests that ask whether a partition exists. There is at most one for each partition.
 
-    service: the route to the stream service.
     on_missing: a function called with the handle of a partition that does not exist.
     """
 
@@ -38,9 +36,8 @@ class Existence:
         self._asked: set[PartitionHandle] = set()
 
     def ask(self, handle: PartitionHandle) -> None:
-        """Ask the service whether this partition exists. If it does not, `on_missing` is called later. Safe
-        to repeat.
-        """
+        """Asks the service whether this partition exists. If it does not, `on_missing` is called later. Safe to
+        repeat."""
         if handle in self._asked:
             return
         self._asked.add(handle)
@@ -63,7 +60,6 @@ class Existence:
 
 
 def not_there(handle: PartitionHandle) -> StreamNotFound:
-    """Return the error for every request to a deleted partition."""
     return StreamNotFound(
         f"the node has no partition {handle.partition} of {handle.name!r} any more: it has been deleted"
     )

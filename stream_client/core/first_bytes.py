@@ -26,10 +26,7 @@ SIGNS: tuple[tuple[bytes, str], ...] = (
 
 
 def describe(first: bytes) -> str:
-    """Return a text for an error that describes a server which is not a node.
-
-    first: the first bytes that the server sends.
-    """
+    """Returns a text for an error that describes a server, not a node, by the first bytes that it sends."""
     found = find_sign(first)
     if found is not None:
         return found
@@ -37,15 +34,12 @@ def describe(first: bytes) -> str:
 
 
 def find_sign(first: bytes) -> str | None:
-    """Return the text for the kind of server whose first bytes these are; None if the kind is unknown."""
+    """Returns the text for the kind of server whose first bytes these are; None if the kind is unknown."""
     return next((name for sign, name in SIGNS if re.match(sign, first)), None)
 
 
 def opens_as_node(first: bytes, wire: Wire) -> bool:
-    """Whether a node that uses the framing `wire` can send these first bytes.
-
-    first: at least one byte.
-    """
+    """Whether a node that uses the framing `wire` can send these first bytes (at least one)."""
     if wire.hello:
         return first.startswith(wire.hello)
     # A legacy frame is a u16 length and a version, which is 1 or 2; one without content has no version.

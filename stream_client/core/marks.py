@@ -1,4 +1,4 @@
-"""Marks: what a client knows of the saved positions of one consumer. It sends nothing.
+"""Marks: the client's knowledge of the saved positions of one consumer. It sends nothing.
 
 A position belongs to one incarnation of a stream: a stream that was deleted and made again under the same name is
 another one, with another creation time. A position also has a generation, which changes when somebody else sets or
@@ -16,13 +16,13 @@ OnReset = Callable[[int], None]
 
 
 class Mark:
-    """What the client knows of one saved position.
+    """The client's knowledge of one saved position.
 
     index: the next index to read, as it was loaded.
-    saved_us: when the position was saved; 0: unknown.
+    saved_us: when the position was saved, in microseconds since 1970; 0: unknown.
     created_us: when the stream was created to which the position belongs; 0: unknown.
-    generation: the generation of the position; None if nobody says which, because the node is an older one or the
-        program saves its positions elsewhere.
+    generation: the generation of the position; None if it is unknown, because the node is an older one or the program
+        saves its positions elsewhere.
     on_reset: called when a save was refused because somebody else has changed the position.
     """
 
@@ -36,24 +36,20 @@ class Mark:
         self.on_reset = on_reset
 
     def is_of(self, created_us: int) -> bool:
-        """Whether the position belongs to the stream that was created at this time.
-
-        If its incarnation is unknown, it belongs to the stream that was there when the position was saved.
-        """
+        """Whether the position belongs to the stream that was created at this time."""
         if self.created_us:
             return self.created_us == created_us
+        # If its incarnation is unknown, it belongs to the stream that was there when the position was saved.
         return not 0 < self.saved_us < created_us
 
 
 class Marks:
-    """The marks of one consumer, by stream and partition."""
-
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self._marks: dict[tuple[str, int], Mark] = {}
 
     def loaded(self, stream_name: str, partition: int, position: LoadedPosition, on_reset: OnReset) -> Mark:
-        """Return the mark of a position that was just loaded, which replaces an earlier one."""
+        """Returns the mark of a position that was just loaded, which replaces an earlier one."""
         mark = self._marks[stream_name, partition] = Mark(position.index, position, on_reset)
         return mark
 
@@ -61,17 +57,15 @@ class Marks:
         return self._marks.get((stream_name, partition))
 
     def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
-        """Return the request that saves an index, or None if the position has no mark.
-
-        fence: the number of the consumer's lease; None without a lease.
-        """
+        """Returns the request that saves an index, or None if the position has no mark. `fence`: of the consumer's
+        lease, if any."""
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None:
             return None
         return MarkedSave(0, self._client_id, stream_name, partition, index, fence, mark.created_us, mark.generation)
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
-        """Return the request that saves index 0 as the position in the stream that was created at this time; None if
+        """Returns the request that saves index 0 as the position in the stream that was created at this time; None if
         the position has no mark."""
         mark = self._marks.get((stream_name, partition))
         if mark is not None:
@@ -79,7 +73,7 @@ class Marks:
         return self.request(stream_name, partition, 0, fence)
 
     def answered(self, request: FencedSave, answer: MarkedResponse) -> None:
-        """Apply the answer to a save. If somebody else has changed the position, call `on_reset`."""
+        """Applies the answer to a save. If somebody else has changed the position, calls `on_reset`."""
         mark = self._marks.get((request.stream_name, request.partition))
         if mark is None or not isinstance(request, MarkedSave) or mark.generation != request.generation:
             # The position was loaded again since the save was sent.
@@ -90,7 +84,7 @@ class Marks:
             mark.on_reset(request.partition)
 
     def checked(self, stream_name: str, partition: int, position: LoadedPosition | None) -> None:
-        """Compare a position that was read once more with its mark. If they differ, call `on_reset`."""
+        """Compares a position that was read once more with its mark. If they differ, calls `on_reset`."""
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None or mark.on_reset is None:
             return

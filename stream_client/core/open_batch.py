@@ -1,7 +1,6 @@
 """OpenBatch: pushes of one queue that are sent in one frame. It encodes nothing.
 
-A batch is open from its first push until the shell takes the bytes to send. No push waits for others: the batch has
-what was pushed meanwhile.
+A batch is open from its first push until the shell takes the bytes to send, so no push waits for others.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ BATCHED_DATA_BYTES_MAX = 4 * 1024
 BATCHED_SIZE_BYTES = 2
 """The bytes of a batch in which the size of one message is encoded."""
 BATCH_BYTES_MAX = 48 * 1024
-"""A batch of so many bytes takes no further message, so that it fits into a frame of either framing."""
+"""A batch of this size takes no further message, so that it fits into a frame of either framing."""
 
 
 class OpenBatch:

@@ -16,11 +16,9 @@ from stream_client.errors import ClientError
 class PartitionHandle:
     """One partition that the client uses.
 
-    state: see `PartitionState`.
     route: the route to the partition from the node that the client is connected to; None while it is unknown.
     last_route: the latest known route; None if none was known yet.
-    queue: the push queue for single pushes, which are not those of a publisher.
-    queues: `queue` and the queues of all publishers.
+    queue: the push queue for single pushes. `queues` also has the queues of all publishers.
     gone: the error of every later request, if the partition was deleted; else None.
 
     Invariant: `route` is set exactly while the state is OPEN, and `gone` exactly while it is DELETED. Every queue has
@@ -42,11 +40,9 @@ class PartitionHandle:
 
     @property
     def unconfirmed(self) -> int:
-        """The number of unanswered pushes to this partition."""
         return sum(len(queue.pushes) for queue in self.queues)
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant does not hold."""
         assert (self.route is not None) == (self.state is PartitionState.OPEN)
         assert (self.gone is not None) == (self.state is PartitionState.DELETED)
         for queue in self.queues:
@@ -55,21 +51,21 @@ class PartitionHandle:
             queue.check()
 
     def open(self, route: Route) -> None:
-        """Set the route to the partition. Each queue sends its unanswered pushes over it."""
+        """Sets the route to the partition. Each queue sends its unanswered pushes over it."""
         self.state = after(self.state, Event.ROUTE_FOUND)
         self.route = self.last_route = route
         for queue in self.queues:
             queue.open(route)
 
     def close(self) -> None:
-        """Forget the route to the partition, so that nothing is sent to it until `open`."""
+        """Forgets the route to the partition, so that nothing is sent to it until `open`."""
         self.state = after(self.state, Event.ROUTE_DOUBTED)
         self.route = None
         for queue in self.queues:
             queue.close()
 
     def drop(self, error: ClientError) -> None:
-        """Record that the partition was deleted. Every unanswered push and every later push fails with `error`."""
+        """Records that the partition was deleted. Every unanswered push and every later push fails with `error`."""
         self.state = after(self.state, Event.DELETED)
         self.route = None
         self.gone = error
@@ -80,10 +76,8 @@ class PartitionHandle:
 
 
 class StreamInUse:
-    """A stream, with those of its partitions that the client uses.
+    """A stream, with those of its partitions that the client uses, by number.
 
-    state: see `StreamState`.
-    handles: the partitions in use, by number.
     forget_create: a function that gives up the request which creates the stream again after a reconnect; None if there
         is no such request.
 
@@ -110,48 +104,37 @@ class StreamInUse:
 
     @property
     def unconfirmed(self) -> int:
-        """The number of unanswered pushes to all partitions of the stream."""
         return sum(handle.unconfirmed for handle in self.handles.values())
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant of the stream or of one of its handles does not hold."""
         assert (self.forget_create is not None) == (self.state is StreamState.CREATING)
         for partition, handle in self.handles.items():
             assert (handle.stream, handle.partition) == (self, partition)
             handle.check()
 
     def created(self) -> None:
-        """Record that the program has created the stream."""
         self.state = after(self.state, Event.CREATED)
 
     def create_again(self, forget_create: Callable[[], None]) -> None:
-        """Record that a request to create the stream again is unanswered.
-
-        forget_create: a function that gives up this request.
-        """
+        """Records that a request to create the stream again is unanswered. `forget_create` gives up this request."""
         self.state = after(self.state, Event.CREATE_SENT)
         self.forget_create = forget_create
 
     def create_done(self) -> None:
-        """Record that the request to create the stream again was answered or has failed."""
         self.state = after(self.state, Event.CREATE_DONE)
         self.forget_create = None
 
     def close(self) -> None:
-        """Forget the routes to all partitions, so that nothing is sent to them until their routes are found again."""
         for handle in self.handles.values():
             handle.close()
 
     def fail_pushes(self, error: ClientError) -> None:
-        """Fail every unanswered push to the stream with this error."""
         for handle in self.handles.values():
             for queue in list(handle.queues):
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether any push queue of the stream makes no progress (`PushQueue.is_stalled`).
-
-        This method always asks every queue, because each queue compares its state with its state at the last call.
-        """
+        """Whether any push queue of the stream makes no progress. Each queue compares its state with the last call's,
+        so every queue is asked."""
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

@@ -33,8 +33,8 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 PLAIN_REFUSAL = "Invalid request"
-"""The only reason for an `error` that real Ockam services ever give. Our nodes always give a longer reason
-(facts/ockam.md §5.1)."""
+"""The only reason for an `error` that real Ockam services ever give. Our nodes give longer ones (facts/ockam.md
+§5.1)."""
 USES = {
     "node/stream_list/1": "finding and listing streams",
     "node/stream_info/1": "telling where a stream begins and ends",
@@ -53,24 +53,19 @@ USES = {
     "node/index_list/1": "listing positions",
     "node/index_set/1": "setting a position",
 }
-"""Maps each of our own protocols to the operations that need it, as text for an error."""
+"""The operations that need each of our own protocols, as text for an error."""
 
 
 def create_payload(name: str | None, partitions: int) -> bytes:
-    """Encode a request to create a stream. For one partition it uses the plain protocol, which every service has.
-
-    name: the name of the stream; None: the node chooses a name.
-    """
+    """Encodes a request to create a stream. For one partition it uses the plain protocol, which every service has."""
     if partitions == 1:
         return encoded(CREATE, CreateStream(name))
     return encoded(CREATE_PARTITIONED, CreatePartitions(name, partitions))
 
 
 def created(payload: bytes) -> tuple[str, int]:
-    """Return the stream's name and the partition's number from the answer to a create request.
-
-    Raises UnexpectedAnswer.
-    """
+    """Returns the stream's name and the partition's number from the answer to a create request. Raises
+    UnexpectedAnswer."""
     try:
         if CREATE.is_in(payload):
             return CREATE.decode_response(payload).stream_name, 0
@@ -81,7 +76,7 @@ def created(payload: bytes) -> tuple[str, int]:
 
 
 def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") -> ClientError:
-    """Return the exception that corresponds to an `error` message. Its text is the node's reason.
+    """Returns the exception that corresponds to an `error` message. Its text is the node's reason.
 
     of_stream: whether a stream sent the message. Only then can the result be StreamNotFound.
     request: the payload of the refused request; empty if unknown.
@@ -106,9 +101,8 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
 
 
 def not_supported(protocol: str) -> NotSupported:
-    """Return the error for a service without this protocol. The service itself only says that the request is
-    invalid.
-    """
+    """Returns the error for a service without this protocol. The service itself only says that the request is
+    invalid."""
     use = USES.get(protocol, "")
     return NotSupported(
         f"the service there is no stream node's: it does not know {protocol}{use and f', which is needed for {use}'}; "

@@ -1,11 +1,9 @@
-"""PushQueue: the pushes of one publisher to one partition. It sends each push, and finishes it when the
-confirm arrives.
+"""PushQueue: the pushes of one publisher to one partition. It sends each push, and finishes it when the confirm
+arrives.
 
-After a reconnect, the queue sends its unanswered pushes again. Each queue has its own return address, so its confirms
-do not mix with those of other publishers. The queue stores the route to its partition only as the encoded header of a
-frame. Without a route, it keeps its pushes.
-
-This code runs hundreds of thousands of times a second, so every step for a push must be cheap.
+After a reconnect, the queue sends its unanswered pushes again. Its return address is its own, so its confirms do not
+mix with those of other publishers. It stores the route to its partition only as the encoded header of a frame. This
+code runs hundreds of thousands of times a second, so every step for a push must be cheap.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ from stream_service.push_batch import BatchAnswer
 from stream_service.push_codec import BATCH_TAG, decode_batch_answer, decode_confirm
 
 DOUBTFUL_CHECKS_MAX = 150
-"""Pushes in doubt are sent again during this many checks for late answers (five minutes), and then fail with
-PushUnknown. A push is in doubt if the node answers that it does not know whether the message is stored. While the node
-does not run, `Reconnect` limits the waiting instead."""
+"""The checks for late answers (five minutes) during which pushes in doubt (`sequence_machine`) are sent again. Then
+they fail with PushUnknown. While the node does not run, `Reconnect` limits the waiting instead."""
 FAILED_KEPT = 100
 """When a queue has collected this many failed pushes, it drops those for whose result the program has asked."""
 
@@ -40,11 +37,10 @@ class PushQueue:
     """The unanswered pushes of one publisher to one partition.
 
     address: the return address of the confirms.
-    partition: the number of the partition.
     pushes: the unanswered pushes, in order, by request id.
     failed: the failed pushes for whose result the program has not asked; None if failed pushes are not collected.
     sent_again: the number of pushes that were sent more than once.
-    answers: the number of times that answers have come, also such that finished no push.
+    answers: how often answers have come, also answers that finished no push.
     gone: the error that every later push gets because the partition was deleted; None: it was not deleted.
 
     Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
@@ -100,20 +96,18 @@ class PushQueue:
         return bool(self._header)
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant does not hold."""
         assert list(self.pushes) == sorted(self.pushes)
         assert not any(push.done for push in self.pushes.values())
         assert all(request_id < self._next_request_id for request_id in self.pushes)
 
     def push(self, data: bytes) -> Push:
-        """Send one message, at once or as soon as the route is known. If the client has ended, raises the error that
-        ended it.
-        """
+        """Sends one message, at once or as soon as the route is known. Raises the error that ended the client."""
         if self._connection.closed is not None:
             raise self._connection.closed
         push = Push(data, self.partition)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
+        # The push is added before it can fail, since `_fail` and `_send` find it by its request id.
         self.pushes[request_id] = push
         if self.gone is not None or len(data) > PLAIN_BYTES_MAX:
             self._fail(request_id, self.gone or push.refusal())
@@ -122,27 +116,28 @@ class PushQueue:
         return push
 
     def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
-        """Send one message with a key and headers, which are stored with it. Otherwise the same as `push`."""
+        """Does what `push` does, for a message with a key and headers, which are stored with it."""
         self._connection.check_open()
         push = KeyedPush(data, self.partition, key, headers)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
         self.pushes[request_id] = push
         if self.gone is not None:
+            # The queue of an idempotent publisher may delay the push: a number must not overtake an earlier one.
             self._fail(request_id, self.gone)
         elif self._admit(request_id, push) and self._header:
             self._send(request_id, push)
         return push
 
     def open(self, route: Route) -> None:
-        """Set the route to the partition, and send every unanswered push over it, in order."""
+        """Sets the route to the partition, and sends every unanswered push over it, in order."""
         self.close()
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
 
     def close(self) -> None:
-        """Forget the route to the partition. Pushes are kept until the next `open`."""
+        """Forgets the route to the partition. Pushes wait for the next `open`."""
         # The node may have stored these pushes. If a second copy fails, this does not prove that the first copy failed.
         if self._header:
             self._sent_again_below = self._next_request_id
@@ -151,7 +146,7 @@ class PushQueue:
         self._batch = None
 
     def take(self, payload: bytes) -> None:
-        """Finish the pushes that this received payload answers. A payload that answers no push is ignored."""
+        """Finishes the pushes that this received payload answers. A payload that answers no push is ignored."""
         try:
             # The plain confirm is tested first, since nearly all answers are plain confirms.
             if payload.startswith(PUSH.tag):
@@ -163,29 +158,33 @@ class PushQueue:
                         push.finish()
                 elif confirm.request_id in self.pushes:
                     self._fail(confirm.request_id, PushUnknown(NO_REASON))
+            # A confirm with a status of its own: also a proof that the node knows pushes with keys.
             elif RICH_PUSH.is_in(payload):
                 rich = RICH_PUSH.decode_response(payload)
                 keyed = self.pushes.get(rich.request_id)
                 self._has_rich = True
                 if isinstance(keyed, KeyedPush):
                     self._take_keyed(keyed, rich)
+            # One answer for a whole batch, and the only proof that the stream takes batches.
             elif payload.startswith(BATCH_TAG):
                 self._take_batch(decode_batch_answer(payload))
+            # A plain confirm cannot give a reason, so this message says why one push was not stored.
             elif PUSH_FAILED.is_in(payload):
                 failure = PUSH_FAILED.decode_response(payload)
                 if failure.request_id in self.pushes:
                     self._take_failure(self.pushes[failure.request_id], failure)
+            # An `error` names no request. If the node has never confirmed a push with a key, it may be the answer of a
+            # node that does not know such pushes.
             elif ERROR.is_in(payload):
                 has_keyed = any(isinstance(push, KeyedPush) for push in self.pushes.values())
                 self._take_error(refusal(payload, request=RICH_PUSH.tag if has_keyed and not self._has_rich else b""))
+        # A peer's garbage must not end the client. The push stays unanswered and is sent again.
         except ProtocolError:
             return
 
     def settle(self) -> None:
-        """Send the delayed pushes that can be sent after the latest answers, and wake the publisher.
-
-        Call this once after several calls of `take`.
-        """
+        """Sends the delayed pushes that the latest answers allow, and wakes the publisher. Called once after several
+        `take`."""
         self.answers += 1
         for request_id, push in self._released():
             if self._header:
@@ -193,25 +192,24 @@ class PushQueue:
         self._tell_room()
 
     def fail_all(self, error: ClientError) -> None:
-        """Finish every unanswered push with this error."""
         for push in list(self.pushes.values()):
             push.finish(error)
         self._drop_finished(list(self.pushes))
         self._tell_room()
 
     def forget(self, push: Push) -> None:
-        """Drop a push whose caller no longer waits. It is not sent again, and its confirm is ignored."""
+        """Drops a push whose caller no longer waits. It is not sent again, and its confirm is ignored."""
         for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
             del self.pushes[request_id]
 
     def room(self) -> Waiting:
-        """Return a result that is done as soon as more pushes are answered, so that the publisher can push again."""
+        """Returns a result that is done as soon as more pushes are answered, so that the publisher can push again."""
         if self._room is None:
             self._room = Waiting()
         return self._room
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when no push is unanswered. If that is so already, call it at once."""
+        """Calls `callback` once when no push is unanswered: at once if that is so already."""
         self._on_empty = callback
         self._tell_room()
 
@@ -224,32 +222,27 @@ class PushQueue:
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
         """Whether to send a new push as soon as the route is known. If false, the push has failed or must wait for
-        other pushes.
-        """
+        others."""
         error = push.refusal()
         if error is not None:
             self._fail(request_id, error)
         return error is None
 
     def _sendable(self) -> list[tuple[int, Push]]:
-        """Return the pushes to send over a new route with their request ids, in order."""
         self.sent_again += sum(request_id < self._sent_again_below for request_id in self.pushes)
         return list(self.pushes.items())
 
     def _released(self) -> Iterable[tuple[int, Push]]:
-        """Return delayed pushes that can be sent after the latest answers, with their request ids."""
         return ()
 
     def _take_error(self, error: ClientError) -> None:
-        """Fail the pushes that an `error` message can refer to. The message does not say which push it answers.
-
-        A node that has never confirmed a push with a key perhaps does not support keys. So if there are unanswered
-        pushes with a key, they fail, and none of them is stored. Otherwise all unanswered pushes fail; if there are
-        several, each may have been stored.
-        """
+        """Fails the pushes that an `error` message can refer to. The message does not say which push it answers."""
+        # A node that has never confirmed a push with a key perhaps does not support keys. Then only the pushes with
+        # keys are meant, and none of them is stored.
         keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
         refused = list(self.pushes) if self._has_rich or not keyed else keyed
         if len(refused) > 1 and refused is not keyed:
+            # Else any push can be meant. If there are several, each may have been stored, and the error must say so.
             what = f"the node refused one of {len(refused)} pushes and did not say which; this one may have been stored"
             self.fail_all(UnexpectedAnswer(f"{what}: {error}"))
             return
@@ -262,11 +255,11 @@ class PushQueue:
         self._fail(failure.request_id, not_saved(failure, failure.request_id < self._sent_again_below))
 
     def _take_batch(self, answer: BatchAnswer) -> None:
-        """Finish the pushes that one message answers. It proves that the stream takes batches."""
         self._takes_batches = True
         failure, index, pushes = answer.failure, answer.index, self.pushes
-        # A count beyond the last push would only cost time.
+        # The peer chooses the count, and a count beyond the last push would only cost time.
         for request_id in range(answer.request_id, min(answer.request_id + answer.count, self._next_request_id)):
+            # A push that is already answered is skipped, and so is a push with a key: it was never in a batch.
             push = pushes.get(request_id)
             if push is None or type(push) is not Push:
                 continue
@@ -288,6 +281,7 @@ class PushQueue:
             self._fail(confirm.request_id, PushUnknown(NO_REASON))
 
     def _send(self, request_id: int, push: Push) -> None:
+        # Pushes without keys are collected into one message, once the stream has shown that it understands batches.
         if self._takes_batches and type(push) is Push and len(push.data) <= BATCHED_DATA_BYTES_MAX:
             batch = self._batch
             if batch is None or not batch.takes(request_id):
@@ -300,14 +294,14 @@ class PushQueue:
             self._fail(request_id, error)
 
     def _unsendable(self, push: Push) -> None:
-        """React to a push that is too large to be sent. Subclasses take back its sequence number."""
+        """Reacts to a push that is too large to be sent."""
 
     def _fail(self, request_id: int, error: ClientError | None) -> None:
         self.pushes[request_id].finish(error)
         self._drop_finished((request_id,))
 
     def _drop_finished(self, request_ids: Iterable[int]) -> None:
-        """Remove the finished pushes with these request ids. Failed ones are added to `failed`."""
+        """Removes these finished pushes. The failed ones are added to `failed`."""
         for request_id in request_ids:
             push = self.pushes.pop(request_id)
             if push.error is not None and self.failed is not None:
@@ -329,9 +323,7 @@ class PushQueue:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SequencedPushQueue(PushQueue):
     """The push queue of an idempotent publisher: each message is stored only once, even if it is sent several times.
-
-    Every push in it is a KeyedPush with a sequence number (`sequence_machine`).
-    """
+    Every push in it is a KeyedPush with a sequence number (`sequence_machine`)."""
 
     __slots__ = ("_doubtful_checks", "_machine")
 
@@ -348,10 +340,8 @@ class SequencedPushQueue(PushQueue):
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """Whether the oldest unanswered push was already the oldest at the last call of this method.
-
-        Also fails all pushes if some of them have been in doubt for more than DOUBTFUL_CHECKS_MAX calls.
-        """
+        """Does what the base class does, and fails all pushes after DOUBTFUL_CHECKS_MAX calls with some of them in
+        doubt."""
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
         if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:
@@ -374,6 +364,7 @@ class SequencedPushQueue(PushQueue):
 
     def _sendable(self) -> list[tuple[int, Push]]:
         found: list[tuple[int, Push]] = []
+        # A push without a number has not been sent yet: `_released` numbers it when its turn comes.
         for request_id, push in self.pushes.items():
             if isinstance(push, KeyedPush) and push.epoch is not None:
                 self._machine.sent_again(push)
@@ -403,11 +394,8 @@ class SequencedPushQueue(PushQueue):
         return (each for each in self.pushes.values() if isinstance(each, KeyedPush))
 
     def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
-        """Remove the pushes that an answer has finished.
-
-        request_id: the id of the answered push.
-        finished: the finished pushes: none, only the answered push, or later ones too.
-        """
+        """Removes the pushes that an answer has finished: none, only the answered push, or later ones too."""
+        # The usual answer finishes its own push. Only a failure finishes later pushes, and is worth a search.
         if len(finished) == 1:
             self._drop_finished((request_id,))
         elif finished:

@@ -16,21 +16,16 @@ from stream_service.push_codec import encode_push
 LIMITS = StreamLimits()
 """The default limits of a node. A message above them is refused before it is sent (docs/wire.md §3)."""
 ENVELOPE_BYTES = 256
-"""The bytes reserved for everything in a push besides the message: protocol name, request id, publisher id, sequence
-number and sizes."""
+"""The bytes reserved in a push for all but the message: protocol name, request id, publisher id, sequence number,
+sizes."""
 PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES
-"""The size in bytes of the largest message without key and headers."""
 HEADER_BYTES = 8
 """The bytes reserved for the sizes of one header's name and value."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiting:
-    """A result that arrives later.
-
-    done: whether it has arrived.
-    error: why there is no result; None if there is no error.
-    """
+    """A result that arrives later. `done` is whether it has arrived, and `error` is the reason if there is none."""
 
     __slots__ = ("_callbacks", "done", "error")
 
@@ -40,7 +35,7 @@ class Waiting:
         self._callbacks: list[Callable[[], None]] | None = None
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the result is done. If it is already done, call `callback` at once."""
+        """Calls `callback` once when the result is done: at once if it is already done."""
         if self.done:
             callback()
         elif self._callbacks is None:
@@ -49,12 +44,12 @@ class Waiting:
             self._callbacks.append(callback)
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Cancel a `when_done`: `callback` is not called any more. Safe to repeat."""
+        """Cancels a `when_done`: `callback` is not called any more. Safe to repeat."""
         if self._callbacks is not None and callback in self._callbacks:
             self._callbacks.remove(callback)
 
     def finish(self, error: ClientError | None = None) -> None:
-        """Mark the result as done, with or without an error, and call all callbacks. Later calls have no effect."""
+        """Marks the result as done, with or without an error, and calls all callbacks. Later calls have no effect."""
         if self.done:
             return
         self.error = error
@@ -68,7 +63,6 @@ class Waiting:
 class Push(Waiting):
     """A message that is being pushed to a partition.
 
-    partition: the number of the partition.
     index: the index of the message when it is stored; -1 before. It stays -1 for a message that was stored earlier if
         the node does not remember its index.
     taken: whether the program has asked for the result.
@@ -92,9 +86,7 @@ class Push(Waiting):
         return f"<{what}, {f'stored at {self.index}' if self.error is None else f'failed: {self.error}'}>"
 
     def __await__(self) -> Generator[Any, Any, int]:
-        """Wait until the push is answered, and return `index` or raise the push's error. Only a push of an async client
-        can be awaited.
-        """
+        """Waits until the push is answered, and returns `index` or raises the push's error. Async clients only."""
         return self._answered().__await__()
 
     async def _answered(self) -> int:
@@ -109,7 +101,7 @@ class Push(Waiting):
         return self.result()
 
     def result(self) -> int:
-        """Return `index`. Raises the push's error, or ValueError if there is no answer yet."""
+        """Returns `index`. Raises the push's error, or ValueError if there is no answer yet."""
         if self.error is not None:
             self.taken = True
             raise self.error
@@ -118,9 +110,8 @@ class Push(Waiting):
         return self.index
 
     def refusal(self) -> RequestRefused | None:
-        """Return the error for a message that no node would accept, so that it is not sent. Return None for any
-        other message.
-        """
+        """Returns the error for a message that no node would accept, so that it is not sent; None for any other
+        message."""
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:
@@ -131,8 +122,7 @@ class PushesFailed(PushFailed):
     """Some pushes of a publisher have failed, and the program has not asked for their results.
 
     pushes: the failed pushes, each with its error.
-    fault, retriable: those of the first error that is not retriable; if all errors are retriable, those of the first
-        error.
+    fault, retriable: those of the first error that is not retriable; of the first error if all are retriable.
     in_doubt: whether any of the errors is in doubt.
     """
 
@@ -151,7 +141,6 @@ class PushesFailed(PushFailed):
 class Epoch:
     """A publisher id and the sequence numbers used with it.
 
-    next_number: the number of the next message.
     open: whether the node has accepted a push with this id, so that it knows the first number.
     failed: whether a number is missing, so that the node accepts no later number.
     """

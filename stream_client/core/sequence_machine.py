@@ -53,9 +53,6 @@ SENT_BEFORE = "it was sent again after a lost connection, and then not saved; wh
 class SequenceMachine:
     """Numbers the pushes of an idempotent publisher, delays pushes that must wait, and decides what each answer means.
 
-    A push is in doubt if it is unknown whether its message is stored. An epoch is a publisher id with the sequence
-    numbers that are used under this id. An epoch is open once the node has accepted a push of the epoch.
-
     new_id: a function that returns the ids of later epochs; None: only the given id is used.
     reason: why the latest push in doubt is in doubt; None if no push is in doubt.
 
@@ -82,47 +79,41 @@ class SequenceMachine:
         return len(self._held)
 
     def admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Number a new push, and return whether to send it now. If false, the push must wait or has failed."""
+        """Numbers a new push, and returns whether to send it now. If false, the push must wait or has failed."""
+        # The node takes any number as the first one. A push that overtook the first one would become the first.
         if self._held or (self._opening is not None and not self._epoch.open):
             self._held.append((request_id, push))
             return False
         return self._number(push)
 
     def release(self) -> list[tuple[int, KeyedPush]]:
-        """Number the waiting pushes that can be sent now, and return them in order, with their request ids.
-
-        Some of the returned pushes may have failed.
-        """
+        """Numbers the waiting pushes that can be sent now, and returns them in order. Some of them may have failed."""
         released = []
+        # While the epoch is not open, only its first push is sent, and the others wait on.
         while self._held and (self._opening is None or self._epoch.open):
             released.append(self._held.popleft())
             self._number(released[-1][1])
         return released
 
     def abandon(self) -> None:
-        """Record that the push queue has failed all its unanswered pushes.
-
-        Each of them is perhaps stored, so the epoch fails: its publisher id is not used any more.
-        """
+        """Records that the push queue has failed all its unanswered pushes. Each of them is perhaps stored, so the
+        epoch fails: its publisher id is not used any more."""
         self._held.clear()
         self._opening = None
         self._skipped = self._doubts = 0
         self._epoch.failed = True
 
     def sent_again(self, push: KeyedPush) -> None:
-        """Record that the push was sent again. An earlier OUT_OF_ORDER answer to it no longer counts."""
+        """Records that the push was sent again. An earlier OUT_OF_ORDER answer to it no longer counts."""
         push.sent_again = True
         self._forgive(push)
 
     def retract(self, push: KeyedPush) -> None:
-        """Take back the number of a push that could not be sent.
-
-        The next push gets the number if no later number is in use, the number was never sent, and this machine has
-        chosen the publisher id. Otherwise the epoch fails, because the node accepts no number after a missing one: the
-        publisher id of the epoch is not used any more.
-        """
+        """Takes back the number of a push that could not be sent."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted was to be sent"
+        # The next push gets the number if no later number is in use, the number was never sent, and this machine has
+        # chosen the publisher id. Otherwise the numbers have a gap, after which the node accepts none.
         if push.number + 1 == epoch.next_number and not push.sent_again and self._new_id is not None:
             epoch.next_number = push.number
         else:
@@ -130,12 +121,13 @@ class SequenceMachine:
         self._settle(push)
 
     def answered(self, push: KeyedPush, confirm: RichConfirm, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Decide what a confirm of a push means, and return every push that the confirm finishes.
+        """Decides what a confirm of a push means, and returns every push that the confirm finishes.
 
         unanswered: all unanswered pushes, oldest first, including this push.
         """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
+        # Stored now or earlier: the node knows the first number, so the pushes that wait can follow.
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
             push.is_duplicate = confirm.status is RichStatus.DUPLICATE
             # The index 0 of a duplicate can also say that the node does not remember the index of the message.
@@ -145,29 +137,32 @@ class SequenceMachine:
             self._settle(push)
             push.finish()
             return [push]
+        # The message may be stored, or no later number can follow it. Either way the epoch ends here.
         if confirm.status is RichStatus.ERROR:
             return self._fail(epoch, push, PushUnknown(NO_REASON), unanswered)
         if confirm.status is RichStatus.REFUSED:
             return self._fail(epoch, push, refused_by_node(), unanswered)
+        # Only OUT_OF_ORDER is left. Behind a failure it says nothing new.
         if epoch.failed:
             return self._fail(epoch, push, _behind_a_failure(push), unanswered)
+        # Nothing is before the oldest push, so the gap is not in our pushes: the caller's first number was wrong, or
+        # the node has lost messages.
         if next(each for each in unanswered if each.epoch is epoch) is push:
             return self._fail(epoch, push, PushOutOfOrder(push.number, confirm.expected), unanswered)
+        # An earlier push is still unanswered. Both are sent again together, and this one then has its turn.
         self._skipped += not push.skipped
         push.skipped = True
         return []
 
     def failed(self, push: KeyedPush, failure: PushFailure, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Decide what a `node/push_failed/1` for a push means, and return every push that it finishes.
-
-        If the push is to be sent again, the result is empty.
-
-        unanswered: all unanswered pushes, oldest first, including this push.
-        """
+        """Decides what a `node/push_failed/1` means, and returns every push that it finishes: none if it is to be sent
+        again."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
+        # No copy of the message can be stored, and none would be accepted later.
         if failure.outcome is Outcome.REFUSED:
             return self._fail(epoch, push, refused_by_node(failure.reason), unanswered)
+        # An older copy may still arrive over an old connection. Only the node's answer to the same number decides.
         if failure.outcome is Outcome.UNKNOWN or push.sent_again:
             self._forgive(push)
             self._doubts += not push.in_doubt
@@ -181,13 +176,13 @@ class SequenceMachine:
     def _fail(
         self, epoch: Epoch, push: KeyedPush, error: ClientError, unanswered: Iterable[KeyedPush]
     ) -> list[KeyedPush]:
-        """Fail this push, and all pushes of its epoch that the node has refused as out of order. Returns all these
-        pushes.
-        """
+        """Fails this push, and all pushes of its epoch that the node has refused as out of order. Returns all these
+        pushes."""
         epoch.failed = True
         self._settle(push)
         push.finish(error)
         finished = [push]
+        # The pushes that were refused as out of order waited for this push, and now wait in vain.
         if self._skipped:
             finished += [each for each in unanswered if each.epoch is epoch and each.skipped]
             for each in finished[1:]:
@@ -207,15 +202,15 @@ class SequenceMachine:
         push.skipped = False
 
     def _number(self, push: KeyedPush) -> bool:
-        """Give the push its sequence number, and return True. Returns False if the push has failed and got
-        no number.
-        """
+        """Gives the push its sequence number. Returns False if the push has failed and got no number."""
+        # With an id of the caller's own, only the caller knows which number is next, so every later push fails.
         if self._epoch.failed:
             if self._new_id is None:
                 push.finish(_behind_a_failure(push))
                 return False
             self._epoch = Epoch(self._new_id(), 0)
         epoch = self._epoch
+        # A message that no node would accept must not use a number: the node would wait for it for ever.
         refusal = push.refusal()
         if refusal is not None:
             epoch.failed = self._new_id is None
@@ -223,16 +218,17 @@ class SequenceMachine:
             return False
         push.epoch, push.number = epoch, epoch.next_number
         epoch.next_number += 1
+        # This push opens the epoch. All later pushes wait until it is answered.
         if not epoch.open:
             self._opening = push
         return True
 
 
 def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
-    """Return the error for a push without a sequence number that the node could not store.
+    """Returns the error for a push without a sequence number that the node could not store.
 
-    sent_again: whether an older copy can still arrive over an old connection, so that the message is perhaps stored
-        after all.
+    sent_again: whether an older copy can still arrive over an old connection, and the message is perhaps stored after
+        all.
     """
     if failure.outcome is Outcome.REFUSED:
         return refused_by_node(failure.reason)
@@ -242,10 +238,6 @@ def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
 
 
 def refused_by_node(reason: str = "it is larger than a stream keeps") -> RequestRefused:
-    """Return the error for a message that the node has answered with REFUSED.
-
-    reason: the node's reason.
-    """
     if is_denied(reason):
         return AccessDenied(reason)
     return RequestRefused(f"the node refuses the message, which has not been stored: {reason}")

@@ -27,12 +27,12 @@ from stream_service.extensions import LIST, ListRequest
 
 STREAM_SERVICE = "stream_service"
 INDEX_SERVICE = "stream_index_service"
-"""The default name of the index service at a node. STREAM_SERVICE is the default name of the stream service. A program
-can pass other names to `connect`."""
+"""The default name of the index service at a node, as STREAM_SERVICE is of the stream service (`connect` takes
+others)."""
 
 
 def index_service_of(service: str) -> str:
-    """Return the usual name of the index service that belongs to a stream service (facts/ockam.md §5.4)."""
+    """Returns the usual name of the index service that belongs to a stream service (facts/ockam.md §5.4)."""
     base = service.removesuffix("_service")
     return f"{base}_index{service[len(base) :]}"
 
@@ -40,15 +40,11 @@ def index_service_of(service: str) -> str:
 class ServiceRoute:
     """The state of the route to the stream service over the current connection.
 
-    state: see `RouteState`.
     trouble: the error with which the route was last lost or refused; None if it never was.
-
     on_lost: called each time a node on the route reports that it cannot reach the next node. The argument is True for
         the first such report, and False while the route is already known to be lost. The function must see to it that
         `ask` is called later, to test the route again. If `on_lost` is None, the request that met the fault fails.
-
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
-
     is_assumed_plain: whether the program says that the service has none of our own protocols. This is believed until
         the service shows what it has, or until the connection to it is lost: it can be another one afterwards.
     has_extensions: whether the service has our own protocols, as it has shown over the current connection; None: it has
@@ -65,9 +61,8 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: called when a node on the route refuses to forward messages.
-        on_found: called when a lost route works again.
-        """
+        """on_refused: called when a node on the route refuses to forward messages. on_found: when a lost route works
+        again."""
         self.state = RouteState.UNREACHED
         self.trouble: ClientError | None = None
         self.on_lost: Callable[[bool], None] | None = None
@@ -95,40 +90,33 @@ class ServiceRoute:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a node on the route has reported that it cannot reach the next node.
-
-        An answer of the service, or the end of the connection, makes this false again.
-        """
+        """Whether a node on the route has reported that it cannot reach the next node. An answer of the service, or the
+        end of the connection, makes this false again."""
         return self.state in (RouteState.LOST, RouteState.UNREACHED_LOST)
 
     @property
     def is_asking(self) -> bool:
-        """Whether a test request to the service (`ask`) is unanswered."""
         return self._question is not None
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant does not hold."""
         questions = [call for call in self._calls if call.target == self._service and call is self._question]
         assert len(questions) == (self._question is not None)
 
     def connected(self) -> None:
-        """Record a new connection. It can lead to another version of the node, so the protocols of the service are
-        unknown.
-        """
         self.state = after(self.state, Event.CONNECTED)
+        # The new connection can lead to another version of the node.
         self.has_extensions = None
 
     def heard(self) -> None:
-        """Record a message from the node that the client is connected to. Call this only if this node has the
-        services.
-        """
+        """Records a message from the node that the client is connected to. Called only if this node has the
+        services."""
         self.state = after(self.state, Event.HEARD)
 
     def made(self, is_named: bool) -> None:
-        """Record an answer to a request that creates a stream.
+        """Records an answer to a request that creates a stream.
 
-        is_named: whether the stream's address is the one that a stream node makes from its name. Real Ockam
-            services choose a random address.
+        is_named: whether the stream's address is the one that a stream node makes from its name. Real Ockam services
+            choose a random address.
         """
         if self.state is RouteState.UNREACHED:
             self.state = after(self.state, Event.ANSWERED)
@@ -136,8 +124,8 @@ class ServiceRoute:
             self.has_extensions = is_named
 
     def ask(self) -> Call:
-        """Test the route: send the service a request that every stream service answers, and return its Call. If the
-        last such request is unanswered, it is sent again."""
+        """Tests the route: sends the service a request that every stream service answers. If the last such request is
+        unanswered, it is sent again."""
         if self._question is not None:
             self._calls.send_again(self._question, self._service)
             return self._question
@@ -149,12 +137,8 @@ class ServiceRoute:
         return call
 
     def lost(self, error: RouteLost) -> bool:
-        """Record that a node on the route cannot reach the next node.
-
-        Returns whether to keep unanswered requests until the route works again.
-
-        error: that node's report.
-        """
+        """Records that a node on the route cannot reach the next node. Returns whether to retain unanswered requests
+        until the route works again."""
         self.trouble = error
         if self.on_lost is None:
             return False
@@ -164,20 +148,14 @@ class ServiceRoute:
         return True
 
     def disconnected(self, error: ClientError) -> None:
-        """Record that the connection has ended.
-
-        error: the reason, which `on_link` gets.
-        """
         self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
-        """Make a request in one of our own protocols fail soon if the service has none of these protocols.
-
-        Such a service would never answer the request. If the protocols of the service are unknown, ask the service
-        first.
+        """Makes a request in one of our own protocols fail soon if the service has none of them and would never answer.
 
         protocol: the protocol's name, for the error.
         """
+        # If the protocols of the service are unknown, the answer to a test request shows them.
         if self.has_extensions is None:
             self._needs_extensions = [(each, name) for each, name in self._needs_extensions if not each.done]
             self._needs_extensions.append((call, protocol))
@@ -197,6 +175,7 @@ class ServiceRoute:
         self._question = None
         error = call.error
         if isinstance(error, RouteRefused):
+            # A node on the route refuses to forward: the service was not reached, and will not be.
             self.trouble = error
             self._on_refused(error)
             return

@@ -1,13 +1,13 @@
 """The states of the parts of a client's core, and every transition between them. Does no I/O.
 
 One event often changes several parts: when a connection ends, the connection, the route to the service, each partition,
-each unanswered call and each conversation get new states. `TRANSITIONS` has all transitions: for each state, the events
-that can happen in it, and the state after each event. If an event is missing for a state, then only a mistake in the
-core can cause it, and `after` raises AssertionError. No peer can cause such an event.
+each unanswered call and each conversation get new states. `TRANSITIONS` has, for each state, the events that can happen
+in it, and the state after each event. Only a mistake in the core can cause an event that is missing there, and no peer
+can; `after` then raises AssertionError.
 
 The data that belongs to a state, such as a route or a reason, is in the object that has the state. `ClientCore.check`
-compares states and data. Single pushes have no states here, since there are hundreds of thousands a second. For the
-pushes of an idempotent publisher, `sequence_machine` has a table.
+compares states and data. Single pushes have no states here, since there are hundreds of thousands a second.
+`sequence_machine` has a table for the pushes of an idempotent publisher.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from typing import TypeAlias, TypeVar
 
 
 class _Member(Enum):
-    """A state or an event. It is hashed by its identity, which makes look-ups in `TRANSITIONS` fast.
-
-    Each request looks up its state and its event several times. A normal Enum member computes its hash in Python from
-    its name, with which each look-up would take 1.5 times as long.
-    """
+    """A state or an event. It is hashed by its identity: a normal Enum member computes its hash in Python from its
+    name, with which each look-up in `TRANSITIONS` would take 1.5 times as long."""
 
     __hash__ = object.__hash__
 
 
 class ConnectionState(_Member):
-    """The states of the client's connection to its node (`ClientConnection`)."""
+    """Of the client's connection to its node (`ClientConnection`)."""
 
     DOWN = auto()
     """There is no connection. The client is connecting, or waits before the next attempt."""
@@ -40,7 +37,7 @@ class ConnectionState(_Member):
 
 
 class RouteState(_Member):
-    """The states of the route to the stream service over the current connection (`ServiceRoute`)."""
+    """Of the route to the stream service over the current connection (`ServiceRoute`)."""
 
     UNREACHED = auto()
     """The service has never answered."""
@@ -56,7 +53,7 @@ class RouteState(_Member):
 
 
 class StreamState(_Member):
-    """The states of a stream in use. They decide how its partitions are found after a reconnect (`StreamInUse`)."""
+    """Of a stream in use. The state decides how its partitions are found after a reconnect (`StreamInUse`)."""
 
     NAMED = auto()
     """This client has not created the stream. It computes the addresses of the partitions from the stream's name."""
@@ -68,7 +65,7 @@ class StreamState(_Member):
 
 
 class PartitionState(_Member):
-    """The states of a partition in use (`PartitionHandle`)."""
+    """Of a partition in use (`PartitionHandle`)."""
 
     SEARCHED = auto()
     """The route to the partition is unknown. Pushes and requests to the partition wait."""
@@ -79,7 +76,7 @@ class PartitionState(_Member):
 
 
 class CallState(_Member):
-    """The states of a request that expects an answer (`Call`)."""
+    """Of a request that expects an answer (`Call`)."""
 
     HELD = auto()
     """The request has not been sent over the current connection: there is no connection, or no known route."""
@@ -90,7 +87,7 @@ class CallState(_Member):
 
 
 class ConversationState(_Member):
-    """The states of a conversation with one service (`CoreConversation`)."""
+    """Of a conversation with one service (`CoreConversation`)."""
 
     BROKEN = auto()
     """No message can be sent, because there is no connection or no route. Messages that were on their way are lost."""
@@ -104,12 +101,10 @@ class Event(_Member):
     """An event that changes the states of the core's parts. Some events come from outside, the core causes others."""
 
     CONNECTED = auto()
-    """A connection to the node has been made."""
     HEARD = auto()
     """For a connection: the first bytes have arrived, and they are those of a node. For the route to the service: the
     first message has arrived, from a node that has the services itself."""
     DISCONNECTED = auto()
-    """The connection has ended."""
     CLOSED = auto()
     """The client has ended, or the program has ended one conversation."""
     ANSWERED = auto()
@@ -128,7 +123,6 @@ class Event(_Member):
     """The route to a partition may have changed, because the connection or the route to the service was lost, or
     because no answers arrive."""
     DELETED = auto()
-    """The node has deleted the partition."""
     SENT = auto()
     """A request has been appended to the bytes to send."""
     FINISHED = auto()
@@ -265,10 +259,6 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 def after(state: S, event: Event) -> S:
-    """Return the state that follows `state` after `event`.
-
-    Raises AssertionError if the table has no such transition.
-    """
     following = TRANSITIONS[state].get(event)
     assert isinstance(following, type(state)), f"{event} does not happen in {state}"
     return following

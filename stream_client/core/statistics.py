@@ -9,8 +9,7 @@ class ClientStatistics(msgspec.Struct, frozen=True):
     """The counts of one client at one moment.
 
     connections: the number of connections made so far.
-    unconfirmed: the number of unanswered pushes.
-    unanswered: the number of other unanswered requests.
+    unconfirmed: the number of unanswered pushes. `unanswered`: the number of other unanswered requests.
     sent_again: the number of pushes that were sent more than once, by publishers that are not closed.
     sent_bytes, received_bytes: the number of bytes over all connections.
     """

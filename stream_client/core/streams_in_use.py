@@ -34,10 +34,9 @@ def plain_queue(
     failed: list[Push] | None,
     sequences: SequenceMachine | None,
 ) -> PushQueue:
-    """Return a push queue that does not trace.
+    """Returns a push queue that does not trace.
 
     address: the return address of the confirms.
-    name: the name of the stream.
     failed: collects the failed pushes of a publisher; None: they are not collected.
     sequences: numbers the messages; None: they have no numbers.
     """
@@ -50,14 +49,11 @@ def plain_queue(
 class StreamsInUse:
     """The handles of the streams that the application uses, and the push queues of these handles.
 
-    queues: the push queues. The key of a queue is the address to which the answers to its pushes are sent.
-    service: the route to the stream service. Its last address is the address of the service.
-    via: the route `service` without its last address.
-    make_queue: makes the push queues.
+    queues: the push queues, by the address to which the answers to their pushes are sent.
+    service: the route to the stream service. `via` is this route without its last address, that of the service.
     on_made: called for an answer to a create; `ServiceRoute.made` explains its argument.
 
-    Invariant: every queue of every handle in use is in `queues`. A handle has the state OPEN only while there is a
-    connection.
+    Invariant: every queue of every handle in use is in `queues`. A handle is OPEN only while there is a connection.
     """
 
     def __init__(
@@ -82,11 +78,10 @@ class StreamsInUse:
         self._existence = Existence(calls, service, lambda: new_address(b""), self._missing)
 
     def __iter__(self) -> Iterator[StreamInUse]:
-        """Iterate over all streams in use. Streams can be dropped during the iteration."""
+        """Iterates over all streams in use. Streams can be dropped during the iteration."""
         return iter(list(self._streams.values()))
 
     def check(self) -> None:
-        """Raise AssertionError if the invariant of this object or of a stream does not hold."""
         for name, stream in self._streams.items():
             assert stream.name == name
             assert stream.handles
@@ -98,11 +93,9 @@ class StreamsInUse:
             assert queue.address == address
 
     def create(self, name: str | None, partitions: int) -> Create:
-        """Send a request that creates a stream, and return the request. It is done when it has an answer for each
-        partition.
+        """Sends a request that creates a stream. It is done when it has an answer for each partition.
 
         name: the stream's name; None: the node chooses a name.
-        partitions: the number of partitions.
         """
         request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
@@ -110,7 +103,7 @@ class StreamsInUse:
         return request
 
     def handles(self, request: Create) -> list[PartitionHandle]:
-        """Return the partitions that a finished `create` request has created, in order. Raises UnexpectedAnswer."""
+        """Returns the partitions that a finished `create` request has created, in order. Raises UnexpectedAnswer."""
         if request.made is None:
             answers = [
                 (*created(payload), route)
@@ -124,16 +117,16 @@ class StreamsInUse:
         return request.made
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Return the handles of partitions that exist. Their addresses are computed from the stream's name. Creates
-        no streams.
-        """
+        """Returns the handles of partitions that exist, and creates none. Their addresses are computed from the
+        stream's name."""
+        # A handle of this client's own `create` waits for the answer: a real Ockam service chooses the address itself.
         handles = [self._handle_of(name, partition) for partition in partitions]
         unknown = [handle for handle in handles if handle.route is None and self._may_be_named(handle)]
         self._found([(handle, self._named_route(handle)) for handle in unknown])
         return handles
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None) -> PushQueue:
-        """Open a push queue for one publisher. Raises StreamNotFound if the partition was deleted.
+        """Opens a push queue for one publisher. Raises StreamNotFound if the partition was deleted.
 
         sequences: the machine that numbers the messages of an idempotent publisher; None for a plain publisher.
         """
@@ -146,7 +139,7 @@ class StreamsInUse:
         return queue
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """Drop a publisher's queue as soon as all its pushes are answered."""
+        """Drops a publisher's queue as soon as all its pushes are answered."""
 
         def drop() -> None:
             self.queues.pop(queue.address, None)
@@ -156,7 +149,7 @@ class StreamsInUse:
         queue.when_empty(drop)
 
     def drop(self, handle: PartitionHandle) -> None:
-        """Record that a partition was deleted, and forget its handle. Every request to the partition fails."""
+        """Records that a partition was deleted, and forgets its handle. Every request to the partition fails."""
         error = not_there(handle)
         handle.drop(error)
         self._fail_calls(lambda target: target is handle, error)
@@ -174,29 +167,26 @@ class StreamsInUse:
                 stream.forget_create()
 
     def close_all(self) -> None:
-        """Stop sending to all partitions, because the connection or the route to the services is lost."""
+        """Stops sending to all partitions, because the connection or the route to the services is lost."""
         for stream in self._streams.values():
             stream.close()
 
     def find_all(self) -> None:
-        """Find the route to every stream again, after a reconnect or when a lost route works again."""
         for stream in self:
             self._find(stream)
 
     def find_again(self, stream: StreamInUse) -> None:
-        """Find the route to one stream again, since it may have changed after a restart of a node."""
+        """Finds the route to one stream again, since it may have changed after a restart of a node."""
         stream.close()
         self._find(stream)
 
     def ask_existence(self, handle: PartitionHandle) -> None:
-        """Ask the service whether the partition was deleted, because the partition sends no answers."""
+        """Asks the service whether the partition was deleted, because the partition sends no answers."""
         self._existence.ask(handle)
 
     def _created(self, request: Create) -> None:
-        """Make the handles of the created partitions at once, before the program asks for them.
-
-        If the client reconnects before the program asks, it then finds the routes to these partitions too.
-        """
+        """Makes the handles of the created partitions before the program asks for them, so that a reconnect finds them
+        too."""
         if request.error is None:
             try:
                 self._tell_made(self.handles(request))
@@ -208,11 +198,8 @@ class StreamsInUse:
         self._on_made(all(named))
 
     def _missing(self, handle: PartitionHandle) -> None:
-        """React to the service's answer that a partition does not exist.
-
-        If this client has created the stream, only the requests to the partition fail: a push can create the partition
-        again. Otherwise the partition is dropped.
-        """
+        # A push can create a stream of this client again, so only the requests to the partition fail. Another stream is
+        # gone.
         if handle.gone is not None:
             return
         if handle.stream.creates:
@@ -226,7 +213,6 @@ class StreamsInUse:
                 self._calls.finish(call, error)
 
     def _find(self, stream: StreamInUse) -> None:
-        """Find the routes to a stream's partitions: compute them from the name, or create the stream again."""
         # One request covers all partitions. If such a request is unanswered, its answer will contain the routes.
         if stream.state is StreamState.CREATING:
             return
@@ -245,6 +231,7 @@ class StreamsInUse:
         error = request.error
         routes = []
         try:
+            # Each answer names its partition. The program may have dropped one of them meanwhile.
             for payload, route in zip(request.answers, request.return_routes, strict=True):
                 handle = stream.handles.get(created(payload)[1])
                 if handle is not None:
@@ -260,7 +247,7 @@ class StreamsInUse:
         self._fail_calls(lambda target: isinstance(target, PartitionHandle) and target.stream is stream, error)
 
     def _found(self, routes: Sequence[tuple[PartitionHandle, Route]]) -> None:
-        """Record the found routes to these partitions, and send the unanswered requests and pushes over them."""
+        """Records the found routes to these partitions, and sends the unanswered requests and pushes over them."""
         if self._connection.wire is None:
             return
         # A route that is already in use is skipped, since requests sent over it once would be sent twice.
@@ -272,7 +259,6 @@ class StreamsInUse:
                 self._calls.send(call, opened[call.target])
 
     def _handle_of(self, name: str, partition: int) -> PartitionHandle:
-        """Return the handle of this partition. If the partition is not in use yet, make the handle."""
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = StreamInUse(name)
@@ -285,7 +271,7 @@ class StreamsInUse:
     def _add_queue(
         self, name: str, partition: int, failed: list[Push] | None, sequences: SequenceMachine | None
     ) -> PushQueue:
-        """Make a queue with a return address of its own. name: the name of the stream."""
+        """Makes a queue with a return address of its own for a partition of the stream `name`."""
         address = self._new_address(BATCHED)
         queue = self._make_queue(self._connection, address, name, partition, failed, sequences)
         self.queues[address] = queue
@@ -298,7 +284,6 @@ class StreamsInUse:
         return not handle.stream.creates or is_added
 
     def _is_named(self, stream: StreamInUse) -> bool:
-        """Whether the latest known route to every partition is the one that is computed from the stream's name."""
         return all(handle.last_route == self._named_route(handle) for handle in stream.handles.values())
 
     def _named_route(self, handle: PartitionHandle) -> Route:

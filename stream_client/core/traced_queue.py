@@ -1,7 +1,5 @@
-"""TracedPushQueue: a push queue that makes a span of each push, and tells the node to which trace the push belongs.
-
-A client that does not trace uses `PushQueue` itself, which knows nothing of traces.
-"""
+"""TracedPushQueue: a push queue that makes a span of each push, and informs the node to which trace the push
+belongs."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ class QueueTraces:
     """The open spans of one push queue.
 
     notice_address: the return address of the messages that announce traces. No queue has this address, so the `error`
-    of a node that does not know these messages reaches no push.
+        of a node that does not know these messages reaches no push.
     """
 
     __slots__ = ("_attributes", "_name", "_open", "header", "notice_address", "publisher", "tracing")
@@ -52,7 +50,6 @@ class QueueTraces:
         return span is not None
 
     def end(self, request_id: int, push: Push) -> None:
-        """Ends the span of a push that is done."""
         span = self._open.pop(request_id, None)
         if span is None:
             return
@@ -62,14 +59,13 @@ class QueueTraces:
         span.end(attributes, None if push.error is None else str(push.error))
 
     def abandon(self, request_id: int) -> None:
-        """Ends the span of a push whose confirm the program does not wait for, because it gave up or the client has
-        ended."""
+        """Ends the span of a push whose confirm the program does not wait for, or whose client has ended."""
         span = self._open.pop(request_id, None)
         if span is not None:
             span.end({}, "the program did not wait for the confirm")
 
     def notice(self, request_id: int) -> bytes:
-        """Return the payload that announces the trace of a push; empty if its trace was not chosen."""
+        """Returns the payload that announces the trace of a push; empty if its trace was not chosen."""
         span = self._open.get(request_id)
         if span is None:
             return b""
@@ -77,7 +73,7 @@ class QueueTraces:
 
 
 class _Traced(PushQueue):
-    """What both traced queues do. Subclasses have the slot `_traces`."""
+    """The tracing that both traced queues share. Subclasses have the slot `_traces`."""
 
     __slots__ = ()
     _traces: QueueTraces
@@ -167,7 +163,7 @@ def traced_queue(
     failed: list[Push] | None,
     sequences: SequenceMachine | None,
 ) -> PushQueue:
-    """Return a push queue that traces. tracing: makes the spans. The others are those of `plain_queue`."""
+    """Returns a push queue that traces. `tracing` makes the spans; the other parameters are those of `plain_queue`."""
     traces = QueueTraces(tracing, name, partition, address)
     if sequences is None:
         return TracedPushQueue(connection, address, partition, failed, traces)

@@ -1,7 +1,6 @@
-"""UnsealedFrames: the frames of one secure channel that wait to be encrypted and sent.
+"""UnsealedFrames: the frames of one secure channel that wait to be encrypted and sent. It does no I/O.
 
-All waiting frames are encrypted together when they are sent, because this is faster than one by one. This module does
-not send them, and does no I/O.
+All waiting frames are encrypted together when they are sent, because this is faster than one by one.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ class FrameGroup:
     """Waiting frames in a row that differ in the content of their payloads only.
 
     header: the encoded routes inside the channel, a result of `ChannelConnection.header`.
-    payload_bytes: the size of each payload.
+    payload_bytes: the size of each payload. `frame_bytes`: of each frame.
     head, tail: the bytes of each plaintext before and after the payload.
     frame_head, frame_tail: the bytes of each frame before and after the encrypted message.
-    frame_bytes: the size of each frame.
-    plaintexts: the plaintexts of these frames, in order.
     """
 
     __slots__ = ("frame_bytes", "frame_head", "frame_tail", "head", "header", "payload_bytes", "plaintexts", "tail")
@@ -46,9 +43,7 @@ class UnsealedFrames:
     __slots__ = ("_frame_header", "_groups", "_heads", "_writer")
 
     def __init__(self, frame_header: bytes, heads: FrameHeads) -> None:
-        """frame_header: the encoded routes of each frame: the route to the other end of the channel.
-        heads: makes the bytes around the payload of a frame, in the framing of the connection.
-        """
+        """frame_header: the encoded routes of each frame: the route to the other end of the channel."""
         self._frame_header = frame_header
         self._heads = heads
         self._writer = PlaintextWriter()
@@ -60,10 +55,8 @@ class UnsealedFrames:
         return sum(group.frame_bytes * len(group.plaintexts) for group in self._groups)
 
     def begin_group(self, header: bytes, payload_bytes: int) -> FrameGroup:
-        """Returns a new group at the end of the waiting frames. The caller appends plaintexts to it.
-
-        Raises FrameTooLarge. So a frame that is too large is refused before it is encrypted, and uses up no nonce.
-        """
+        """Returns a new group at the end of the waiting frames. The caller appends plaintexts to it. Raises
+        FrameTooLarge, so a frame that is too large uses up no nonce."""
         inner = self._writer.around(header, payload_bytes)
         sealed_bytes = len(inner[0]) + payload_bytes + len(inner[1]) + OVERHEAD_BYTES
         outer = self._heads.around(self._frame_header).get(sealed_bytes)

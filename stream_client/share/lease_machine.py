@@ -1,5 +1,4 @@
-"""Decides which partitions one member of a consumer group is allowed to process, and until when. Does no I/O and reads
-no clock.
+"""Decides which partitions one member of a consumer group may process, and until when. Does no I/O, reads no clock.
 
 A lease is the right to process one partition. It lasts for the time that the node states, counted from the moment
 before the member sent its request. So the member stops before the node gives the partition to another member, however
@@ -27,13 +26,13 @@ RENEWALS_PER_TTL = 3
 
 
 class LeaseClientMachine:
-    """The leases of one member of a consumer group, for one stream. A lease is the right to process one partition.
+    """The leases of one member of a consumer group, for one stream.
 
     Every `now_s` is a time in seconds on a monotonic clock that also runs while the machine sleeps.
 
     request_id: one less than the id of the first request. The node ignores a request whose id is lower than that of an
-        earlier request of the same member. So a member that keeps its member id over a restart must begin with a higher
-        request id.
+        earlier request of the same member, so a member that keeps its member id over a restart begins with a higher
+        one.
     members: the number of members of the group; 0 before the first answer.
 
     Invariant: every partition that the node wants back has a lease; all leases end at `_deadline_s`.
@@ -56,19 +55,17 @@ class LeaseClientMachine:
         self.members = 0
 
     def grow(self, partitions: int) -> None:
-        """Record that the stream has more partitions by now. The next request says so."""
+        """Records that the stream has more partitions by now. The next request says so."""
         self._partitions = max(self._partitions, partitions)
 
     def request(self, now_s: float, *, leave: bool = False) -> LeaseRequest:
-        """Return the next request to send: to join the group, to renew the leases, or, if `leave` is true, to leave
-        the group.
-
-        Send the request at once, because the leases in its answer end a fixed time after `now_s`. Answers to earlier
-        requests are now ignored.
-        """
+        """Returns the next request: to join the group, to renew the leases, or, if `leave` is true, to leave the group.
+        It is sent at once, because the leases in its answer end a fixed time after `now_s`."""
+        # A lease that is over must not be renewed: another member may have the partition already.
         self._expire(now_s)
         self._request_id += 1
         self._sent_s = now_s
+        # An answer to an earlier request is ignored from now on. So the partitions given back can be leased again.
         self._given_back.clear()
         holding = [] if leave else [Lease(partition, fence) for partition, fence in sorted(self._held.items())]
         if leave:
@@ -78,16 +75,16 @@ class LeaseClientMachine:
         )
 
     def answer(self, response: LeaseResponse, now_s: float) -> bool:
-        """Apply the answer to the latest request. An answer to an earlier request is ignored.
-
-        Returns whether the leases, or the partitions that the node wants back, have changed.
-        """
+        """Applies the answer to the latest request, and ignores any other. Returns whether the leases, or the
+        partitions that the node wants back, have changed."""
         if response.request_id != self._request_id:
             return False
         before = dict(self._held), set(self._asked_back)
         self._ttl_s = max(response.ttl_ms / 1000, 0.001)
+        # The node counts the time from the receipt of the request, which is later. So the leases end here first.
         self._deadline_s = self._sent_s + self._ttl_s
         self.members = response.members
+        # The node may have leased a partition again before it knew that the member gives it back.
         leases = {lease.partition: lease.fence for lease in response.leases if lease.partition not in self._given_back}
         self._held = {partition: fence for partition, fence in leases.items() if partition < self._partitions}
         self._asked_back = set(response.release) & self._held.keys()
@@ -95,46 +92,37 @@ class LeaseClientMachine:
         return before != (self._held, self._asked_back)
 
     def find_fence(self, partition: int, now_s: float) -> int | None:
-        """Return the fence of the lease on this partition, or None if the member has no valid lease on it.
-
-        The fence is a number that is higher for each later holder of the partition.
-        """
+        """Returns the fence of the lease on this partition, or None if the member has no valid lease on it."""
         return self._held.get(partition) if now_s < self._deadline_s else None
 
     def held(self, now_s: float) -> set[int]:
-        """Return the partitions that the member has a valid lease on, so that it is allowed to process them now."""
+        """Returns the partitions that the member has a valid lease on, so that it is allowed to process them now."""
         return set(self._held) if now_s < self._deadline_s else set()
 
     def asked_back(self, now_s: float) -> set[int]:
-        """Return those partitions leased by this member that the node wants back for other members."""
+        """Returns those partitions leased by this member that the node wants back for other members."""
         return set(self._asked_back) if now_s < self._deadline_s else set()
 
     def give_back(self, partition: int) -> None:
-        """End the lease on this partition: later requests do not ask to renew it. Safe to repeat."""
+        """Ends the lease on this partition: later requests do not ask to renew it. Safe to repeat."""
         if self._held.pop(partition, None) is not None:
             self._asked_back.discard(partition)
             self._given_back.add(partition)
 
     def lose(self, partition: int) -> None:
-        """End the lease on a partition that another member has got.
-
-        The node shows this by refusing a save that carries the fence (the number) of this member's lease.
-        """
+        """Ends the lease on a partition that another member has got, as the node shows by refusing a save under this
+        fence."""
         self.give_back(partition)
 
     def next_due_s(self) -> float:
-        """Return the time in seconds when the next request is due or the leases expire, whichever comes first."""
+        """Returns the time in seconds when the next request is due or the leases expire, whichever comes first."""
         renewal_s = self._sent_s + self._ttl_s / RENEWALS_PER_TTL
         return min(renewal_s, self._deadline_s) if self._held else renewal_s
 
     def has_run_out(self, now_s: float) -> bool:
-        """Whether this member's leases have expired. False if it has no leases."""
         return bool(self._held) and now_s >= self._deadline_s
 
     def check(self) -> None:
-        """Assert that this member has a lease on every partition that the node wants back, and on no partition that it
-        has given back.
-        """
         assert self._asked_back <= self._held.keys()
         assert not self._given_back & self._held.keys()
 

@@ -24,24 +24,19 @@ class SharedConsumer(BaseConsumer):
     """Iterates over the partitions that the node leases to this member of a consumer group. A context manager.
 
     The end of the block leaves the group. When the node wants a partition back for another member, the consumer saves
-    its position and gives the partition back, between two messages. It continues with its other partitions.
-
-    The members also share partitions that are added to the stream later, within some seconds.
+    its position and gives the partition back, between two messages. It continues with its other partitions. The members
+    also share partitions that are added to the stream later, within some seconds.
 
     If a lease is lost, because this process was too slow or had no connection, the iterator raises LeaseLost. You can
-    then continue the iteration.
-
-    The blocking client renews leases only inside its calls. So with it, a lease is lost if the program processes one
-    message for longer than a lease lasts, which is 10 s by default.
+    then continue the iteration. The blocking client renews leases only inside its calls. So with it, a lease is lost if
+    the program processes one message for longer than a lease lasts, which is 10 s by default.
     """
 
     @with_options_shown
     def __init__(
         self, partitions: Sequence[StreamAdmin], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        """partitions: all partitions of the stream.
-        membership: the name of the group, or a LeaseMember.
-        """
+        """partitions: all partitions of the stream. membership: the name of the group, or a LeaseMember."""
         member = to_member(partitions[0], membership)
         super().__init__(partitions, member, ConsumerOptions(**options))
         self._stream_name = partitions[0].handle.name
@@ -83,12 +78,12 @@ class SharedConsumer(BaseConsumer):
         return dict(self._fences)
 
     def messages(self, *, stop_at_end: bool = False) -> SharedMessages:
-        """Return an iterator over pairs of partition number and message, in order within each partition.
+        """Returns an iterator over pairs of partition number and message, in order within each partition.
 
         The iteration raises LeaseLost when a lease is lost. You can then continue it, or call this method again.
 
-        stop_at_end: if true, the iteration stops at the end of the leased partitions; if false, it waits for new
-            messages for ever.
+        stop_at_end: whether the iteration stops at the end of the leased partitions; otherwise it waits for new
+            messages.
         """
         self._join()
         return SharedMessages(self, self._loop, stop_at_end)
@@ -98,10 +93,8 @@ class SharedConsumer(BaseConsumer):
         return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
 
     async def follow_leases(self) -> None:
-        """Adapt to the current leases: give back the partitions that the node wants back, and begin to read new ones.
-
-        Raises LeaseLost if leases were lost since the last call.
-        """
+        """Adapts to the current leases: gives back the partitions that the node wants back, and begins to read new
+        ones. Raises LeaseLost if leases were lost since the last call."""
         # The next lines examine the leases. A change after this point must wake the reading loop again.
         self._loop.woken = False
         held, asked_back = self._member.check()
@@ -126,17 +119,12 @@ class SharedConsumer(BaseConsumer):
             raise LeaseLost(self._stream_name, lost)
 
     async def save(self, *, with_last: bool = False) -> None:
-        """Save the positions now. When this method returns, they are safely stored.
-
-        with_last: as in `Consumer.save`.
-
-        Raises LeaseLost if a lease was lost.
-        """
+        """Saves the positions now, as `Consumer.save` does. Raises LeaseLost if a lease was lost."""
         await super().save(with_last=with_last)
         await self.follow_leases()
 
     def _grow(self, partitions: list[int]) -> None:
-        """Tell the node that this member knows more partitions, so that it leases them, too."""
+        """Reports to the node that this member knows more partitions, so that it leases them, too."""
         for handle in self._session.core.find_handles(self._stream_name, partitions):
             self._by_partition[handle.partition] = handle
             self._handles.append(handle)
@@ -148,10 +136,8 @@ class SharedConsumer(BaseConsumer):
             self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
 
     async def _has_saved(self, partitions: Collection[int]) -> bool:
-        """Save the positions of these partitions, and return True.
-
-        Returns False after an error for which a retry may help. Raises any other error.
-        """
+        """Saves the positions of these partitions. Returns False after an error for which a retry may help; raises any
+        other."""
         try:
             await self._loop.save(partitions)
         except ClientError as error:
@@ -161,7 +147,7 @@ class SharedConsumer(BaseConsumer):
         return True
 
     def _drop_lost(self) -> None:
-        """Stop reading the partitions whose lease was lost since their reading began, and add them to `_lost`."""
+        """Stops reading the partitions whose lease was lost since their reading began, and adds them to `_lost`."""
         find_fence = self._member.find_fence
         lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
         for partition in lost:
@@ -169,9 +155,7 @@ class SharedConsumer(BaseConsumer):
         self._lost |= lost
 
     async def _begin(self, partitions: Sequence[int]) -> None:
-        """Begin to read these partitions too, each at its saved position. A partition whose lease ends meanwhile is
-        not read.
-        """
+        """Begins to read these partitions too, each at its saved position, unless its lease ends meanwhile."""
         fences = {partition: self._member.find_fence(partition) for partition in partitions}
         await self._loop.add([self._by_partition[partition] for partition in partitions])
         # Loading the positions took time. If a lease ended meanwhile, another member may have saved a later position.
@@ -187,10 +171,8 @@ class SharedConsumer(BaseConsumer):
 
 
 class SharedMessages:
-    """An iterator over the messages of the partitions that are leased to one member.
-
-    You can stop at any message, and continue after LeaseLost.
-    """
+    """An iterator over the messages of the partitions that are leased to one member. It can be continued after
+    LeaseLost."""
 
     def __init__(self, consumer: SharedConsumer, loop: ReadingLoop, stop_at_end: bool) -> None:
         self._consumer = consumer
@@ -203,10 +185,8 @@ class SharedMessages:
         return self
 
     async def __anext__(self) -> tuple[int, RichMessage]:
-        """Return the next message with its partition number. Raises LeaseLost if a lease was lost.
-
-        This call counts the message returned before as processed, if the lease on its partition is still valid.
-        """
+        """Returns the next message with its partition number. Raises LeaseLost if a lease was lost. This call counts
+        the message returned before as processed, if the lease on its partition is still valid."""
         # blocking only: self._loop.send_lagging()
         reading, self._reading = self._reading, None
         current = self._loop.current
@@ -221,18 +201,17 @@ class SharedMessages:
         return reading.hand_out_named()
 
     async def aclose(self) -> None:
-        """Do nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
+        """Does nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
 
     async def _find_reading(self) -> PartitionReading:
-        """Wait until a leased partition has a message, and return its PartitionReading.
-
-        Raises LeaseLost, and StopAsyncIteration at the end of the iteration.
-        """
+        """Waits until a leased partition has a message. Raises LeaseLost, and StopAsyncIteration at the end of the
+        iteration."""
         loop = self._loop
         if not self._begun:
             loop.begin()
             self._begun = True
         while not self._ended:
+            # Without a partition there is no end either: the member may get its first lease later.
             await self._consumer.follow_leases()
             reading = await loop.next_reading(self._stop_at_end and bool(loop.readings))
             if reading is not None and self._consumer.is_held(reading):

@@ -23,9 +23,8 @@ from stream_client.shell.token import TokenExchange
 
 
 class Dialled(NamedTuple):
-    """A new connection, its framing, the bytes that have already been received over it, and its TLS.
+    """A new connection, its framing, the decrypted bytes that have already been received over it, and its TLS.
 
-    received: decrypted bytes.
     tls: a layer whose handshake is complete; None: the connection does not use TLS.
     """
 
@@ -49,10 +48,6 @@ async def dial(
     auto_wait_s: how many seconds to wait for the node's hello with the framing "auto".
     timeout_s: how many seconds each step may take: to connect, to exchange hellos, to prove the name.
 
-    With the framing "head", this function waits for the hello if there are TLS settings or a token. A node refuses the
-    client's certificate only after the handshake, so without the wait a refused connection would look open. And a token
-    must not be sent to a server of another kind.
-
     Raises NodeUnreachable or AuthenticationFailed.
     """
     dialled = await _dial(address, framing, auto_wait_s, tls, timeout_s, greets=token is not None)
@@ -69,6 +64,8 @@ async def _dial(
     address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, timeout_s: float, *, greets: bool
 ) -> Dialled:
     stream, layer = await _call(address, tls, timeout_s)
+    # A node refuses the client's certificate only after the handshake, so without a wait for its hello a refused
+    # connection would look open. And a token must not be sent to a server of another kind.
     if framing == "legacy" or (framing == "head" and layer is None and not greets):
         return Dialled(stream, HEAD if framing == "head" else LEGACY, tls=layer)
     hello = await _greet(address, stream, layer, auto_wait_s if framing == "auto" else timeout_s)
@@ -119,6 +116,7 @@ async def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[anyio.
         raise unanswered(address, timeout_s) from error
     except OSError as error:
         raise NodeUnreachable(f"cannot reach a node at {address}: {_reason(error)}") from error
+    # A failed or cancelled handshake must not leave its connection open.
     finally:
         if stream is not None and layer is not None and not layer.is_open:
             await anyio.aclose_forcefully(stream)
@@ -144,7 +142,7 @@ async def _shake_hands(address: str, stream: anyio.abc.SocketStream, layer: TlsL
 
 
 async def _send_last(stream: anyio.abc.SocketStream, alert: bytes) -> None:
-    """Tells the node why this client ends the connection, if the node still reads."""
+    """Sends the alert that says why this client ends the connection, if the node still reads."""
     try:
         await stream.send(alert)
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -153,10 +151,8 @@ async def _send_last(stream: anyio.abc.SocketStream, alert: bytes) -> None:
 
 async def _greet(address: str, stream: anyio.abc.SocketStream, layer: TlsLayer | None, wait_s: float) -> bytes:
     """Sends the hello, the first byte of the framing "head" (Ockam since June 2024), and returns the bytes that arrive
-    in time. A node with the older framing "legacy" sends none.
-
-    Raises TlsFailed if the node refuses this client's certificate.
-    """
+    in time. A node with the older framing "legacy" sends none. Raises TlsFailed if the node refuses this client's
+    certificate."""
     received = b""
     try:
         with anyio.move_on_after(wait_s):
@@ -179,7 +175,7 @@ async def _greet(address: str, stream: anyio.abc.SocketStream, layer: TlsLayer |
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the text that says why a connection could not be made. AnyIO hides it in the cause of its own error."""
+    """Returns the reason why a connection could not be made. AnyIO hides it in the cause of its own error."""
     cause = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[-1]
@@ -187,10 +183,8 @@ def _reason(error: BaseException) -> str:
 
 
 def raw_socket_of(stream: anyio.abc.SocketStream) -> socket.socket | None:
-    """Returns the socket to which bytes can be written directly; None under asyncio.
-
-    Under asyncio the socket is wrapped, and its transport perhaps still holds earlier bytes. Bytes written to the
-    socket directly would overtake them.
-    """
+    """Returns the socket to which bytes can be written directly; None under asyncio."""
+    # Under asyncio the socket is wrapped, and its transport perhaps still holds earlier bytes. Bytes written to the
+    # socket directly would overtake them.
     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
     return raw if isinstance(raw, socket.socket) else None

@@ -61,7 +61,7 @@ async def open_shell(
     tls: Tls | None = None,
     token: Token | None = None,
 ) -> AsyncIterator[AsyncShell]:
-    """Run the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
+    """Runs the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
     AuthenticationFailed."""
     shell = AsyncShell(address, core, framing, tls, token, connect_timeout_s(contact_timeout_s))
     # This is outside the task group, so that a failure is raised itself and not inside an exception group.
@@ -79,11 +79,8 @@ async def open_shell(
 
 
 class AsyncShell:
-    """Does the I/O of one client in background tasks. It implements `session.Shell`.
-
-    If the program's task is cancelled, the connection continues until `close`, so `close` can still send the
-    last messages.
-    """
+    """Does the I/O of one client in background tasks. It implements `session.Shell`. If the program's task is
+    cancelled, the connection continues until `close`, so `close` can still send the last messages."""
 
     def __init__(
         self,
@@ -117,10 +114,7 @@ class AsyncShell:
         watch_forks(self)
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Start the background tasks.
-
-        first: the first connection; None: the background tasks make it.
-        """
+        """Starts the background tasks. They make the first connection, unless `first` is one."""
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
@@ -132,7 +126,7 @@ class AsyncShell:
         tasks.start_soon(self._keep_checking, backoff)
 
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
-        """End the client if the server is no stream node, or if the service is silent for `contact_timeout_s`."""
+        """Ends the client if the server is no stream node, or if the service is silent for `contact_timeout_s`."""
         began_s = anyio.current_time()
         # A node sends its first byte at once. Without this byte, the server may be of another kind.
         with anyio.move_on_after(PROBE_AFTER_S):
@@ -149,7 +143,8 @@ class AsyncShell:
                 self.core.close(no_contact(self._address, self.core))
 
     async def close(self) -> None:
-        """Send the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and then end the client."""
+        """Sends the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and then ends the client."""
+        # The shield lets a cancelled program send its last saves, too.
         with anyio.move_on_after(LAST_WORDS_S, shield=True):
             while self._stream is not None and (
                 self._sending or self._encrypted or self.core.connection.outgoing_bytes
@@ -160,7 +155,7 @@ class AsyncShell:
         self._scope.cancel()
 
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """Send as many bytes as the socket takes, then wait as `Shell.wait` does."""
+        """Sends as many bytes as the socket takes, then waits as `Shell.wait` does."""
         if waiting.done:
             return
         self.core.connection.check_open()
@@ -171,6 +166,7 @@ class AsyncShell:
         try:
             with anyio.move_on_after(math.inf if timeout_s is None else timeout_s):
                 await done.wait()
+        # A cancelled or late caller must not be called back: its event is gone.
         finally:
             waiting.forget(done.set)
 
@@ -203,15 +199,14 @@ class AsyncShell:
         return boot_time_s()
 
     async def dial(self) -> Dialled:
-        """Open a new connection to the node. Raises NodeUnreachable, AuthenticationFailed."""
+        """Opens a new connection to the node. Raises NodeUnreachable, AuthenticationFailed."""
         return await dial(
             self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=self._timeout_s
         )
 
     async def _keep_connected(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
-        """Keep the client connected: when a connection ends, make the next. If `backoff` is None, end the
-        client instead.
-        """
+        """Keeps the client connected: when a connection ends, makes the next. If `backoff` is None, ends the client
+        instead."""
         with self._scope:
             try:
                 await self._keep_serving(dialled, backoff)
@@ -220,7 +215,7 @@ class AsyncShell:
                 self.core.close(error)
 
     async def _keep_serving(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
-        """Use one connection after the other. Raises AuthenticationFailed."""
+        """Uses one connection after the other. Raises AuthenticationFailed."""
         if dialled is None:
             assert backoff is not None, "a client that does not wait for its first connection makes it again"
             dialled = await self._dial_first(backoff)
@@ -245,12 +240,12 @@ class AsyncShell:
             self._take_over(dialled)
 
     async def _keep_checking(self, backoff: Backoff | None) -> None:
-        """At intervals, let the core repeat late requests. Fail them when the node has been silent for `give_up_s`, and
-        close a connection over which nothing arrives any more.
-        """
+        """Checks at intervals: lets the core repeat late requests, fails them when the node has been silent for
+        `give_up_s`, and closes a connection over which nothing arrives any more."""
         core = self.core
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
+            # The core is asked even without a connection: it counts how long a handshake of a secure channel takes.
             is_dead = core.check_progress()
             if self._stream is None:
                 continue
@@ -261,7 +256,7 @@ class AsyncShell:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _dial_first(self, backoff: Backoff) -> Dialled:
-        """Make the first connection if `connect` returned without one. The first attempt has no delay."""
+        """Makes the first connection if `connect` returned without one. The first attempt has no delay."""
         try:
             return await self.dial()
         except NodeUnreachable as error:
@@ -269,9 +264,8 @@ class AsyncShell:
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
-        """Try to connect, after growing delays, until it succeeds. After `give_up_s` seconds, the waiting
-        requests fail.
-        """
+        """Tries to connect, after growing delays, until it succeeds. After `give_up_s` seconds, the waiting requests
+        fail."""
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))
@@ -287,20 +281,21 @@ class AsyncShell:
                 return connected
 
     def _take_over(self, dialled: Dialled) -> None:
-        """Hand a new connection to the core, which sends everything over it from now on."""
+        """Hands a new connection to the core, which sends everything over it from now on."""
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = dialled.stream
         self._layer = dialled.tls
         self._socket = raw_socket_of(dialled.stream)
 
     async def _serve(self, dialled: Dialled) -> ClientError | None:
-        """Use one connection until it ends. Returns an error if the other side broke the protocol, else None."""
+        """Uses one connection until it ends. Returns an error if the other side broke the protocol, else None."""
         fault, stream = None, dialled.stream
         try:
             async with stream, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send, stream, tasks.cancel_scope)
                 fault = await self._receive(stream, dialled.received)
                 tasks.cancel_scope.cancel()
+        # `close` may wait until all is sent. Nothing more is sent over this connection, so it must wake.
         finally:
             self._stream = self._socket = self._layer = None
             self._encrypted = b""
@@ -309,7 +304,7 @@ class AsyncShell:
         return fault
 
     async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> ClientError | None:
-        """Receive until the connection ends. Returns an error if the other side broke the protocol, else None.
+        """Receives until the connection ends. Returns an error if the other side broke the protocol, else None.
 
         received: the bytes that have already been received.
         """
@@ -332,9 +327,8 @@ class AsyncShell:
             return None
 
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
-        """Send the core's outgoing bytes whenever there are any. If the connection breaks, cancel `scope`
-        and return.
-        """
+        """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope` and
+        returns."""
         while True:
             data = self._take_outgoing()
             self._sending = bool(data)
@@ -350,11 +344,9 @@ class AsyncShell:
                 return
 
     def _send_at_once(self) -> None:
-        """Send as many bytes as the socket takes without waiting. The sending task sends the rest.
-
-        Without this, the bytes of a request would wait until the event loop runs the sending task.
-        """
+        """Sends as many bytes as the socket takes without waiting. The sending task sends the rest."""
         link = self.core.connection
+        # The sending task may be in the middle of earlier bytes, which these would overtake.
         if self._socket is not None and not (self._sending or self._encrypted) and link.outgoing_bytes:
             rest = send_nowait(self._socket, self._take_outgoing())
             if rest and self._layer is not None:
@@ -364,7 +356,7 @@ class AsyncShell:
                 link.put_back(rest)
 
     def _take_outgoing(self) -> bytes:
-        """Remove and return all bytes to send, encrypted if the connection uses TLS."""
+        """Removes and returns all bytes to send, encrypted if the connection uses TLS."""
         data = self.core.data_to_send()
         if self._layer is not None:
             encrypted, self._encrypted = self._encrypted, b""

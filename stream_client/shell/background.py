@@ -11,11 +11,7 @@ import anyio.abc
 
 @asynccontextmanager
 async def background_tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """Gives a task group for the `async with` block, and cancels its tasks when the block ends.
-
-    An error of the block is raised unchanged. A task group alone would raise it inside an exception group, which an
-    `except ClientError` of the caller does not catch.
-    """
+    """Gives a task group for the `async with` block, and cancels its tasks when the block ends."""
     body_error: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         try:
@@ -27,5 +23,7 @@ async def background_tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
             body_error = error
         finally:
             tasks.cancel_scope.cancel()
+    # A task group alone would raise the block's error inside an exception group, which an `except ClientError` of the
+    # caller does not catch.
     if body_error is not None:
         raise body_error

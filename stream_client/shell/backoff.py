@@ -7,21 +7,21 @@ from collections.abc import Callable
 import msgspec
 
 GROWTH = 1.2
-"""Each delay is this many times the previous one. With 1.2, a delay is about a fifth of the time since the first
-attempt. So after an outage of three seconds, clients notice the node's return about half a second later. With a factor
-of 2, a delay would be as long as the outage before it."""
+"""The ratio of a delay to the previous one. With 1.2, a delay is about a fifth of the time since the first attempt, so
+after an outage of three seconds clients notice the node's return about half a second later. With 2, a delay would be as
+long as the outage before it."""
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """The settings for replacing a lost connection.
 
-    delay_s: the delay before the first attempt, in seconds. Each later delay is GROWTH times the previous one. Each
-        delay is shortened by a random part, at most half, so that many clients do not reconnect at the same moment.
+    delay_s: the delay before the first attempt, in seconds. Each later delay is 1.2 times the previous one. Each delay
+        is shortened by a random part, at most half, so that many clients do not reconnect at the same moment.
     delay_s_max: the longest delay, in seconds.
     give_up_s: when the node has sent no byte for this many seconds while requests wait for it, every waiting request
         fails with NodeUnreachable, also if the connection is still open. Without a connection, each later request fails
-        at the next failed attempt. The client looks every two seconds (CHECK_INTERVAL_S), and goes on: the attempts
-        continue. None: only the `answer_timeout_s` of `connect` limits how long requests wait.
+        at the next failed attempt. The client checks every two seconds, and the attempts continue. None: only the
+        `answer_timeout_s` of `connect` limits how long requests wait.
     """
 
     delay_s: float = 0.05
@@ -30,10 +30,8 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backoff:
-    """Computes the delay before each attempt to connect, and decides when waiting requests must fail.
-
-    A connection that is accepted but brings no bytes counts as a failed attempt.
-    """
+    """Computes the delay before each attempt to connect, and decides when waiting requests must fail. A connection that
+    is accepted but brings no bytes counts as a failed attempt."""
 
     def __init__(self, reconnect: Reconnect, random: Callable[[], float]) -> None:
         """random: a function that returns a random number between 0 and 1."""
@@ -44,15 +42,13 @@ class Backoff:
         self._received_bytes = 0
 
     def lost(self, now_s: float) -> None:
-        """Record the time when the connection was lost. Further calls change nothing until `succeeded` is called."""
+        """Records the time when the connection was lost. Further calls change nothing until `succeeded` is called."""
         if self._lost_at_s is None:
             self._lost_at_s = now_s
 
     def watch(self, now_s: float, received_bytes: int, *, awaits: bool) -> bool:
-        """Record whether an open connection brings bytes. Returns whether waiting requests must fail (`is_over`).
-
-        Call this at each check for late answers. A connection over which nothing comes counts as lost from the first
-        check at which requests wait.
+        """Records at a check for late answers whether an open connection brings bytes. Returns whether waiting requests
+        must fail (`is_over`).
 
         received_bytes: how many bytes the client has received in all.
         awaits: whether a request waits whose answer is due.
@@ -61,11 +57,12 @@ class Backoff:
             self._received_bytes = received_bytes
             self._lost_at_s = None
             return False
+        # A connection over which nothing comes counts as lost from the first check at which requests wait.
         self.lost(now_s)
         return self.is_over(now_s)
 
     def next_delay_s(self) -> float:
-        """Return the seconds to wait before the next attempt to connect. The following delay will be longer."""
+        """Returns the seconds to wait before the next attempt to connect. The following delay will be longer."""
         delay_s = self._delay_s * (0.5 + 0.5 * self._random())
         self._delay_s = min(GROWTH * self._delay_s, self._reconnect.delay_s_max)
         return delay_s
@@ -76,6 +73,6 @@ class Backoff:
         return give_up_s is not None and self._lost_at_s is not None and now_s - self._lost_at_s >= give_up_s
 
     def succeeded(self) -> None:
-        """Record that a connection has brought bytes. The next delay is the shortest one again."""
+        """Records that a connection has brought bytes. The next delay is the shortest one again."""
         self._lost_at_s = None
         self._delay_s = self._reconnect.delay_s

@@ -29,8 +29,7 @@ class Dialled(NamedTuple):
 
     connection: a socket that does not block.
     greeted: whether the hello, the byte before the first frame, has been sent over it.
-    received: decrypted bytes that have been received over it; bytes of a connection without TLS and without a token are
-        left in the socket.
+    received: decrypted bytes that have been received over it. Without TLS and without a token they stay in the socket.
     tls: a layer whose handshake is complete; None: the connection does not use TLS.
     """
 
@@ -50,14 +49,10 @@ def dial(
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Dialled:
-    """Open a new connection to the node. With a token, also prove the client's name to the node.
+    """Opens a new connection to the node. With a token, also proves the client's name to the node.
 
     auto_wait_s: how many seconds to wait for the node's hello with the framing "auto".
     timeout_s: how many seconds each step may take: to connect, to exchange hellos, to prove the name.
-
-    With the framing "head", this function waits for the hello if there are TLS settings or a token. A node refuses the
-    client's certificate only after the handshake, so without the wait a refused connection would look open. And a token
-    must not be sent to a server of another kind.
 
     Raises NodeUnreachable or AuthenticationFailed.
     """
@@ -75,6 +70,8 @@ def _dial(
     address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, timeout_s: float, *, greets: bool
 ) -> Dialled:
     connection, layer = _call(address, tls, timeout_s)
+    # A node refuses the client's certificate only after the handshake, so without a wait for its hello a refused
+    # connection would look open. And a token must not be sent to a server of another kind.
     if framing == "legacy" or (framing == "head" and layer is None and not greets):
         return Dialled(connection, HEAD if framing == "head" else LEGACY, tls=layer)
     if layer is None:
@@ -124,7 +121,7 @@ def _authenticate(address: str, dialled: Dialled, token: Token, timeout_s: float
 
 
 def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[socket.socket, TlsLayer | None]:
-    """Return a new socket that is connected to the node, and its TLS. Raises NodeUnreachable."""
+    """Returns a new socket that is connected to the node, and its TLS. Raises NodeUnreachable."""
     layer = None if tls is None else new_layer(tls, address)
     give_up_s = time.monotonic() + timeout_s
     try:
@@ -170,10 +167,8 @@ def _shake_hands(address: str, connection: socket.socket, layer: TlsLayer, give_
 
 
 def _greet(connection: socket.socket, wait_s: float) -> bool:
-    """Send the hello, which is the first byte of the framing "head" (Ockam since June 2024).
-
-    Returns whether an answer arrives in time. Its bytes are not read from the socket.
-    """
+    """Sends the hello, the first byte of the framing "head" (Ockam since June 2024). Returns whether an answer arrives
+    in time. Its bytes are not read from the socket."""
     try:
         connection.send(HEAD.hello)
         readable = bool(select.select([connection], [], [], wait_s)[0])
@@ -183,10 +178,8 @@ def _greet(connection: socket.socket, wait_s: float) -> bool:
 
 
 def _greet_over_tls(address: str, connection: socket.socket, layer: TlsLayer, wait_s: float) -> bytes:
-    """Send the hello over TLS. Returns the decrypted bytes that arrive in time; empty if none do.
-
-    Raises TlsFailed if the node refuses this client's certificate.
-    """
+    """Sends the hello over TLS. Returns the decrypted bytes that arrive in time; empty if none do. Raises TlsFailed if
+    the node refuses this client's certificate."""
     give_up_s = time.monotonic() + wait_s
     received = b""
     try:

@@ -1,9 +1,8 @@
 """BlockingShell: the I/O of one client in a program without an event loop. It has one plain socket and no threads.
 
-The client sends and receives only inside the program's calls; a call reads the bytes that have arrived since the last
-call. A call waits in short slices, so that a signal (Ctrl-C) takes effect soon on every system. If an exception
-interrupts the sending or receiving of bytes, the connection is lost. The client then connects again and repeats its
-unanswered requests.
+The client sends and receives only inside the program's calls. A call waits in short slices, so that a signal (Ctrl-C)
+takes effect soon on every system. If an exception interrupts the sending or receiving of bytes, the connection is lost.
+The client then connects again and repeats its unanswered requests.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 SLICE_S = 0.2
 """The longest single wait for the socket, in seconds. Some systems handle signals only between two waits."""
 LAG_S = 0.005
-"""If the client has not exchanged bytes for this many seconds, `send_lagging` sends the bytes that wait to be sent."""
+"""After this many seconds without an exchange of bytes, `send_lagging` sends the bytes that wait to be sent."""
 
 
 @contextmanager
@@ -72,7 +71,7 @@ def open_shell(
     tls: Tls | None = None,
     token: Token | None = None,
 ) -> Iterator[BlockingShell]:
-    """Do the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
+    """Does the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
     AuthenticationFailed."""
     shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s, tls, token)
     shell.open(waits)
@@ -108,9 +107,8 @@ class _Timer:
 
 
 class BlockingShell:
-    """Does the I/O of one client inside the program's calls, for one thread at a time. Implements
-    `blocking.session.Shell`.
-    """
+    """Does the I/O of one client inside the program's calls, for one thread at a time. It is a
+    `blocking.session.Shell`."""
 
     def __init__(
         self,
@@ -149,18 +147,15 @@ class BlockingShell:
         watch_forks(self)
 
     def open(self, waits: bool = True) -> None:
-        """Make the first connection. If `waits` is false, make it later: in the first call that waits for an answer.
-
-        Raises NodeUnreachable.
-        """
+        """Makes the first connection, or leaves it to the first call that waits for an answer. Raises
+        NodeUnreachable."""
         if waits:
             self._adopt(self._dial())
         self._check_at_s = self.now_s() + CHECK_INTERVAL_S
 
     def close(self) -> None:
-        """Send the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and then end the client. Safe to
-        repeat.
-        """
+        """Sends the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and ends the client. Safe to
+        repeat."""
         try:
             give_up_s = self.now_s() + LAST_WORDS_S
             while self._socket is not None and self._has_unsent() and self.now_s() < give_up_s:
@@ -188,9 +183,7 @@ class BlockingShell:
         self._turn(0.0)
 
     def send_lagging(self) -> None:
-        """If the client has not exchanged bytes for LAG_S seconds, send the waiting bytes and run the timers that are
-        due.
-        """
+        """Exchanges bytes and runs the timers that are due, if the client has not done so for LAG_S seconds."""
         if self.now_s() - self._turned_at_s > LAG_S:
             self._turn(0.0)
 
@@ -204,9 +197,8 @@ class BlockingShell:
         return boot_time_s()
 
     def _turn(self, wait_s: float) -> None:
-        """Send and receive as many bytes as the socket allows, then run the timers that are due.
-
-        Without a connection, try to connect instead. Raises the error that ended the client.
+        """Sends and receives as many bytes as the socket allows, then runs the timers that are due. Without a
+        connection, tries to connect instead. Raises the error that ended the client.
 
         wait_s: the longest time to wait for the socket, in seconds.
         """
@@ -232,12 +224,13 @@ class BlockingShell:
             self._turning.release()
 
     def _doubt(self, waited_s: float) -> None:
-        """End the client if the server is not a stream node, or if the stream service does not answer in time.
+        """Ends the client if the server is not a stream node, or if the stream service does not answer in time.
 
         waited_s: the seconds that the program has just waited. The timeouts count only this time, because the client
-        reads nothing between the program's calls.
+            reads nothing between the program's calls.
         """
         self._waited_s += waited_s
+        # `identify` is called once: it blocks, and a second time it would find the same.
         if (
             self._tls is None
             and not (self._identified or self.core.connection.received_bytes)
@@ -251,18 +244,15 @@ class BlockingShell:
             self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: socket.socket, wait_s: float) -> None:
-        """Send what waits to be sent. If nothing does, or if the socket does not take all of it, wait for the socket
-        for at most `wait_s` seconds, then send and receive once.
-
-        An exception during the sending or receiving drops the connection.
-        """
+        """Sends the waiting bytes. If there are none, or if the socket does not take all of them, waits for the socket
+        for at most `wait_s` seconds, then sends and receives once. An exception meanwhile drops the connection."""
         whole = False
         fault: ClientError | None = None
         try:
             if not self._unsent:
                 data = self.core.data_to_send()
                 self._unsent = memoryview(data if self._layer is None else self._layer.encrypt(data))
-            # A socket nearly always takes everything at once. Then the caller looks whether it must wait at all.
+            # A socket nearly always takes everything at once. Then the caller checks whether it must wait at all.
             if self._unsent:
                 with WHOLE:
                     whole = self._send(connection)
@@ -275,6 +265,7 @@ class BlockingShell:
             whole = True
             ready = sum(mask for _, mask in self._selector.select(wait_s))
             whole = False
+            # A signal that raises here would cut a frame. `WHOLE` delays its exception to the end of the exchange.
             with WHOLE:
                 if ready & selectors.EVENT_WRITE:
                     self._send(connection)
@@ -292,7 +283,7 @@ class BlockingShell:
                 self._lost(fault)
 
     def _send(self, connection: socket.socket) -> bool:
-        """Send as many of the waiting bytes as the socket takes now. Returns whether it took all."""
+        """Sends as many of the waiting bytes as the socket takes now. Returns whether it took all."""
         try:
             self._unsent = self._unsent[connection.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
@@ -300,7 +291,7 @@ class BlockingShell:
         return not self._unsent
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Receive the bytes that have arrived. Returns False if the other side has ended the connection."""
+        """Receives the bytes that have arrived. Returns False if the other side has ended the connection."""
         data = connection.recv(READ_BYTES_MAX)
         layer = self._layer
         is_open = bool(data)
@@ -312,11 +303,12 @@ class BlockingShell:
         return is_open
 
     def _lost(self, fault: ClientError | None) -> None:
-        """Handle the end of the connection: end the client, or set the time of the next attempt to connect.
+        """Handles the end of the connection: ends the client, or sets the time of the next attempt to connect.
 
         fault: the error if the other side broke the protocol; None if it did not.
         """
         self._drop_socket()
+        # Without a new connection nothing can be answered, so every present and later request fails.
         if self._backoff is None:
             self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
             return
@@ -334,9 +326,8 @@ class BlockingShell:
         self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
-        """Wait for the time of the next attempt to connect, but at most `wait_s` seconds. Connect if that time has
-        come.
-        """
+        """Waits for the time of the next attempt to connect, but at most `wait_s` seconds, and connects if that time
+        has come."""
         assert self._backoff is not None, "a connection is wanted that is not to be made again"
         pause_s = min(wait_s, self._dial_at_s - self.now_s())
         if pause_s > 0:
@@ -357,14 +348,14 @@ class BlockingShell:
             self._adopt(dialled)
 
     def _dial(self) -> Dialled:
-        """Open a connection and find out its framing. Raises NodeUnreachable, AuthenticationFailed."""
+        """Opens a connection and finds out its framing. Raises NodeUnreachable, AuthenticationFailed."""
         # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
         until_s = min(self._wait_until_s, self._timers[0].due_s if self._timers else math.inf)
         timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
         return dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=timeout_s)
 
     def _adopt(self, dialled: Dialled) -> None:
-        """Hand a new connection to the core, which sends everything over it from now on."""
+        """Hands a new connection to the core, which sends everything over it from now on."""
         self._socket, self._layer = dialled.connection, dialled.tls
         self._selector.register(dialled.connection, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
@@ -373,7 +364,6 @@ class BlockingShell:
             self._take_first(dialled.received)
 
     def _take_first(self, received: bytes) -> None:
-        """Hand the bytes that came while dialling to the core."""
         try:
             self.core.receive_data(received)
         except RemoteProtocolError as error:
@@ -391,9 +381,8 @@ class BlockingShell:
         return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
-        """Run the timers that are due. Every CHECK_INTERVAL_S seconds, let the core check for late answers, and fail
-        them when the node has been silent for `give_up_s`.
-        """
+        """Runs the timers that are due. Every CHECK_INTERVAL_S seconds, lets the core check for late answers, and fails
+        them when the node has been silent for `give_up_s`."""
         now_s = self.now_s()
         while self._timers and self._timers[0].due_s <= now_s:
             heapq.heappop(self._timers).run()
@@ -411,7 +400,6 @@ class BlockingShell:
 
 
 def _new_selector() -> selectors.BaseSelector:
-    """Return a selector without a file descriptor of its own. So a client needs only one descriptor, that of its
-    socket.
-    """
+    """Returns a selector without a file descriptor of its own. So a client needs only one descriptor, that of its
+    socket."""
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()

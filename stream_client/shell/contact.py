@@ -1,8 +1,8 @@
 """Finds out which kind of server is at an address where no stream node answers.
 
-A client usually begins a connection with a hello of one byte. Most servers of other protocols take it for the beginning
-of a request, wait for the rest, and send nothing. So `identify` opens new connections and sends requests of other
-protocols. It names only a server that answers. Silence proves nothing, since a node that hangs is silent too.
+Most servers of other protocols take the hello of one byte for the beginning of a request, wait for the rest, and send
+nothing. So `identify` opens new connections and sends requests of other protocols. It names only a server that answers.
+Silence proves nothing, since a node that hangs is silent too.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ PROBE_AFTER_S = 0.7
 """The client calls `identify` when it has received nothing for this many seconds, or at once when a connection ends
 without a byte. A stream node sends its first byte at once."""
 PROBE_S = 0.5
-"""The seconds that `identify` waits for the answer to each of its two requests. So an error names another kind of
-server in less than two seconds."""
+"""The seconds that `identify` waits for the answer to each of its two requests: an error comes in less than two
+seconds."""
 
 HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
 """A request that HTTP servers answer. Redis answers it too: with an error, since Redis reads it as a command."""
 
 
 def no_contact(address: str, core: ClientCore) -> ClientError:
-    """Return the error for a service that has not answered. Its text says why, judged by the bytes received so far."""
+    """Returns the error for a service that has not answered. Its text says why, judged by the bytes received so far."""
     # A node on the route has reported the reason, which is better than a guess.
     if core.service_route.trouble is not None:
         return core.service_route.trouble
@@ -60,11 +60,8 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
 
 
 def identify(address: str) -> str | None:
-    """Send requests of other protocols to `host:port`. Returns a text that names the kind of server, or None if
-    unknown.
-
-    This function blocks for at most two times PROBE_S seconds, and raises nothing.
-    """
+    """Sends requests of other protocols to `host:port`. Returns a text that names the kind of server, or None if
+    unknown. Blocks for at most two times PROBE_S seconds, and raises nothing."""
     for request in (HTTP_REQUEST, _client_hello()):
         found = find_sign(_ask(address, request))
         if found is not None:
@@ -73,7 +70,7 @@ def identify(address: str) -> str | None:
 
 
 def _ask(address: str, request: bytes) -> bytes:
-    """Send a request over a new connection and return the first bytes of the answer; empty if none arrive in time."""
+    """Sends a request over a new connection and returns the first bytes of the answer; empty if none arrive in time."""
     give_up_s = time.monotonic() + PROBE_S
     answer = b""
     try:
@@ -92,7 +89,7 @@ def _ask(address: str, request: bytes) -> bytes:
 
 
 def _client_hello() -> bytes:
-    """Return the first bytes that a TLS client sends."""
+    """Returns the first bytes that a TLS client sends."""
     import ssl
 
     from ockam.identity.tls_faults import PROBE

@@ -13,7 +13,7 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 
 OnLink: TypeAlias = Callable[[ClientError | None], None]
 """The type of a function that is called with an error when the connection to the node, or the route to its services, is
-lost. It is called with None when the connection or route is restored."""
+lost, and with None when it is restored."""
 
 READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
@@ -21,23 +21,20 @@ CONNECT_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S_MIN = 1.0
 """An attempt to connect has at least this many seconds, also where the program waits less for the answer."""
 AUTO_WAIT_S = 0.3
-"""With the framing "auto", the seconds that the client waits for an answer to the first byte that it sends. Connecting
-to an older node, which uses the framing "legacy", takes this much longer. Nodes that use "head" answer at once."""
+"""With the framing "auto", the seconds to wait for an answer to the hello. Nodes that use "head" answer at once, and
+connecting to an older node takes this much longer."""
 AUTO_WAIT_S_MAX = 2.0
-"""With the framing "auto", as AUTO_WAIT_S, but for a connection that follows one on which the node has sent no bytes.
-Such a node can be so distant that its answer takes longer than AUTO_WAIT_S. The client would then use "legacy" with a
-node that wants "head"."""
+"""As AUTO_WAIT_S, for a connection that follows one without received bytes. The node can be so distant that its answer
+takes longer than AUTO_WAIT_S, and the client would use "legacy" with a node that wants "head"."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.
 Answers come within milliseconds, or after a disk failure within the node's `error_delay_s`."""
 LAST_WORDS_S = 1.0
-"""The longest time, in seconds, that the end of a client takes to send its last messages. Examples are a saved
-position, and the message that leaves a consumer group."""
+"""The longest time, in seconds, that the end of a client takes to send its last messages, such as a saved position."""
 
 
 def connect_timeout_s(wait_s: float | None) -> float:
     """Returns the longest time, in seconds, for an attempt to connect while the program waits for `wait_s` seconds at
-    most; None: without limit.
-    """
+    most."""
     return CONNECT_TIMEOUT_S if wait_s is None else min(CONNECT_TIMEOUT_S, max(CONNECT_TIMEOUT_S_MIN, wait_s))

@@ -1,7 +1,6 @@
-"""Tells the clients of a process, in each child that fork() makes of it, that they are the parent's.
+"""Ends the clients of a process in each child that fork() makes of it, since they are the parent's.
 
-Parent and child have the same connection. Without this, each would read the other's answers, and send the same
-unanswered pushes. Programs on a system without fork() need nothing of it.
+Parent and child have the same connection. Without this, each would read the other's answers, and send the same pushes.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from stream_client.errors import ClientForked
 
 
 class Forkable(Protocol):
-    """The interface of a client's shell that `watch_forks` is given."""
-
     def forked(self, error: ClientForked) -> None:
-        """Give up the connection without a word, and end the client with this error. Called in the child only."""
+        """Gives up the connection without a word, and ends the client with this error. Called in the child only."""
         ...
 
 
@@ -25,7 +22,7 @@ _shells: WeakSet[Forkable] = WeakSet()
 
 
 def watch_forks(shell: Forkable) -> None:
-    """Have `Forkable.forked` of this shell called in each child process that is forked while the shell is in use."""
+    """Makes each child process that is forked while the shell is in use call `Forkable.forked` of this shell."""
     _shells.add(shell)
 
 

@@ -1,8 +1,5 @@
-"""Delays the exception of a signal handler while the client exchanges bytes, so that a signal does not cost the
-connection.
-
-The handler of `stopping.stop_on_signals_blocking` uses this. Without that handler, Ctrl-C raises its exception at once.
-"""
+"""Delays the exception of a signal handler (`stopping`) while the client exchanges bytes, so that it costs no
+connection."""
 
 from __future__ import annotations
 
@@ -11,11 +8,7 @@ from types import TracebackType
 
 
 class _State(threading.local):
-    """The state of one thread.
-
-    held: whether the thread is exchanging bytes.
-    waiting: an exception to raise after the exchange; None: there is none.
-    """
+    """Whether this thread is exchanging bytes (`held`), and the exception to raise after the exchange (`waiting`)."""
 
     held = False
     waiting: BaseException | None = None
@@ -25,9 +18,7 @@ _state = _State()
 
 
 def raise_when_whole(error: BaseException) -> None:
-    """Raise the error at once. If this thread is exchanging bytes, raise the error at the end of the
-    exchange instead.
-    """
+    """Raises the error at once, or at the end of the exchange if this thread is exchanging bytes."""
     if _state.held:
         _state.waiting = error
     else:
@@ -35,11 +26,7 @@ def raise_when_whole(error: BaseException) -> None:
 
 
 class Whole:
-    """A context manager for an exchange of bytes: inside it, `raise_when_whole` delays its error until the end of the
-    block.
-
-    It must not be nested.
-    """
+    """A context manager for an exchange of bytes, not to be nested: inside it, `raise_when_whole` delays its error."""
 
     def __enter__(self) -> None:
         _state.held = True

@@ -1,7 +1,4 @@
-"""RouteRetry: asks the stream service again and again after the route to it was lost, until the service answers.
-
-The route leads over other nodes. It is lost when one of them reports that it cannot reach the next node.
-"""
+"""RouteRetry: asks the stream service again and again after the route to it was lost, until the service answers."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ if TYPE_CHECKING:
     from stream_client.shell.clock import Timers
 
 ASK_DELAY_S_MAX = 0.4
-"""The longest delay, in seconds, between two requests that test the route. The client notices a restored route within
-this time. Each request makes the node on the route try to connect to the next node."""
+"""The longest delay, in seconds, between two tests of the route, within which a client notices a restored route. Each
+test makes the node on the route try to connect to the next node."""
 
 
 class RouteRetry:
@@ -40,10 +37,7 @@ class RouteRetry:
         self._planned = False
 
     def lost(self, first: bool) -> None:
-        """Plan the next test of the route, because a node on the route has reported that it cannot reach the next node.
-
-        first: whether the route has worked until now.
-        """
+        """Plans the next test of the route. `first`: whether the route has worked until now."""
         now_s = self._timers.now_s()
         if first:
             self._backoff = Backoff(self._reconnect, random.random)

@@ -1,7 +1,6 @@
 """Turns the faults of TLS into the client's errors, and checks the TLS settings that a program gives.
 
-The settings are `ockam.identity.tls.Tls`; both shells encrypt with `ockam.identity.tls_layer.TlsLayer`. This module
-reads no sockets. A client without TLS does not load OpenSSL.
+It reads no sockets. A client without TLS does not load OpenSSL.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ADVICE = {
     "tls_version": "the node, or a proxy before it, must be updated",
     "tls_wrong_name": "call the node by a name in its certificate, or give this name as Tls(server_name=…)",
 }
-"""For each kind of fault, a text that says what to do."""
+"""The advice at the end of the error's text, by kind of fault."""
 
 
 def check_tls(tls: Tls | None) -> None:

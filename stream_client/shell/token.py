@@ -1,7 +1,7 @@
 """TokenExchange: the messages by which a client proves its name with a token, before it sends anything else.
 
 It has no sockets: both shells send its bytes and hand it what they receive. A token is sent over TLS, or to this
-machine, and nowhere else.
+    machine, and nowhere else.
 """
 
 from __future__ import annotations
@@ -26,16 +26,12 @@ ADVICE = {
     "unknown": "give this client the token that `stream-node token create` has shown on that node",
     "unencrypted": "connect with TLS: Tls(ca=…), --tls-ca or STREAM_NODE_TLS_CA",
 }
-"""For some kinds of AuthenticationFailed, what to do at the client. The text of the error has it after the node's
-reason. For the other kinds, the node's reason says what to do."""
+"""The advice at the end of the error's text, by kind. For the other kinds, the node's reason says what to do."""
 
 
 def check_token(token: Token | str | None) -> Token | None:
-    """Returns the token that a client was given, as a Token. None stays None.
-
-    A token may lie in a file or in the environment. This function looks whether it is there: if the token cannot be
-    read, it raises InvalidArgument.
-    """
+    """Returns the token that a client was given, as a Token; None stays None. Raises InvalidArgument if the token
+    cannot be read from its file or from the environment."""
     if token is None:
         return None
     try:
@@ -102,7 +98,6 @@ class TokenExchange:
         return self._wire.hello
 
     def silence(self) -> NodeUnreachable:
-        """Returns the error for a node that does not answer."""
         return NodeUnreachable(
             f"{self._address} does not answer to the token: it is overloaded, has ended the connection, or is of a "
             "version without tokens"

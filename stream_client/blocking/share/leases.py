@@ -1,8 +1,7 @@
 # Generated from stream_client/share/leases.py by tools/generate_blocking.py; do not edit.
 """LeaseMember: a member of a consumer group, to which a node's index service leases partitions (`node/lease/1`).
 
-`SharedConsumer` uses it. `LeaseClientMachine` decides which partitions the member is allowed to process. This module
-sends the machine's requests on time.
+`LeaseClientMachine` decides which partitions the member may process. This module sends the machine's requests on time.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class LeaseMember:
     def __init__(self, client: Connected, client_id: str, *, member_id: str | None = None) -> None:
         """client: a StreamClient.
         client_id: the name of the group.
-        member_id: a name that no other member of the group has. None: the names of this host and process, and a random
-            part; `stream-node index list` shows them.
+        member_id: a name that no other member of the group has, which `stream-node index list` shows. None: the names
+            of this host and process, and a random part.
         """
         self._session = client.session
         self._indexes = SavedIndexes(client, client_id)
@@ -79,7 +78,7 @@ class LeaseMember:
         return 0 if self._machine is None else self._machine.members
 
     def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
-        """Join the group: request leases on partitions, and renew the leases that the member gets.
+        """Joins the group: requests leases on partitions, and renews the leases that the member gets.
 
         partitions: the number of partitions of the stream.
         on_change: a function called when the result of `check` has perhaps changed.
@@ -92,13 +91,13 @@ class LeaseMember:
         self.renew()
 
     def grow(self, partitions: int) -> None:
-        """Request leases of partitions that were added to the stream. partitions: the number of all partitions."""
+        """Requests leases of partitions that were added to the stream. `partitions`: the number of all partitions."""
         if self._machine is not None:
             self._machine.grow(partitions)
             self._renew_in(0.0)
 
     def renew(self) -> None:
-        """Request or renew leases now. After `join`, a timer calls this method as often as the leases need it."""
+        """Requests or renews leases now. After `join`, a timer calls this method as often as the leases need it."""
         if self._left or self._error is not None or self._machine is None:
             return
         self._cancel_call()
@@ -107,10 +106,8 @@ class LeaseMember:
         self._schedule()
 
     def check(self) -> tuple[set[int], set[int]]:
-        """Return the partitions leased by this member, and those among them that the node wants back for other members.
-
-        If an error has ended the membership, raises that error.
-        """
+        """Returns the partitions leased by this member, and those among them that the node wants back for other
+        members. Raises the error that has ended the membership."""
         if self._error is not None:
             raise self._error
         if self._machine is None:
@@ -119,68 +116,60 @@ class LeaseMember:
         return self._machine.held(now_s), self._machine.asked_back(now_s)
 
     def find_fence(self, partition: int) -> int | None:
-        """Return the fence of the lease on this partition, or None if the member has no valid lease on it.
-
-        The fence is a number that is higher for each later holder. The client's own clock decides whether the lease is
-        valid.
-        """
+        """Returns the fence of the lease on this partition, or None without a lease that is valid by the client's own
+        clock."""
         return None if self._machine is None else self._machine.find_fence(partition, self._session.shell.now_s())
 
     def give_back(self, partition: int) -> None:
-        """End the lease on this partition, and inform the node soon, so that another member can have the partition."""
+        """Ends the lease on this partition, and informs the node soon, so that another member can have the
+        partition."""
         if self._machine is not None:
             self._machine.give_back(partition)
             self._renew_in(0.0)
 
     def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
+        """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
         return self._indexes.load(stream_name, partitions)
 
     def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
-        """Return what the node knows of the position of each of these partitions (`SavedIndexes.resume`)."""
+        """Returns the known mark of the position of each of these partitions (`SavedIndexes.resume`)."""
         return self._indexes.resume(stream_name, partitions, on_reset)
 
     def begin(self, stream_name: str, partition: int, created_us: int) -> SaveResponse:
-        """Save index 0 as the position in another incarnation of the stream (`SavedIndexes.begin`). Without a valid
-        lease, nothing is saved.
-
-        created_us: the creation time of the new stream, in microseconds since 1970.
-        """
+        """Does what `SavedIndexes.begin` does, if the lease is valid. Without a valid lease, nothing is saved."""
         fence = self.find_fence(partition)
         if fence is None:
             return SaveResponse(0, SaveStatus.FENCED, 0)
         return self._indexes.begin(stream_name, partition, created_us, fence)
 
     def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save the index of each partition in `indexes`, except partitions whose lease has expired.
-
-        When this method returns, the node has answered each save. A refused save ends the lease on the partition.
-        """
+        """Saves the index of each partition in `indexes`, except partitions whose lease has expired. When this method
+        returns, the node has answered each save. A refused save ends the lease on the partition."""
         saves = self._saves(stream_name, indexes)
+        # All saves are sent before the first wait, so that they take one round trip together.
         calls = [self._session.call(INDEX_SERVICE, protocol, request) for protocol, request in saves]
         for (protocol, request), call in zip(saves, calls, strict=True):
             self._saved(request, answer_of(self._session.answered(call), protocol))
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the same saves as `save`, without waiting for the answers."""
+        """Sends the same saves as `save`, without waiting for the answers."""
         for protocol, request in self._saves(stream_name, indexes):
             self._session.ask_nowait(INDEX_SERVICE, protocol, request, partial(self._saved, request))
 
     def leave(self) -> None:
-        """Leave the group: end all leases and request no more. Waits for the node's answer. Safe to repeat."""
+        """Leaves the group: ends all leases and requests no more. Waits for the node's answer. Safe to repeat."""
         if self._machine is not None and not self._left:
             self._end()
             self._session.ask(INDEX_SERVICE, LEASE, self._machine.request(self._session.shell.now_s(), leave=True))
 
     def leave_nowait(self) -> None:
-        """Leave the group without waiting for the node's answer. If the message is lost, the leases expire later."""
+        """Leaves the group without waiting for the node's answer. If the message is lost, the leases expire later."""
         if self._machine is not None and not self._left:
             self._end()
             request = self._machine.request(self._session.shell.now_s(), leave=True)
             self._session.ask_nowait(INDEX_SERVICE, LEASE, request, lambda answer: None)
 
     def _answered(self, answer: LeaseResponse | ClientError) -> None:
-        """Apply the node's answer to a lease request, and call `on_change` if the leases have changed."""
         if isinstance(answer, ClientError):
             self._failed(answer)
             return
@@ -193,7 +182,7 @@ class LeaseMember:
     def _saves(
         self, stream_name: str, indexes: Mapping[int, int]
     ) -> list[tuple[Protocol[FencedSave, SaveResponse], FencedSave]]:
-        """Return the saves of the partitions with a valid lease, each with its protocol."""
+        """Returns the saves of the partitions with a valid lease, each with its protocol."""
         saves: list[tuple[Protocol[FencedSave, SaveResponse], FencedSave]] = []
         for partition, index in indexes.items():
             fence = self.find_fence(partition)
@@ -208,9 +197,7 @@ class LeaseMember:
         return saves
 
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
-        """Handle the answer to a save. If the node refused the save, another member has the lease, so end the
-        lease here.
-        """
+        """Handles the answer to a save. If the node refused the save, another member has the lease, which ends here."""
         if isinstance(answer, ClientError):
             self._failed(answer)
             return
@@ -223,15 +210,14 @@ class LeaseMember:
             self._on_change()
 
     def _failed(self, error: ClientError) -> None:
-        """End the membership after an error that is not retriable. Ignore other errors, since the next renewal is a
-        retry.
-        """
+        """Ends the membership after an error that is not retriable. After any other error, the next renewal is a
+        retry."""
         if not error.retriable:
             self._error = error
             self._on_change()
 
     def _schedule(self) -> None:
-        """Set the timer to the time when the next request is due or the leases expire, whichever comes first."""
+        """Sets the timer to the time when the next request is due or the leases expire, whichever comes first."""
         assert self._machine is not None
         self._renew_in(max(0.0, self._machine.next_due_s() - self._session.shell.now_s()))
 
@@ -253,14 +239,11 @@ class LeaseMember:
 
 
 def to_member(client: Connected, membership: LeaseMember | str) -> LeaseMember:
-    """Return a new member of the group with this name, or the given LeaseMember unchanged.
-
-    Raises InvalidArgument if the name is empty or the object cannot save positions.
-    """
+    """Returns a new member of the group with this name, or the given LeaseMember unchanged. Raises InvalidArgument."""
     if isinstance(membership, str):
         return LeaseMember(client, check_name(membership))
     return check_keeps_positions(membership)
 
 
 def _nothing() -> None:
-    """Do nothing. Used as the callback if no timer, request or listener is set."""
+    """Used as the callback if no timer, request or listener is set."""
