@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,6 +21,8 @@ import pytest
 
 from tests.style.tree import ROOT, packages
 
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""The versions of Python that CI runs on."""
 LINES = b"one\ntwo\nthree\n"
 
 
@@ -153,6 +156,42 @@ def test_pip_installs_the_wheel_and_all_that_it_needs(wheel: Path, tmp_path: Pat
     check = subprocess.run([*pip[:-1], "check"], capture_output=True, text=True, check=False)
     assert check.returncode == 0, check.stdout
     installed.smoke()
+
+
+@pytest.mark.soak
+@pytest.mark.network
+@pytest.mark.parametrize("version", PYTHONS)
+def test_pip_installs_a_checkout_on_each_python(version: str, tmp_path: Path) -> None:
+    """Goal: `pip install .`, as the README says, gives a working node. Method: a clone, and an environment of each
+    Python that this machine has."""
+    assert "`pip install .`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"needs Python {version}")
+    subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / "environment"], check=True)
+    installed = Installed(tmp_path)
+    source = tmp_path / "source"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(installed.python), "--disable-pip-version-check", "--quiet"]
+    done = subprocess.run([*pip, "install", "."], cwd=source, capture_output=True, text=True, check=False, timeout=600)
+    skip_without_network(done)
+    assert done.returncode == 0, done.stderr
+    installed.smoke()
+
+
+def find_python(version: str) -> str | None:
+    """Returns an interpreter of this version: the one that runs, one on PATH, or one of pyenv."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    named = [shutil.which(f"python{version}")]
+    named += map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    # A shim of pyenv is there for versions that are not chosen, too, and fails.
+    runs = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
+    for each in filter(None, named):
+        done = subprocess.run([each, "-c", runs], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            return each
+    return None
 
 
 def skip_without_network(done: subprocess.CompletedProcess[str]) -> None:
