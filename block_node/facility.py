@@ -1,13 +1,12 @@
-"""The messaging facility: delivers every event to every plugin, in the same order, through one bounded queue
-per plugin.
+"""The messaging facility: delivers every event to every plugin, in the same order, through one bounded queue per
+plugin.
 
-Gating plugins (verification, persistence, publishing) must not lose events. While the queue of a gating plugin is full,
-the property `full` is True, and every source of items, such as a publisher, waits. Any other plugin, such as a
-subscriber, is detached and notified if its queue grows too long.
+Gating plugins (verification, persistence, publishing) must not lose events. While the queue of one is full, `full` is
+True, and every source of items, such as a publisher, waits. Any other plugin is detached and notified if its queue
+grows too long.
 
-Plugins send notifications through the facility, and these are accepted even if a queue is full. Otherwise a plugin
-could wait for space in a queue that only the plugin itself can empty. The number of notifications is bounded, because
-each one results from items that were accepted.
+Notifications are accepted even if a queue is full: otherwise a plugin could wait for space in a queue that only the
+plugin itself can empty. Their number is bounded, because each one results from items that were accepted.
 
 All code runs in the trio thread, and no call waits. The facility stores nothing on disk.
 """
@@ -26,38 +25,24 @@ from ockam.actors.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
 GATING_BYTES_MAX = 16 * 1024 * 1024
-"""The facility (which delivers events to the plugins) is full if the queue of a gating plugin has this many bytes, or
-`GATING_EVENTS_MAX` events.
-
-A gating plugin is one that sources of items wait for.
-"""
+"""The facility is full if the queue of a gating plugin has this many bytes, or `GATING_EVENTS_MAX` events."""
 LOOSE_EVENTS_MAX = 8_192
 LOOSE_BYTES_MAX = 64 * 1024 * 1024
-"""The largest queue, in bytes, of a plugin that sources of items do not wait for.
-
-A plugin with more bytes, or more than `LOOSE_EVENTS_MAX` events, in its queue is detached.
-"""
+"""A plugin that is not gating is detached above this many bytes, or `LOOSE_EVENTS_MAX` events, in its queue."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Plugin(Worker):
-    """Plugin: a worker that receives events. A subclass overrides the handlers that it needs. A handler must not block.
+    """A worker that receives events. A subclass overrides the handlers that it needs. A handler must not block.
 
     A plugin that cannot handle events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`. In
-    between it receives nothing, and its queue fills. When the queue is full, the sources wait if the plugin is gating;
-    otherwise the plugin is detached.
+    between it receives nothing, and its queue fills. An event that a handler publishes through `self.facility.publish`
+    is delivered after the current one, to all plugins including this one.
 
-    If a handler publishes an event through `self.facility.publish`, the event is delivered after the current one, to
-    all plugins including this one.
-
-    If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If
-    the plugin is gating, the crash also publishes `NodeFailed`, which ends all streams. The new plugin must ignore
-    the rest of a block whose beginning it did not receive. When it starts, it must find out the results of events
-    that it missed.
-
-    name: the name of the plugin in logs and statistics.
-    gating: whether sources of items wait while the queue of this plugin is full.
+    If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If the
+    plugin is gating, the crash also publishes `NodeFailed`, which ends all streams. The new plugin ignores the rest of
+    a block whose beginning it did not receive. When it starts, it must find out the results of events that it missed.
     """
 
     name: ClassVar[str] = "plugin"
@@ -82,22 +67,12 @@ class Plugin(Worker):
         """Handles the next notification."""
 
     def handle_lag(self) -> None:
-        """Called after this plugin was detached because its queue grew too long. No more events are delivered.
-
-        It is never called for a plugin that sources of items wait for (`gating`).
-        """
+        """Called after this plugin, which is not gating, was detached because its queue grew too long."""
 
 
 class InletStatistics(msgspec.Struct, frozen=True):
-    """InletStatistics: the current state of the queue of one plugin.
-
-    name: the name of the plugin.
-    gating: whether sources of items wait while the queue is full.
-    paused: whether the delivery is paused.
-    events: the number of events in the queue.
-    size_bytes: the size of the queue in bytes.
-    delivered: the number of events delivered since the plugin was attached.
-    """
+    """The queue of one plugin: the events in it and their bytes, and the events delivered since the plugin was
+    attached."""
 
     name: str
     gating: bool
@@ -108,13 +83,8 @@ class InletStatistics(msgspec.Struct, frozen=True):
 
 
 class FacilityStatistics(msgspec.Struct, frozen=True):
-    """FacilityStatistics: the counters of the facility since the node started, and the state of all queues.
-
-    published: the number of published events.
-    dropped: the number of plugins that were detached because their queue grew too long.
-    failures: the number of `NodeFailed` events.
-    inlets: the queue of each attached plugin.
-    """
+    """The counters of the facility since the node started, and the queues of all attached plugins. `dropped` plugins
+    were detached because their queue grew too long."""
 
     published: int
     dropped: int
@@ -123,7 +93,7 @@ class FacilityStatistics(msgspec.Struct, frozen=True):
 
 
 class Inlet:
-    """Inlet: the queue between the facility and one plugin.
+    """The queue between the facility and one plugin.
 
     Invariant: `_size_bytes` is the sum of the sizes in `_events`, each computed by `event_bytes`.
     """
@@ -149,24 +119,19 @@ class Inlet:
 
     @property
     def full(self) -> bool:
-        """Returns whether the queue of this plugin is full, so that sources of items must wait.
-
-        Returns False if the plugin is not gating: sources never wait for it.
-        """
+        """Whether sources of items must wait for this plugin. False if it is not gating."""
         return self.gating and (len(self._events) >= GATING_EVENTS_MAX or self._size_bytes >= GATING_BYTES_MAX)
 
     def pause(self) -> None:
-        """Stops the delivery of events until `resume` is called. A second call does nothing."""
         self._paused = True
 
     def resume(self) -> None:
-        """Continues the delivery of events. A second call does nothing."""
         if self._paused:
             self._paused = False
             self._facility.run()
 
     def detach(self) -> None:
-        """Ends the delivery of events for ever and empties the queue. A second call does nothing."""
+        """Ends the delivery of events for ever and empties the queue. Safe to repeat."""
         if self._attached:
             self._attached = False
             self._events.clear()
@@ -181,13 +146,11 @@ class Inlet:
         return not self.gating and (len(self._events) > LOOSE_EVENTS_MAX or self._size_bytes > LOOSE_BYTES_MAX)
 
     def drop(self) -> None:
-        """Detaches a plugin whose queue grew too long, and calls its `handle_lag`."""
         self.detach()
         self._lag()
 
     def run(self) -> bool:
-        """Delivers events until the queue is empty, or the delivery is paused, or the plugin is detached. Returns
-        whether any event was delivered."""
+        """Delivers events until the queue is empty, paused or detached. Returns whether any event was delivered."""
         delivered = self._delivered
         while self._events and not self._paused and self._attached:
             self._deliver()
@@ -209,10 +172,10 @@ class Inlet:
 
 
 class Facility:
-    """Facility: receives events from all parts of the node and delivers them to the attached plugins.
+    """Receives events from all parts of the node and delivers them to the attached plugins.
 
-    Invariant: `_missing` has the names of gating plugins (those that sources of items wait for) that were attached and
-    are not attached now. While it is not empty, the facility is full.
+    Invariant: `_missing` has the names of gating plugins that were attached and are not attached now. While it is not
+    empty, the facility is full.
     """
 
     def __init__(self) -> None:
@@ -232,10 +195,7 @@ class Facility:
 
     @property
     def missing(self) -> frozenset[str]:
-        """Returns the names of the gating plugins that failed and have not been attached again.
-
-        A gating plugin is one that sources of items wait for.
-        """
+        """The names of the gating plugins that failed and have not been attached again."""
         return frozenset(self._missing)
 
     def when_room(self, function: Callable[[], None]) -> None:
@@ -245,21 +205,15 @@ class Facility:
             self.run()
 
     def attach(self, plugin: Plugin) -> Inlet:
-        """Attaches a plugin, which receives every event that is published after this call. Returns its queue.
-
-        The `context` of the plugin must be set.
-        """
+        """Attaches a plugin, whose `context` is set, to all events that follow. Returns its queue."""
         inlet = Inlet(self, plugin)
         self._inlets.append(inlet)
         self._missing.discard(inlet.name)
         return inlet
 
     def detached(self, inlet: Inlet) -> None:
-        """Removes the queue of a detached plugin.
-
-        If sources of items wait for the plugin (it is gating) and the node is not stopping, `NodeFailed` is published,
-        because the node cannot continue without the plugin.
-        """
+        """Removes the queue of a detached plugin. The node cannot continue without a gating one, so `NodeFailed`
+        follows."""
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)
@@ -276,13 +230,11 @@ class Facility:
         self.run()
 
     def run(self) -> None:
-        """Delivers all events that can be delivered now.
-
-        A call from within a handler returns at once. The outer call delivers the remaining events.
-        """
+        """Delivers all events that can be delivered now. A call from within a handler returns at once."""
         if self._running:
             return
         self._running = True
+        # A delivery can make room, and a source that finds room can publish: it goes on until neither does.
         try:
             while self._deliver() or self._tell_room():
                 pass
@@ -290,8 +242,7 @@ class Facility:
             self._running = False
 
     def close(self) -> None:
-        """Records that the node is stopping. After this call, even a plugin that sources of items wait for (`gating`)
-        can detach without a `NodeFailed`."""
+        """Records that the node is stopping: from now on a gating plugin can detach without a `NodeFailed`."""
         self._closed = True
 
     def statistics(self) -> FacilityStatistics:

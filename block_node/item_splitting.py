@@ -2,11 +2,9 @@
 
     Block = (0x0A length item)*
 
-Items are collected into batches up to a maximum size. A larger item is split into pieces, so that no reader needs the
-whole item in memory. The items are not verified, and nothing here does I/O.
-
-`block_node.blocks.item_cutter` also splits a block, but into single items, and needs five times the processor time.
-Batches are for subscribers that catch up, which receive hundreds of thousands of items per second.
+A larger item is split into pieces, so that no reader needs the whole item in memory. The items are not verified.
+`block_node.blocks.item_cutter` splits a block into single items, and needs five times the processor time. Batches are
+for subscribers that catch up, which receive hundreds of thousands of items per second.
 """
 
 from __future__ import annotations
@@ -18,13 +16,9 @@ from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.protocol import Piece
 
 HEAD_BYTES_MIN = 32
-"""The smallest size in bytes of the first piece of an item. It always has room for the tag and length of the item,
-which take at most 15 bytes.
-"""
+"""The first piece of an item always has room for the tag and length of the item, which take at most 15 bytes."""
 ITEM_OVERHEAD_BYTES = 4
-"""The number of bytes that each item counts for in a batch in addition to its content. A message needs them for the
-length of the item.
-"""
+"""The bytes that a message needs for the length of each item."""
 
 
 class NotABlock(ValueError):
@@ -32,12 +26,7 @@ class NotABlock(ValueError):
 
 
 class ItemBatch(NamedTuple):
-    """ItemBatch: the items for one message: whole items, or one piece of a large item.
-
-    items: the whole items, or a single piece.
-    piece: whether the items are whole, or which piece it is.
-    size_bytes: the total size of the items in bytes.
-    """
+    """The items for one message: whole items, or one piece of a large item."""
 
     items: list[bytes]
     piece: Piece
@@ -64,10 +53,7 @@ def split_items(items: Sequence[bytes], batch_bytes: int) -> list[ItemBatch]:
 
 
 def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
-    """Splits an item, or a piece of an item, into pieces of at most `batch_bytes` bytes.
-
-    piece: whether `data` is a whole item, or which piece of an item it is.
-    """
+    """Splits an item, or a piece of an item, into pieces of at most `batch_bytes` bytes."""
     parts = [data[at : at + batch_bytes] for at in range(0, len(data), batch_bytes)] or [b""]
     begins, ends = piece in (Piece.WHOLE, Piece.FIRST), piece in (Piece.WHOLE, Piece.LAST)
     batches = []
@@ -79,9 +65,7 @@ def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
 
 
 class ItemSplitter:
-    """ItemSplitter: splits the bytes of one block, which arrive in chunks, into batches of items.
-
-    batch_bytes: the largest size of a batch in bytes.
+    """Splits the bytes of one block, which arrive in chunks, into batches of items.
 
     Invariant: `_waiting` has the beginning of one incomplete item, or nothing. While a large item is returned in
     pieces, `_waiting` is empty, and `_missing_bytes` is the number of bytes of this item that have not arrived.
@@ -99,9 +83,11 @@ class ItemSplitter:
         """Adds bytes, and returns the batches that are now complete. Raises NotABlock if the bytes are not a block."""
         batches: list[ItemBatch] = []
         data = self._waiting + data
+        # The rest of a large item comes first.
         at = self._feed_pieces(data, 0, batches)
         end = len(data)
         while at < end and not self._missing_bytes:
+            # Nearly all items have a length of one byte, which needs no loop.
             if end - at > 1 and data[at] == BLOCK_ITEM_TAG and data[at + 1] < 0x80:
                 size_bytes, start = data[at + 1], at + 2
             else:
@@ -109,6 +95,7 @@ class ItemSplitter:
                 if begins is None:
                     break
                 size_bytes, start = begins
+            # A large item is returned in pieces; the first has the tag and length of its content.
             if size_bytes > self._batch_bytes:
                 if end - start < min(HEAD_BYTES_MIN, size_bytes):
                     break
@@ -117,6 +104,7 @@ class ItemSplitter:
                 continue
             if end - start < size_bytes:
                 break
+            # A batch that is full goes out before the next item.
             cost = size_bytes + ITEM_OVERHEAD_BYTES
             if self._cost + cost > self._batch_bytes:
                 self._flush(batches)
@@ -135,10 +123,8 @@ class ItemSplitter:
         return batches
 
     def _read_length(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Returns the size of the item at a position, and the position of its content.
-
-        Returns None if the length has not arrived completely. Raises NotABlock if the bytes are not an item.
-        """
+        """Returns the size of the item at a position, and the position of its content; None if the length is
+        incomplete."""
         if data[at] != BLOCK_ITEM_TAG:
             raise NotABlock(f"an item begins with {data[at]:#04x}")
         size_bytes = shift = 0

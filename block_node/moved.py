@@ -1,7 +1,6 @@
 """The answers of a node that gets the opening of a session and does not serve the chain any more.
 
-In a cluster, the chain moves between nodes. A session is opened at the node that serves the chain, over one link at the
-most. A node that gets an opening after the chain has moved refuses it with the messages of this module. The publisher
+In a cluster, the chain moves between nodes. An opening that comes after the chain has moved is refused. The publisher
 or subscriber then opens another session, and its own node knows by then which node serves the chain.
 """
 
@@ -21,7 +20,6 @@ MOVED: Final = "another node of the cluster serves the chain from now on; open a
 
 
 def refuse_publisher(message: Message) -> bytes:
-    """Returns the payload that refuses the opening of a publisher's session."""
     return PUBLISH.encode_response(StreamEnded(PublishStatus.SUCCESS, None, None, MOVED))
 
 
@@ -35,4 +33,3 @@ BLOCK_OPENINGS: Final[dict[Address, Callable[[Message], bytes]]] = {
     local(SERVICE_ADDRESS): refuse_publisher,
     local(SUBSCRIBE_ADDRESS): refuse_subscriber,
 }
-"""The addresses at which sessions are opened, each with the function that makes the refusal."""

@@ -1,7 +1,6 @@
 """The block node: creates and connects the facility, the plugins and the services on one `ockam` node.
 
-It starts the parts that publishers need. The services for readers are registered separately. The composition root,
-which creates this object, reads configuration files and the command line.
+It starts the parts that publishers need; services for readers are registered separately. It reads no configuration.
 """
 
 from __future__ import annotations
@@ -43,12 +42,8 @@ PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
 EARLY_MESSAGES_MAX = 1_000
 EARLY_MESSAGE_BYTES_MAX = 256
-"""The largest size in bytes of a message that is kept while the node starts. At most `EARLY_MESSAGES_MAX` messages
-are kept.
-
-The opening message of a publisher is never larger. If a message is discarded, the publisher gets no answer and sends
-it again.
-"""
+"""The largest message that is kept while the node starts; at most `EARLY_MESSAGES_MAX` are kept. The opening message of
+a publisher is never larger. A publisher whose message is discarded gets no answer and sends it again."""
 
 NODE_STOPS = "the node stops; go on at another one, or here when it is back"
 
@@ -56,13 +51,10 @@ logger = structlog.get_logger(__name__)
 
 
 class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """BlockNodeSettings: the settings of a block node.
+    """The settings of a block node. None means no limit, or the defaults.
 
     first_block: the first block of the chain if the node is empty. A publisher can begin with a lower block.
-    chain: the name of the chain. The name of the stream that stores the blocks is derived from it.
-    retention: how many blocks, or how many bytes of blocks, are kept. None means no limit.
-    verifier: the settings of the verification. None means the defaults.
-    publish: the limits for publishers. None means the defaults.
+    chain: the name of the chain, from which the name of the stream that stores the blocks is derived.
     """
 
     first_block: int = 0
@@ -73,10 +65,7 @@ class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockNodeStatistics(msgspec.Struct, frozen=True):
-    """BlockNodeStatistics: the statistics of a block node.
-
-    publish: the statistics of publishing. None until the store has determined which blocks are stored.
-    """
+    """The statistics of a block node. `publish` is None until it is known which blocks are stored."""
 
     facility: FacilityStatistics
     store: BlockStoreStatistics
@@ -84,14 +73,13 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
 
 
 class EarlyPublishers(Worker):
-    """EarlyPublishers: a worker that keeps the messages of publishers until the publishing service has started."""
+    """Keeps the messages of publishers until the publishing service has started."""
 
     def __init__(self, chain: str = "blocks") -> None:
         self._chain = chain
         self.messages: list[Message] = []
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_PUBLISH, self._chain)
 
     def handle(self, message: Message) -> None:
@@ -100,11 +88,8 @@ class EarlyPublishers(Worker):
 
 
 class BlockNode:
-    """BlockNode: a block node with all its parts.
-
-    publishing: the service for publishers. None until the store has determined which blocks are stored; `when_ready`
-    calls a function at this moment.
-    """
+    """A block node with all its parts. `publishing`, the service for publishers, is None until the store has determined
+    which blocks are stored; `when_ready` calls a function at this moment."""
 
     def __init__(
         self,
@@ -119,14 +104,8 @@ class BlockNode:
         tss: TssVerifier | None = None,
         on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
-        """Creates the parts of the node.
-
-        now_us: returns the time in microseconds since 1970.
-        new_id: returns a new unique id.
-        now_s: returns a monotonic time in seconds.
-        address_books: the public keys with which signatures of record files are checked.
-        tss: the external verifier of threshold signatures.
-        on_stream_changed: called when the record of the stream that stores the blocks has changed.
+        """Creates the parts of the node. `address_books` check signatures of record files, `tss` threshold signatures.
+        `on_stream_changed` is called when the record of the stream that stores the blocks has changed.
 
         Raises SettingsError if the settings of the verifier contradict each other.
         """
@@ -158,20 +137,17 @@ class BlockNode:
         self.store.when_open(self._opened)
 
     def stop(self, reason: str = NODE_STOPS) -> None:
-        """Ends all streams of publishers and subscribers with a status. Call it after all received blocks
-        are acknowledged. Publishers send a block that is not acknowledged again, in their next session.
-        """
+        """Ends all streams with a status. Call it after all received blocks are acknowledged: publishers send the other
+        ones again, in their next session."""
         self.facility.publish(NodeStopping(reason))
 
     def close(self) -> list[Message]:
-        """Ends serving the chain, because another node of the cluster serves it from now on. Call `stop` before. Blocks
-        that were submitted to the storage are still stored.
-
-        Returns the messages of publishers that were not served, in order.
-        """
+        """Ends serving the chain, because another node of the cluster serves it from now on. Call `stop` before.
+        Submitted blocks are still stored. Returns the messages of publishers that were not served, in order."""
         self.store.close()
         # The plugins end for good. Without this call, the end of a plugin would count as a failure of the node.
         self.facility.close()
+        # The other node serves what this one has not.
         waiting = list(self._early.messages) if self.publishing is None else []
         waiting += self._node.retire(local(SERVICE_ADDRESS))
         for address in (VERIFICATION_ADDRESS, PERSISTENCE_ADDRESS):
@@ -179,7 +155,7 @@ class BlockNode:
         return waiting
 
     def when_ready(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as publishers are served. If they are served already, calls it at once."""
+        """Calls a function once, as soon as publishers are served."""
         if self.publishing is not None:
             function()
         else:
@@ -190,7 +166,6 @@ class BlockNode:
         return BlockNodeStatistics(self.facility.statistics(), self.store.statistics(), publish)
 
     def durable_chain(self) -> ChainState:
-        """Returns the state of the chain after the last block on disk."""
         newest = self.store.newest
         if newest is None or newest.number + 1 < self._settings.first_block:
             return self._start_chain
@@ -202,7 +177,7 @@ class BlockNode:
         return ChainState(newest.number + 1, newest.root, None)
 
     def _stored_chain(self) -> ChainState | None:
-        """Returns the newest state of the chain that is stored. Returns None if there is none or it is damaged."""
+        """Returns the newest state of the chain that is stored. None if there is none or it is damaged."""
         if not self.store.verifier_state:
             return None
         try:
@@ -212,12 +187,9 @@ class BlockNode:
             return None
 
     def _opened(self) -> None:
-        """Continues the start after the store has determined which blocks are stored.
-
-        The stored state of the chain can lack two values: the possible root hashes of the newest block, and the Merkle
-        tree over the root hashes of all blocks. They are then computed from the stored blocks; the tree only if every
-        block from 0 on is stored. After that, publishers are served.
-        """
+        """Continues the start after the store has determined which blocks are stored. The stored state of the chain can
+        lack two values: the possible root hashes of the newest block, and the all-blocks tree. They are computed from
+        the stored blocks; the tree only if every block from 0 on is stored. Then publishers are served."""
         if self.store.is_closed:
             return
         newest, indexed = self.store.newest, self.store.available.copy()
@@ -228,6 +200,7 @@ class BlockNode:
         if newest is None or not goes_on:
             self._serve()
             return
+        # With all root hashes from block 0 on, the tree is built again, and the newest block is hashed once more.
         chain = self.durable_chain()
         is_hashed = bool(self.verifier.settings.levels & Level.MERKLE)
         scheme_unknown = is_hashed and not chain.scheme and not chain.open
@@ -248,10 +221,8 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Computes the possible root hashes of the newest block, and then serves publishers.
-
-        before: the state of the chain without the newest block. It can be partly unknown.
-        """
+        """Computes the possible root hashes of the newest block, and then serves publishers. `before` is the state of
+        the chain without the newest block, perhaps partly unknown."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 
@@ -287,6 +258,7 @@ class BlockNode:
         # The blocks were still being read when another node began to serve the chain.
         if self.store.is_closed:
             return
+        # Verification begins behind the durable chain, also after each crash of its worker.
         self._node.register(
             [VERIFICATION_ADDRESS], lambda: Verification(self.facility, self.verifier, self.durable_chain)
         )
@@ -304,6 +276,7 @@ class BlockNode:
             is_lost=lambda block_number: block_number in self.store.damaged,
             find_roots=self._find_stored_roots,
         )
+        # Now the service answers the publishers whose messages were kept.
         self._node.unregister(local(SERVICE_ADDRESS))
         self.publishing.register()
         self._node.send_run(self._early.messages)

@@ -1,10 +1,9 @@
-"""The messages of the protocol `block_publish`, as routed BARE messages (specs/block_publish.md,
-facts/block_node.md §1.3).
+"""The messages of the protocol `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md
+§1.3).
 
-A publisher uses this protocol to send blocks to a node. In the messages, an item is bytes: one serialized `BlockItem`.
-An item larger than a frame is sent in several messages, each with one piece of the item (`Piece`).
-
-`block_node.publish` decides which message is sent when. The protocols of readers are in `block_node.protocol_reading`.
+A publisher sends blocks to a node. An item is bytes: one serialized `BlockItem`. An item larger than a frame is sent in
+several messages, each with one piece of it (`Piece`). `block_node.publish` decides which message is sent when. The
+protocols of readers are in `block_node.protocol_reading`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ockam.protocol import Protocol
 
 # type Piece enum { WHOLE FIRST MIDDLE LAST }
 class Piece(enum.IntEnum):
-    """Piece: whether a message has whole items, or the first, a middle or the last piece of one item."""
+    """Whether a message has whole items, or the first, a middle or the last piece of one item."""
 
     WHOLE = 0
     FIRST = 1
@@ -30,8 +29,7 @@ class Piece(enum.IntEnum):
 
 # type PublisherEndCode enum { UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND }
 class PublisherEndCode(enum.IntEnum):
-    """PublisherEndCode: the reason why a publisher ends its stream, with the numbers of the reference block
-    node's `EndStream.Code`."""
+    """The reason why a publisher ends its stream, with the numbers of the reference block node's `EndStream.Code`."""
 
     UNKNOWN = 0
     RESET = 1
@@ -43,9 +41,8 @@ class PublisherEndCode(enum.IntEnum):
 # type PublishStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF
 #   PERSISTENCE_FAILED }
 class PublishStatus(enum.IntEnum):
-    """PublishStatus: the reason why the node ends the stream of a publisher, with the numbers of the reference block
-    node's `EndOfStream.Code`.
-    """
+    """The reason why the node ends a publisher's stream, with the numbers of the reference block node's
+    `EndOfStream.Code`."""
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -59,26 +56,18 @@ class PublishStatus(enum.IntEnum):
 
 # type OpenSession struct { token: data }
 class OpenSession(msgspec.Struct, frozen=True):
-    """OpenSession: a publisher's request to open a session for sending blocks.
-
-    The publisher sends it to the address of the service. The session has an address of its own: it answers from there,
-    and the publisher sends all further messages there.
-
-    token: bytes that the publisher chooses, at most 64. If the same request arrives twice, the same session
-    answers both.
-    """
+    """A publisher's request to open a session, sent to the address of the service. The session answers from an address
+    of its own, to which the publisher sends all further messages. token: bytes that the publisher chooses, at most 64.
+    If the same request arrives twice, the same session answers both."""
 
     token: bytes
 
 
 # type BlockItems struct { sequence: uint  items: list<data>  piece: Piece }
 class BlockItems(msgspec.Struct, frozen=True, gc=False):
-    """BlockItems: one or more items of a block. The first item of a block is its header, which also comes first in
-    its message.
-
-    sequence: the number of the message in the session, from 0. A gap shows that a message was lost.
-    piece: whether the items are whole, or which piece of an item it is.
-    """
+    """One or more items of a block. The first item of a block is its header, which also comes first in its message.
+    sequence: the number of the message in the session, from 0, in this and the following messages. A gap shows that a
+    message was lost."""
 
     sequence: bare.UInt
     items: list[bytes]
@@ -87,10 +76,7 @@ class BlockItems(msgspec.Struct, frozen=True, gc=False):
 
 # type EndOfBlock struct { sequence: uint  block_number: uint }
 class EndOfBlock(msgspec.Struct, frozen=True):
-    """EndOfBlock: the message that all items of a block were sent. Without it the block is never verified.
-
-    sequence: the number of the message in the session, from 0.
-    """
+    """All items of a block were sent. Without this message the block is never verified."""
 
     sequence: bare.UInt
     block_number: bare.U64
@@ -99,12 +85,8 @@ class EndOfBlock(msgspec.Struct, frozen=True):
 # type EndStream struct { sequence: uint  code: PublisherEndCode  earliest_block: optional<u64>
 #   latest_block: optional<u64> }
 class EndStream(msgspec.Struct, frozen=True):
-    """EndStream: the message with which a publisher ends its stream.
-
-    sequence: the number of the message in the session, from 0.
-    earliest_block, latest_block: the range of blocks that the publisher can still send. None if the publisher does not
-    tell the range.
-    """
+    """Ends a publisher's stream. earliest_block, latest_block: the blocks that the publisher can still send, if it says
+    so."""
 
     sequence: bare.UInt
     code: PublisherEndCode
@@ -114,10 +96,8 @@ class EndStream(msgspec.Struct, frozen=True):
 
 # type OpenRootSession struct { token: data }
 class OpenRootSession(msgspec.Struct, frozen=True):
-    """OpenRootSession: an `OpenSession` from a publisher that wants `RootAcknowledgement` instead of `Acknowledgement`.
-
-    An older node that does not know this message answers with an error. The publisher then sends `OpenSession`.
-    """
+    """An `OpenSession` from a publisher that wants `RootAcknowledgement` instead of `Acknowledgement`. An older node
+    answers with an error. The publisher then sends `OpenSession`."""
 
     token: bytes
 
@@ -132,10 +112,10 @@ _PublishRequest: TypeAlias = Annotated[
 
 # type SessionOpened struct { token: data  last_block: optional<u64>  next_block: u64 }
 class SessionOpened(msgspec.Struct, frozen=True):
-    """SessionOpened: the answer to a request to open a session.
+    """The answer to a request to open a session.
 
-    token: the token of the request.
-    last_block: the last verified block, which is also on disk. None if there is none.
+    last_block: the last verified block, which is also on disk, in this and the following messages. None if there is
+    none.
     next_block: the lowest block that the node lacks and that no publisher is sending.
     """
 
@@ -146,17 +126,14 @@ class SessionOpened(msgspec.Struct, frozen=True):
 
 # type Acknowledgement struct { block_number: u64 }
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """Acknowledgement: the message that block `block_number` and all earlier blocks are verified and synced to disk."""
+    """Block `block_number` and all earlier blocks are verified and synced to disk."""
 
     block_number: bare.U64
 
 
 # type DuplicateBlock struct { block_number: u64  last_block: u64 }
 class DuplicateBlock(msgspec.Struct, frozen=True):
-    """DuplicateBlock: rejects a block that the node already has. The stream stays open.
-
-    last_block: the last verified block. The publisher continues with the block after it.
-    """
+    """Rejects a block that the node already has. The stream stays open: the publisher continues after `last_block`."""
 
     block_number: bare.U64
     last_block: bare.U64
@@ -164,12 +141,8 @@ class DuplicateBlock(msgspec.Struct, frozen=True):
 
 # type Behind struct { block_number: u64  last_block: optional<u64>  next_block: u64 }
 class Behind(msgspec.Struct, frozen=True):
-    """Behind: rejects a block because the node lacks earlier blocks. The stream stays open.
-
-    last_block: the last verified block. None if there is none.
-    next_block: the block with which the publisher must continue. If the publisher no longer has it, the publisher ends
-    the stream with TOO_FAR_BEHIND.
-    """
+    """Rejects a block because the node lacks earlier blocks. The stream stays open: the publisher continues with
+    `next_block`. If it no longer has that block, it ends the stream with TOO_FAR_BEHIND."""
 
     block_number: bare.U64
     last_block: bare.U64 | None
@@ -178,33 +151,23 @@ class Behind(msgspec.Struct, frozen=True):
 
 # type SkipBlock struct { block_number: u64 }
 class SkipBlock(msgspec.Struct, frozen=True):
-    """SkipBlock: rejects a block that another publisher is sending or has sent. The stream stays open.
-
-    The publisher continues with the next block.
-    """
+    """Rejects a block that another publisher is sending or has sent. The publisher continues with the next block."""
 
     block_number: bare.U64
 
 
 # type ResendBlock struct { block_number: u64 }
 class ResendBlock(msgspec.Struct, frozen=True):
-    """ResendBlock: asks the publisher to send a block that the node lacks.
-
-    A publisher that has already sent later blocks goes back to this block and continues from there. The message can
-    arrive at any time.
-    """
+    """Asks the publisher to send a block that the node lacks. A publisher that has already sent later blocks goes back
+    to this block and continues from there. The message can arrive at any time."""
 
     block_number: bare.U64
 
 
 # type StreamEnded struct { status: PublishStatus  last_block: optional<u64>  block_number: optional<u64>  reason: str }
 class StreamEnded(msgspec.Struct, frozen=True):
-    """StreamEnded: the message that the node has ended the stream of a publisher. The publisher can open a new session.
-
-    last_block: the last verified block. None if there is none.
-    block_number: the block that caused the end. None if no block did.
-    reason: a text for the log.
-    """
+    """The node has ended the stream of a publisher, which can open a new session. block_number: the block that caused
+    the end, if one did."""
 
     status: PublishStatus
     last_block: bare.U64 | None
@@ -214,11 +177,11 @@ class StreamEnded(msgspec.Struct, frozen=True):
 
 # type DurableBlock struct { block_number: u64  root: data  own: bool }
 class DurableBlock(msgspec.Struct, frozen=True):
-    """DurableBlock: a block that is now on disk, as a part of a `RootAcknowledgement`.
+    """A block that is now on disk, as a part of a `RootAcknowledgement`.
 
     root: the root hash under which the block is stored.
-    own: True if the stored block is the one that this session sent, up to its EndOfBlock. False if it came from another
-    source. In this case the publisher must compare `root` with the root hash of its own block.
+    own: whether the stored block is the one that this session sent, up to its EndOfBlock. If not, the publisher must
+    compare `root` with the root hash of its own block.
     """
 
     block_number: bare.U64
@@ -228,11 +191,8 @@ class DurableBlock(msgspec.Struct, frozen=True):
 
 # type RootAcknowledgement struct { block_number: u64  blocks: list<DurableBlock> }
 class RootAcknowledgement(msgspec.Struct, frozen=True):
-    """RootAcknowledgement: an `Acknowledgement` that also has the root hashes of blocks.
-
-    block_number: the last acknowledged block.
-    blocks: the newly acknowledged blocks. A block is missing if the node no longer remembers its root hash.
-    """
+    """An `Acknowledgement` that also has the root hashes of the newly acknowledged blocks. A block is missing if the
+    node no longer remembers its root hash."""
 
     block_number: bare.U64
     blocks: list[DurableBlock]

@@ -1,10 +1,8 @@
 """The messages of the protocols for readers of blocks: `block_subscribe`, `block_get` and `block_status`.
 
-They are routed BARE messages with the content of the reference block node's messages
-(facts/block_node.md §1.4 to §1.6). An item larger than a frame is sent in several messages, each with
-one piece of the item (`block_node.protocol.Piece`).
-
-The workers of the services decide which message is sent when. The protocol of publishers is in `block_node.protocol`.
+They are routed BARE messages with the content of the reference block node's messages (facts/block_node.md §1.4 to
+§1.6). An item larger than a frame is sent in several messages, each with one piece of it (`Piece`). The protocol of
+publishers is in `block_node.protocol`.
 """
 
 from __future__ import annotations
@@ -24,14 +22,11 @@ from ockam.protocol import Protocol, ProtocolError
 # type SubscribeStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR INVALID_START_BLOCK INVALID_END_BLOCK NOT_AVAILABLE
 #   SOURCE_ERROR TOO_SLOW }
 class SubscribeStatus(enum.IntEnum):
-    """SubscribeStatus: the reason why a subscription ended.
-
-    The numbers below 7 are those of the reference block node's `SubscribeStreamResponse.Code`. The other two exist
-    only here.
+    """The reason why a subscription ended. The numbers below 7 are those of the reference block node's
+    `SubscribeStreamResponse.Code`.
 
     SOURCE_ERROR: the last source of new blocks disconnected (specs/block_publish.md, "Error Handling"). Subscribe again
-    to wait for the next source.
-    TOO_SLOW: the subscriber did not receive blocks fast enough.
+    to wait for the next source. TOO_SLOW: the subscriber did not receive blocks fast enough.
     """
 
     UNKNOWN = 0
@@ -48,14 +43,13 @@ class SubscribeStatus(enum.IntEnum):
 # type Subscribe struct { request_id: uint  start_block: optional<u64>  end_block: optional<u64>  early: bool
 #   window_bytes: uint }
 class Subscribe(msgspec.Struct, frozen=True):
-    """Subscribe: a request for the blocks from `start_block` to `end_block`, inclusive.
+    """A request for the blocks from `start_block` to `end_block`, inclusive.
 
     request_id: a number that the subscriber chooses. All answers repeat it.
-    start_block: the first block. None means the first available block, or the next new block if `end_block` is
-    also None.
-    end_block: the last block. None means that the subscription never ends.
+    start_block: None means the first available block, or the next new block if `end_block` is also None.
+    end_block: None means that the subscription never ends.
     early: whether items are sent before their block is verified.
-    window_bytes: the number of bytes of items that may be sent before the subscriber confirms them with `Received`.
+    window_bytes: how many bytes of items may be sent before the subscriber confirms them with `Received`.
     """
 
     request_id: bare.UInt
@@ -67,12 +61,8 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 # type Received struct { request_id: uint  size_bytes: uint }
 class Received(msgspec.Struct, frozen=True):
-    """Received: the message that a subscriber has received items, which permits the node to send more.
-
-    The subscriber sends it to the address of the subscription.
-
-    size_bytes: the total size in bytes of all items received since the start of the subscription.
-    """
+    """Confirms all items received since the start of the subscription, to its address, which permits the node to send
+    more."""
 
     request_id: bare.UInt
     size_bytes: bare.UInt
@@ -80,17 +70,15 @@ class Received(msgspec.Struct, frozen=True):
 
 # type Unsubscribe struct { request_id: uint }
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """Unsubscribe: ends a subscription. There is no answer. It is sent to the address of the subscription."""
+    """Ends a subscription, at its address. There is no answer."""
 
     request_id: bare.UInt
 
 
 # type SubscribePacked struct { subscribe: Subscribe }
 class SubscribePacked(msgspec.Struct, frozen=True):
-    """SubscribePacked: a `Subscribe` from a subscriber that also accepts compressed items (`PackedItems`).
-
-    An older node that does not know this message answers with an error. The subscriber then sends `Subscribe`.
-    """
+    """A `Subscribe` from a subscriber that also accepts compressed items (`PackedItems`). An older node answers with an
+    error; the subscriber then sends `Subscribe`."""
 
     subscribe: Subscribe
 
@@ -105,10 +93,8 @@ _SubscribeRequest: TypeAlias = Annotated[
 
 # type Subscribed struct { request_id: uint  start_block: optional<u64> }
 class Subscribed(msgspec.Struct, frozen=True):
-    """Subscribed: the first answer to a subscription. All answers come from the address of the subscription.
-
-    start_block: the first block that will be sent. None means the first block that this node will ever store.
-    """
+    """The first answer to a subscription. All answers come from the address of the subscription. start_block: the first
+    block that will be sent. None means the first block that this node will ever store."""
 
     request_id: bare.UInt
     start_block: bare.U64 | None
@@ -117,12 +103,11 @@ class Subscribed(msgspec.Struct, frozen=True):
 # type SubscribedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  items: list<data>
 #   piece: Piece }
 class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
-    """SubscribedItems: items of a block, in order, starting with the header.
+    """Items of a block, in order, starting with the header.
 
-    sequence: the number of the message in the subscription, from 0.
-    verified: whether the block is verified. It can be False only if the subscription is early. In this case, a message
-    that begins with a header replaces all items of the block so far.
-    piece: whether the items are whole, or which piece of an item it is.
+    sequence: the number of the message in the subscription, from 0, in this and the following messages.
+    verified: False only if the subscription is early. Then a message that begins with a header replaces all items of
+    the block so far.
     """
 
     request_id: bare.UInt
@@ -135,11 +120,7 @@ class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
 
 # type SubscribedBlockEnd struct { request_id: uint  sequence: uint  block_number: u64  root: data }
 class SubscribedBlockEnd(msgspec.Struct, frozen=True):
-    """SubscribedBlockEnd: the message that all items of a block were sent and that the block is verified.
-
-    sequence: the number of the message in the subscription, from 0.
-    root: the root hash of the block.
-    """
+    """All items of a block were sent, and the block is verified."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -149,11 +130,8 @@ class SubscribedBlockEnd(msgspec.Struct, frozen=True):
 
 # type SubscribedBlockWithdrawn struct { request_id: uint  sequence: uint  block_number: u64 }
 class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
-    """SubscribedBlockWithdrawn: the message that a block was not completed or is not valid. Only in
-    early subscriptions.
-
-    The subscriber discards the items of the block. The block is sent again later.
-    """
+    """A block was not completed or is not valid, in an early subscription. The subscriber discards its items, and the
+    block is sent again later."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -162,7 +140,7 @@ class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
 
 # type SubscriptionEnded struct { request_id: uint  sequence: uint  status: SubscribeStatus  reason: str }
 class SubscriptionEnded(msgspec.Struct, frozen=True):
-    """SubscriptionEnded: the last message of a subscription, with the reason for its end."""
+    """The last message of a subscription, with the reason for its end."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -173,12 +151,8 @@ class SubscriptionEnded(msgspec.Struct, frozen=True):
 # type PackedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  packed: data
 #   piece: Piece }
 class PackedItems(msgspec.Struct, frozen=True, gc=False):
-    """PackedItems: a `SubscribedItems` with compressed items.
-
-    packed: one zstd frame that contains the BARE `list<data>` of the items. The frame states its uncompressed size.
-
-    `window_bytes` and `Received` count the uncompressed bytes of the items.
-    """
+    """A `SubscribedItems` with compressed items. packed: one zstd frame that contains the BARE `list<data>` of the
+    items and states its uncompressed size. `window_bytes` and `Received` count the uncompressed bytes."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -213,11 +187,8 @@ _SubscribeResponse: TypeAlias = Annotated[
 
 # type GetStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR NOT_FOUND NOT_AVAILABLE }
 class GetStatus(enum.IntEnum):
-    """GetStatus: the result of a request for a block, with the numbers of the reference block
-    node's `BlockResponse.Code`.
-
-    NOT_FOUND: the block should be stored, but cannot be read.
-    """
+    """The result of a request for a block, with the numbers of the reference block node's `BlockResponse.Code`.
+    NOT_FOUND: the block should be stored, but cannot be read."""
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -229,13 +200,9 @@ class GetStatus(enum.IntEnum):
 
 # type GetBlock struct { request_id: uint  block_number: optional<u64>  latest: bool  offset: uint }
 class GetBlock(msgspec.Struct, frozen=True):
-    """GetBlock: a request for one part of a serialized block. A reader requests one part after another.
-
-    block_number: the number of the block. None if `latest` is True.
-    latest: whether the newest block is requested. Request the later parts by number, because the newest block
-    can change.
-    offset: the position of the part in the serialized `Block`, in bytes. 0 for the first part.
-    """
+    """A request for one part of a serialized block, from the byte `offset` on. A reader requests one part after
+    another. latest: the newest block is requested, without a number. The later parts are requested by number, because
+    the newest block can change."""
 
     request_id: bare.UInt
     block_number: bare.U64 | None
@@ -246,15 +213,8 @@ class GetBlock(msgspec.Struct, frozen=True):
 # type BlockPart struct { request_id: uint  status: GetStatus  block_number: u64  size_bytes: uint  offset: uint
 #   root: data  data: data }
 class BlockPart(msgspec.Struct, frozen=True):
-    """BlockPart: the answer to a `GetBlock`, with as many bytes of the block as fit into a message.
-
-    size_bytes: the size of the whole serialized `Block` in bytes.
-    offset: the position of this part in the `Block`, in bytes.
-    root: the root hash of the block.
-    data: the bytes of this part.
-
-    If the status is not SUCCESS, all numbers are 0 and all bytes are empty.
-    """
+    """The answer to a `GetBlock`, with as many bytes of the block as fit into a message. size_bytes: the size of the
+    whole serialized `Block`. If the status is not SUCCESS, all numbers are 0 and all bytes are empty."""
 
     request_id: bare.UInt
     status: GetStatus
@@ -276,7 +236,7 @@ class StatusRequest(msgspec.Struct, frozen=True):
 
 # type BlockRange struct { first_block: u64  last_block: u64 }
 class BlockRange(msgspec.Struct, frozen=True):
-    """BlockRange: a range of block numbers. Both ends are included."""
+    """A range of block numbers. Both ends are included."""
 
     first_block: bare.U64
     last_block: bare.U64
@@ -291,14 +251,9 @@ class PluginVersion(msgspec.Struct, frozen=True):
 # type StatusDetail struct { version: str  plugins: list<PluginVersion>  available: list<BlockRange>
 #   stored: list<BlockRange>  address_book: optional<data> }
 class StatusDetail(msgspec.Struct, frozen=True):
-    """StatusDetail: the details of the status of a node.
-
-    version: the version of the node.
-    plugins: the names and versions of the plugins.
-    available: the blocks that can be read now.
-    stored: all blocks that were ever stored, including blocks that were deleted later.
-    address_book: a serialized `NodeAddressBook`. None if the node has no address book.
-    """
+    """The details of the status of a node. available: the blocks that can be read now. stored: all blocks that were
+    ever stored, including blocks that were deleted later. address_book: a serialized `NodeAddressBook`, if the node has
+    one."""
 
     version: str
     plugins: list[PluginVersion]
@@ -310,13 +265,11 @@ class StatusDetail(msgspec.Struct, frozen=True):
 # type StatusResponse struct { request_id: uint  first_available: optional<u64>  last_available: optional<u64>
 #   only_latest_state: bool  next_expected: optional<u64>  detail: optional<StatusDetail> }
 class StatusResponse(msgspec.Struct, frozen=True):
-    """StatusResponse: the status of a node.
+    """The status of a node.
 
-    first_available, last_available: the lowest and highest block that can be read now. None if there is none.
     only_latest_state: always True, as in the reference block node. The field has no meaning for this node.
-    next_expected: the block that a publisher should send next, as the reference block node's `next_expected_block`. It
-    is the lowest block that the node lacks and that no publisher is sending. None while the node starts.
-    detail: the details. None if the request did not ask for them.
+    next_expected: as the reference block node's `next_expected_block`: the lowest block that the node lacks and that no
+    publisher is sending. None while the node starts.
     """
 
     request_id: bare.UInt

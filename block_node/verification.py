@@ -1,11 +1,10 @@
-"""The plugin that verifies blocks while their items arrive, and publishes the results. `block_node.blocks` does
-the checks.
+"""The plugin that verifies blocks while their items arrive, and publishes the results. `block_node.blocks` does the
+checks.
 
 Blocks from publishers continue the chain and are verified in the order of their numbers. A block from a backfill is
-verified as a whole. If it is the next block of the chain, it is verified like a block from a publisher. If it is an
-older block, it is verified on its own: it must have the root hash that the next block names.
-
-If a block could not be stored, or if the node or this plugin failed, the chain is reset to the last block on disk.
+verified as a whole: like a block from a publisher if it is the next block of the chain, else on its own: it must have
+the root hash that the next block names. If a block could not be stored, or if the node or this plugin failed, the chain
+is reset to the last block on disk.
 """
 
 from __future__ import annotations
@@ -37,11 +36,8 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verification: a plugin that verifies the blocks of publishers, one after the other, while their items arrive. In
-    between, it verifies whole blocks from a backfill.
-
-    durable_chain: a function that returns the state of the chain after the last block on disk.
-    """
+    """Verifies the blocks of publishers, one after the other, while their items arrive. In between, it verifies whole
+    blocks from a backfill. `durable_chain` returns the state of the chain after the last block on disk."""
 
     name: ClassVar[str] = "verification"
 
@@ -58,6 +54,7 @@ class Verification(Plugin):
 
     def handle_items(self, event: ItemEvent) -> None:
         begun = self._begun
+        # Items of an attempt whose beginning did not come here, or which failed already, are ignored.
         if isinstance(event, BlockBegun):
             self._begun, self._block = event, self._verifier.begin_block(event.block_number)
         elif begun is None or self._block is None or event.attempt != begun.attempt:
@@ -91,13 +88,13 @@ class Verification(Plugin):
         self._verifier.chain = self._durable_chain()
 
     def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
-        """Ends a block and publishes that it is verified. Raises VerificationFailed if a check fails."""
         result = self._verifier.link(block.end())
         self._begun = self._block = None
         self._publish_success(result, begun.attempt, begun.source)
 
     def _verify_whole(self, backfilled: BackfilledBlockNotification) -> None:
         number, next_number = backfilled.block_number, self._verifier.chain.next_number
+        # A block that is too high, or is being stored already, cannot be verified now; nobody is to blame.
         reason = None
         if next_number is not None and number > next_number:
             reason = f"block {next_number} comes first"
@@ -114,6 +111,7 @@ class Verification(Plugin):
                 )
             )
             return
+        # Only the next block continues the chain. An older one is checked by its root hash alone.
         block = self._verifier.begin_block(number)
         try:
             block.add(backfilled.items)
@@ -160,12 +158,8 @@ class Verification(Plugin):
 
 
 def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
-    """Returns the result with only those possible root hashes of the block that are in `roots`.
-
-    roots: the root hashes that the chain allows. Empty if unknown; then the result does not change.
-
-    Raises VerificationFailed if the block cannot have any of these root hashes.
-    """
+    """Returns the result with only those possible root hashes that the chain allows (`roots`, empty if unknown). Raises
+    VerificationFailed if none is left."""
     if not roots:
         return result
     fitting = tuple(each for each in result.roots if each.root in roots)
@@ -177,7 +171,6 @@ def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
 
 
 def _add(block: BlockVerification, event: ItemsReceived) -> None:
-    """Adds the items of an event, or a piece of an item, to a block. Raises VerificationFailed if a check fails."""
     if event.piece is Piece.WHOLE:
         block.add(event.items)
     else:

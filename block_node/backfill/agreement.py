@@ -1,12 +1,10 @@
 """Compares the chains of the source nodes with each other and with the stored chain, by the root hash of one block. No
 I/O.
 
-A block names the root hash of the block before it. So two nodes that have the same root hash for one block have the
-same chain up to this block.
-
-What this node has stored decides which source node has another chain. While the node is empty, the operator decides: by
-the root hash of a known block, or by the checks of proofs (an address book). Without either, source nodes with
-different chains are all left alone, because nothing says which of them is right.
+Two nodes that have the same root hash for one block have the same chain up to this block. The stored chain decides
+which source node has another one. While the node is empty, the operator decides: by the root hash of a known block, or
+by the checks of proofs (an address book). Without either, source nodes with different chains are all left alone,
+because nothing says which of them is right.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ class Opinion(NamedTuple):
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
     """Returns the highest block that all of them have, or the block below it if they have that too, because the root
-    hash of the newest block of a chain is not always certain. None if they have no block in common."""
+    hash of the newest block of a chain is not always certain."""
     first, *others = ranges
     common = first.copy()
     for other in others:
@@ -41,8 +39,8 @@ def common_block(ranges: Iterable[BlockRanges]) -> int | None:
 
 
 def find_disagreements(opinions: Iterable[Opinion]) -> Mapping[str, str]:
-    """Returns for each source node that has another chain how that shows. Without an expected root hash, it is all
-    source nodes that were asked for the same block, if they have different root hashes."""
+    """Returns for each source node that has another chain how that shows. Without an expected root hash, all source
+    nodes that were asked for the same block count, if they have different root hashes."""
     found: dict[str, str] = {}
     open_opinions = []
     for each in sorted(opinions):

@@ -11,14 +11,12 @@ from block_node.persist.stored_items import Guard, StoredItems
 from block_node.protocol import Piece
 
 AnchorDone = Callable[[bytes | None, str], None]
-"""The callback of `find_previous_root`. It gets the root hash and an empty text, or None and the reason why."""
+"""The callback of `find_previous_root`: the root hash, or None and the reason why."""
 
 
 def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
-    """Reads the stored block `number` up to its footer, and calls `on_done` with the root hash of the preceding block.
-
-    guard: wraps callbacks, so that an exception in a callback counts as a crash of the plugin, not of the store.
-    """
+    """Reads the stored block `number` up to its footer, and calls `on_done` with the root hash of the preceding
+    block."""
     found: list[bytes] = []
 
     def take(chunk: ItemBatch) -> bool:

@@ -16,10 +16,8 @@ T = TypeVar("T")
 
 
 class Asker(Worker, Generic[T]):
-    """Asker: a worker that sends one request to a service of the source node. It calls `on_done` once with the answer.
-
-    read: reads the answer from its payload. Raises ProtocolError.
-    """
+    """A worker that sends one request to a service of the source node, and calls `on_done` once with the answer. `read`
+    reads it from its payload, or raises ProtocolError."""
 
     def __init__(
         self,
@@ -43,7 +41,6 @@ class Asker(Worker, Generic[T]):
         self.context.call_later(self._patience_s, lambda: self._done(None, f"unreachable: no answer to {service}"))
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:
@@ -67,10 +64,7 @@ class Asker(Worker, Generic[T]):
 
 
 def demand_of_answer(message: Message, route: Route) -> Demand | None:
-    """Returns NOTHING (the sender needs no right) for a message that can be an answer, and None for any other message.
-
-    An answer comes through the connection to the asked node, or from a worker of this node, for example because there
-    is no way to the asked node.
-    """
+    """Returns NOTHING (the sender needs no right) for a message that can be an answer: it comes through the connection
+    to the asked node, or from a worker of this node, for example because there is no way to the asked node."""
     asked = route[0].value.decode("utf-8", "replace") if route[0].type == TCP else None
     return NOTHING if message.origin.kind == "local" or message.origin.peer == asked else None

@@ -1,7 +1,5 @@
-"""The data types of the fill machine (`fill_machine`), which decides what backfill fetches. No I/O.
-
-They are the limits, the running requests with their received blocks, and the actions that the machine requests.
-"""
+"""The data types of the fill machine (`fill_machine`): limits, running requests with their received blocks, and
+actions."""
 
 from __future__ import annotations
 
@@ -10,29 +8,23 @@ from collections.abc import Iterator
 import msgspec
 
 PENDING_SHARE = 8
-"""The size of the buffer is divided by this number. The result is the size of the part for blocks that are being
-verified or stored."""
+"""The buffer divided by this number is the part for blocks that are being verified or stored."""
 
 GENTLE_BYTES = 256 * 1024
-"""The largest size of one request, in bytes, while publishers are connected. Processing a request of this size takes a
-few milliseconds.
-"""
+"""The largest size of one request while publishers are connected: processing it takes a few milliseconds."""
 SIZE_FADES = 0.98
 """The factor by which the estimated block size shrinks with each further received block."""
 
 
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """FillLimits: the limits for fetching missing blocks. They apply to history and to the newest blocks separately.
+    """The limits for fetching missing blocks. They apply to history and to the newest blocks separately.
 
-    buffer_bytes: the largest total size in bytes of blocks that were fetched but are not stored yet.
-    chunks: the largest number of requests at the same time.
-    batch_blocks: the largest number of blocks in one request.
-    retries_max: how many times a block is requested again after a failure. Then the block is left to the next search
-    for missing blocks.
-    fetch_s_max: the longest time for one request in seconds.
-    pending_blocks: the largest number of blocks that were passed on for verification but are not stored yet. It is more
-    than 1, so that blocks are verified while the disk syncs.
-    processing_s_max: the time in seconds within which a block that was passed on for verification should be stored.
+    buffer_bytes: the largest total size of blocks that were fetched but are not stored yet.
+    chunks: the largest number of requests at the same time. batch_blocks: the largest number of blocks in one request.
+    retries_max: how often a block is requested again before it is left to the next search. fetch_s_max: for one
+    request.
+    pending_blocks: the largest number of blocks between fetching and the disk, more than 1, so that blocks are verified
+    while the disk syncs. processing_s_max: how long each of them may take.
     """
 
     buffer_bytes: int = 104_857_600
@@ -49,8 +41,8 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone_bytes(self) -> int:
-        """Returns the largest size in bytes of a request while no other request runs: the whole buffer, except the part
-        for blocks that are being verified or stored."""
+        """The largest size of a request that runs alone: the buffer without the part for blocks that are verified or
+        stored."""
         return max(1, self.buffer_bytes - self.pending_bytes)
 
     @property
@@ -59,11 +51,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Fetch: a request to be sent to a source node, for the blocks from `first` to `last`, inclusive.
-
-    chunk_id: the number that identifies the request.
-    source: the name of the source node.
-    """
+    """A request to a source node for the blocks from `first` to `last`, inclusive."""
 
     chunk_id: int
     source: str
@@ -72,14 +60,8 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """Delivery: a fetched block that is passed on to be verified and stored.
-
-    items: the items of the block, each a serialized `BlockItem`.
-    size_bytes: the size of the items in bytes.
-    roots: the root hashes of which the block must have one. Empty if the block continues the chain, or if root hashes
-    are not checked.
-    source: the name of the source node.
-    """
+    """A fetched block that is passed on to be verified and stored. It must have one of `roots`; these are empty if the
+    block continues the chain, or if root hashes are not checked."""
 
     number: int
     items: list[bytes]
@@ -89,9 +71,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """GivenUp: consecutive blocks that backfill has stopped fetching. The next search for missing blocks finds
-    them again.
-    """
+    """Consecutive blocks that backfill has stopped fetching. The next search for missing blocks finds them again."""
 
     first: int
     last: int
@@ -99,14 +79,8 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct):
-    """Pending: a block that was passed on to be verified and is not stored yet.
-
-    source: the name of the source node.
-    size_bytes: the size of the items in bytes.
-    since_s: when the block was passed on, or when it was last reported as overdue, in seconds.
-    verified: whether the block has been verified.
-    waits: how many times the block was reported as overdue.
-    """
+    """A block that was passed on and is not stored yet. since_s: when it was passed on, or last reported as overdue.
+    waits: how many times it was reported."""
 
     source: str
     size_bytes: int
@@ -116,7 +90,7 @@ class Pending(msgspec.Struct):
 
 
 class Delivered(dict[int, Pending]):
-    """Delivered: the blocks that were passed on for verification and are not stored yet, by block number."""
+    """The blocks that were passed on for verification and are not stored yet, by number."""
 
     @property
     def size_bytes(self) -> int:
@@ -130,10 +104,7 @@ class Delivered(dict[int, Pending]):
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
     def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
-        """Returns the blocks that were not stored within `processing_s_max` seconds.
-
-        For each of them, the measured time starts again at 0.
-        """
+        """Returns the blocks that were not stored within `processing_s_max` seconds; their time starts again at 0."""
         found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
         for number in found:
             self[number].since_s = now_s
@@ -142,8 +113,7 @@ class Delivered(dict[int, Pending]):
 
 
 class BatchSize:
-    """BatchSize: chooses how many blocks the next request asks for. The blocks should fit into `limits.chunk_bytes`,
-    the part of the buffer for one request.
+    """Chooses how many blocks the next request asks for, so that they fit into `limits.chunk_bytes`.
 
     Invariant: 1 <= `_blocks` <= `limits.batch_blocks`.
     """
@@ -154,27 +124,18 @@ class BatchSize:
         self._block_bytes = 0.0
 
     def blocks(self, gently: bool) -> int:
-        """Returns the number of blocks for the next request.
-
-        gently: whether publishers are connected. In this case the request is so small that processing it takes a
-        few milliseconds.
-        """
+        """Returns the number of blocks for the next request, a small one if `gently`."""
         size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if gently else self._limits.chunk_bytes
         if not self._block_bytes:
             return 1 if gently else self._blocks
         return max(1, min(self._blocks, int(size_bytes / self._block_bytes)))
 
     def arrived(self, size_bytes: int) -> None:
-        """Records the size of a received block in bytes. The estimated size is that of the largest recent block, and
-        shrinks slowly.
-        """
+        """Records the size of a received block. The estimate is the largest recent block, and shrinks slowly."""
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:
-        """Records that the blocks of a request did not fit into the part of the buffer for one request.
-
-        The next request asks for fewer blocks.
-        """
+        """Records that the blocks of a request did not fit. The next request asks for fewer."""
         came = chunk.next_block - chunk.first
         self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))
 
@@ -182,20 +143,16 @@ class BatchSize:
         self._blocks = max(1, self._blocks // 2)
 
     def was_good(self) -> None:
-        """Records that a block was verified. The next request can have one more block."""
         self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
 
 
 class FetchedRange:
-    """FetchedRange: one request for the blocks from `first` to `last`, with the blocks that have been received.
+    """One request for the blocks from `first` to `last`, with the received blocks that were not passed on yet, in
+    ascending order.
 
-    next_block: the next block to be received.
-    bytes_max: the share of the buffer, in bytes, that the blocks may use.
-    deadline_s: the time in seconds at which the request is too late.
-    alone: whether no other request may run at the same time.
-    complete: whether no more blocks are expected.
-    blocks: the items of each received block that was not passed on yet, in ascending order.
-    partial_bytes: the received bytes of the next block.
+    next_block: the next block to be received; partial_bytes: its bytes so far.
+    bytes_max: the share of the buffer that the blocks may use. alone: no other request may run at the same time.
+    complete: no more blocks are expected.
 
     Invariant: `size_bytes` is the total size of `blocks` plus `partial_bytes`.
     """
@@ -234,12 +191,12 @@ class FetchedRange:
 
     @property
     def top(self) -> int:
-        """Returns the number of the highest block in `blocks`, which must not be empty."""
+        """The highest block in `blocks`, which must not be empty."""
         return next(reversed(self.blocks))
 
     @property
     def bottom(self) -> int:
-        """Returns the number of the lowest block in `blocks`, which must not be empty."""
+        """The lowest block in `blocks`, which must not be empty."""
         return next(iter(self.blocks))
 
     def numbers(self) -> Iterator[int]:

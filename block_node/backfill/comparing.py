@@ -40,6 +40,7 @@ def ask_opinions(
         callback = guard(partial(answered, name, expected))
         state.sources[name].ask_root(questions[name], size_bytes, callback)
 
+    # Without a common block there is nothing to compare.
     if not questions:
         on_done(opinions)
     for name in sorted(questions):

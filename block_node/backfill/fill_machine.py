@@ -2,19 +2,17 @@
 
 There is one machine for history, the blocks below the next block of the chain, and one for the newest blocks.
 
-History is filled downwards from the top of each gap. The block above the gap is stored, and its footer names the root
-hash of the block below. The footer of that block names the next root hash, and so on. So each block is checked against
-the chain. The newest blocks are filled upwards: each block must continue the chain.
+History is filled downwards from the top of each gap: the block above is stored, and its footer names the root hash of
+the block below, and so on. So each block is checked against the chain. The newest blocks are filled upwards: each block
+must continue the chain.
 
     open ──next_fetch──▶ in a chunk ──next_delivery──▶ delivered ──stored──▶ gone
       ▲                    │ failed                      │ refused, put_back
       └────────────────────┴─────────────────────────────┘
 
 An open block is missing and not requested. A chunk is one request with its received blocks. A delivered block was
-passed on to be verified and stored. If a gap cannot be filled, the machine gives it up, and the next search for missing
-blocks finds it again.
-
-The caller passes the current time in seconds.
+passed on to be verified and stored. A gap that cannot be filled is given up, and the next search finds it again. The
+caller passes the time in seconds.
 """
 
 from __future__ import annotations
@@ -30,23 +28,19 @@ from block_node.backfill.request_range import highest_of, lowest_of
 from block_node.persist.ranges import BlockRange, BlockRanges
 
 EDGES_LOOKED_AT = 64
-"""The largest number of gaps that are examined to find one that can be fetched. It limits the time if there are
-thousands of gaps.
-"""
+"""The largest number of gaps that are examined to find one that can be fetched: there can be thousands of gaps."""
 
 
 class FillMachine:
-    """FillMachine: the state machine that fills gaps: ranges of missing blocks, either in history or at the
-    newest blocks.
+    """The state machine that fills the gaps of one kind.
 
     holes: the missing blocks that this machine must fill.
     delivered: the blocks that were passed on for verification and are not stored yet.
     given_up: the ranges of blocks that were given up and not logged yet.
     gently: whether requests are kept small, so that publishers do not have to wait.
 
-    Invariant (`check`): each block in `holes` is either open (not requested), in one chunk (request), or delivered. The
-    fetched blocks that are not stored yet have at most `limits.buffer_bytes` bytes, plus the one message that exceeded
-    this limit.
+    Invariant (`check`): each block in `holes` is either open, in one chunk, or delivered. The fetched blocks that are
+    not stored yet have at most `limits.buffer_bytes` bytes, plus the one message that exceeded this limit.
     """
 
     def __init__(self, kind: Kind, limits: FillLimits, health: Health) -> None:
@@ -59,7 +53,7 @@ class FillMachine:
         self.forget()
 
     def forget(self) -> None:
-        """Resets the machine. All missing blocks, requests and fetched blocks are forgotten."""
+        """Forgets all missing blocks, requests and fetched blocks."""
         self._batch = BatchSize(self._limits)
         self._open = BlockRanges()
         self._chunks: dict[int, FetchedRange] = {}
@@ -79,17 +73,16 @@ class FillMachine:
         return list(self._chunks.values())
 
     def find_awaited(self, chunk_id: int) -> FetchedRange | None:
-        """Returns a request with its received blocks. Returns None if no more blocks of the request are expected."""
+        """Returns a request that still expects blocks."""
         chunk = self._chunks.get(chunk_id)
         return None if chunk is None or chunk.complete else chunk
 
     @property
     def held_bytes(self) -> int:
-        """Returns the total size in bytes of the blocks that were fetched and are not stored yet."""
         return self.delivered.size_bytes + sum(chunk.size_bytes for chunk in self._chunks.values())
 
     def assign(self, first: int, last: int) -> None:
-        """Adds the missing blocks from `first` to `last`, inclusive. Blocks that were added earlier are ignored."""
+        """Adds the missing blocks from `first` to `last`, inclusive. Known ones are ignored."""
         for hole in self.holes.missing(first, last):
             self.holes.add(*hole)
             self._open.add(*hole)
@@ -98,13 +91,17 @@ class FillMachine:
 
     def next_fetch(self, now_s: float) -> Fetch | None:
         """Returns the next request to send, or None. Gives up blocks that no source node has."""
+        # Fetched blocks that cannot go on must not keep the room of the request that they wait for.
         self._unblock()
         while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
             unclaimed = None
             for edge, hole in islice(self._edges(), EDGES_LOOKED_AT):
+                # A block that no source has is given up only after this loop: giving up changes the gaps that it walks
+                # through.
                 if not self._health.has_any(edge):
                     unclaimed = edge
                     break
+                # A large block needs the whole buffer, so it waits until the other requests are done.
                 alone = edge in self._large
                 if alone and self._chunks:
                     return None
@@ -118,10 +115,8 @@ class FillMachine:
         return None
 
     def grew(self, chunk_id: int, size_bytes: int) -> bool:
-        """Records that `size_bytes` more bytes were received for a request.
-
-        Returns False if the request is now too large. In this case the caller must call `overflowed`.
-        """
+        """Records that `size_bytes` more bytes were received. Returns False if the request is now too large: call
+        `overflowed` then."""
         chunk = self._chunks[chunk_id]
         chunk.partial_bytes += size_bytes
         return chunk.size_bytes <= chunk.bytes_max
@@ -131,9 +126,11 @@ class FillMachine:
         chunk = self._chunks[chunk_id]
         assert number == chunk.next_block, "the caller checks the order"
         chunk.next_block = number + 1
+        # The counted bytes become those of the block. Source and size of requests learn from each block.
         size_bytes, chunk.partial_bytes = chunk.partial_bytes, 0
         self._health.fetched(chunk.source, size_bytes)
         self._batch.arrived(size_bytes)
+        # A publisher may have sent the block meanwhile. Then these items are dropped.
         if number in self.holes:
             chunk.add(number, items, size_bytes)
         if chunk.next_block > chunk.last:
@@ -141,11 +138,9 @@ class FillMachine:
             self._remove_if_done(chunk)
 
     def overflowed(self, chunk_id: int) -> None:
-        """Ends a request whose blocks do not fit into its part of the buffer. This is not a failure of the source node.
-
-        If the request was for a single block, it is repeated once no other request runs, with a larger part. If the
-        block does not fit even then, it is given up.
-        """
+        """Ends a request whose blocks do not fit into its part of the buffer, which is no failure of the source. A
+        request for a single block is repeated alone, with a larger part; if the block does not fit even then, it is
+        given up."""
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last
         self._batch.overflowed(chunk)
@@ -156,34 +151,29 @@ class FillMachine:
             self._large.add(number)
 
     def failed(self, chunk_id: int, now_s: float, reason: str, *, lied: bool = False, slow: bool = False) -> None:
-        """Handles the failure of a request before all of its blocks have arrived.
-
-        reason: a text for the log.
-        lied: whether the source node does not have the blocks that it claimed.
-        slow: whether the request took too long.
-        """
+        """Handles the failure of a request before all of its blocks have arrived. lied: whether the source node does
+        not have the blocks that it claimed. slow: whether the request took too long."""
         chunk = self.find_awaited(chunk_id)
         if chunk is None:
             return
+        # A slow request was too large for this source. Everything else counts against the source alone.
         if slow:
             self._batch.was_slow()
         self._health.failed(chunk.source, now_s, reason)
         if lied:
             self._health.disbelieve(chunk.source, chunk.next_block, chunk.next_block)
+        # The attempt counts for the block at which fetching continues, since the next request begins there.
         edge = chunk.last if self._downwards else chunk.next_block
         self._drop(chunk)
         self._count_attempt(edge, reason)
 
     def late(self, now_s: float) -> list[FetchedRange]:
-        """Returns the running requests that have passed their deadline."""
         return [chunk for chunk in self._chunks.values() if not chunk.complete and chunk.deadline_s <= now_s]
 
     # Passing on for verification.
 
     def next_delivery(self, now_s: float) -> Delivery | None:
-        """Returns the next block to be passed on for verification, or None. The block is in `delivered` after
-        this call.
-        """
+        """Moves the next block to be verified from its chunk to `delivered`, and returns it, or None."""
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
             return None
@@ -194,11 +184,8 @@ class FillMachine:
         return Delivery(number, items, size_bytes, self._anchors.get(number, ()), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
-        """Returns the blocks whose root hashes the caller must find. The root hash of a block is in the footer of the
-        next block, which is stored.
-
-        The caller reports the result with `anchored` or `not_anchored`.
-        """
+        """Returns the blocks whose root hashes the caller must find, in the footers of the blocks above, which are
+        stored. The caller reports each by `anchored` or `not_anchored`."""
         if not self._downwards:
             return []
         tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
@@ -210,36 +197,33 @@ class FillMachine:
             self._anchors[number] = roots
 
     def not_anchored(self, number: int, reason: str) -> None:
-        """Gives up a gap because the root hash of its highest block `number` could not be read."""
         if number in self.holes:
             self._give_up(number, reason)
 
     def verified(self, number: int, previous_root: bytes) -> None:
-        """Records that a fetched block passed verification.
-
-        previous_root: the root hash of the preceding block, as the footer names it. Empty if root hashes are
-        not checked.
-        """
+        """Records that a fetched block passed verification. `previous_root`, from its footer, is what the block below
+        must have."""
         pending = self.delivered.get(number)
         if pending is None:
             return
+        # A verified block speaks for its source, and ends its attempts.
         pending.verified = True
         self._health.succeeded(pending.source)
         self._attempts.pop(number, None)
         self._anchors.pop(number, None)
+        # The footer anchors the next block downwards, so no stored block has to be read for it.
         if self._downwards and number - 1 in self.holes:
             self._anchors[number - 1] = (previous_root,) if previous_root else ()
         self._batch.was_good()
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
-        """Handles a fetched block that failed verification.
-
-        The source node counts as failed. The other blocks of the same request are dropped and will be fetched again.
-        """
+        """Handles a fetched block that failed verification. Its source counts as failed, and the other blocks of the
+        same request are fetched again."""
         pending = self.delivered.pop(number, None)
         if pending is None:
             return
         self._reopen((number,))
+        # The rest of this request comes from the same source, and may hang on the refused block.
         for chunk in self.chunks:
             if chunk.source == pending.source and chunk.first <= number <= chunk.last:
                 self._drop(chunk, keep=False)
@@ -254,10 +238,7 @@ class FillMachine:
             self._count_attempt(number, reason)
 
     def stored(self, number: int) -> bool:
-        """Records that a block was stored, whether it came from a backfill or a publisher.
-
-        Returns whether this machine had passed the block on for verification.
-        """
+        """Records that a block was stored, from whatever source. Returns whether this machine had passed it on."""
         if number not in self.holes:
             return False
         self.holes.discard(number)
@@ -265,6 +246,7 @@ class FillMachine:
         self._large.discard(number)
         self._anchors.pop(number, None)
         self._attempts.pop(number, None)
+        # A running request may still bring the block. It will find it no longer missing.
         for chunk in self.chunks:
             if chunk.first <= number <= chunk.last:
                 chunk.forget(number)
@@ -272,11 +254,8 @@ class FillMachine:
         return self.delivered.pop(number, None) is not None
 
     def overdue(self, now_s: float) -> list[int]:
-        """Returns the blocks that were passed on for verification but not stored within `processing_s_max` seconds.
-
-        A block is returned again after each further period of that length, but is not passed on again. After more than
-        `retries_max` periods it is given up.
-        """
+        """Returns the blocks that were passed on but not stored within `processing_s_max` seconds, again after each
+        further period of that length. After more than `retries_max` periods a block is given up."""
         found = self.delivered.overdue(now_s, self._limits.processing_s_max)
         for number in found:
             if self.delivered[number].waits > self._limits.retries_max:
@@ -286,26 +265,26 @@ class FillMachine:
         return found
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold."""
+        # Every missing block is in exactly one place.
         places = [number for chunk in self.chunks for number in chunk.numbers() if number in self.holes]
         places += self.delivered
         seen = BlockRanges([*self._open, *((number, number) for number in places)])
         assert seen == self.holes, f"{seen} is looked after, {self.holes} is missing"
         assert self._open.count() + len(places) == self.holes.count(), "a block is in two places"
+        # The limits hold, but for the one block or message that exceeded them.
         large = max((pending.size_bytes for pending in self.delivered.values()), default=0)
         bytes_max = self._limits.alone_bytes + max(self._limits.pending_bytes, large) + large
         held_bytes = self.held_bytes - sum(chunk.partial_bytes for chunk in self.chunks)
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, BlockRange]]:
-        """Yields the blocks at which fetching can continue, each with the range of unrequested blocks that contains it.
-
-        When filling downwards, there is one for each gap: its highest unrequested block. When filling upwards, there is
-        only the lowest unrequested block.
-        """
+        """Yields the blocks at which fetching can continue, each with its range of open blocks: downwards, the highest
+        open block of each gap; upwards, the lowest one."""
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
+        # Open ranges of one gap (between them are chunks) have the same end. Only the highest of them continues the
+        # gap.
         above: int | None = None
         for each in reversed(self._open):
             end = self.holes.end_of_run(each.last)
@@ -314,10 +293,12 @@ class FillMachine:
             above = end
 
     def _fetch(self, edge: int, hole: BlockRange, now_s: float, alone: bool) -> Fetch | None:
+        # The source with the fewest running requests is preferred; none may be ready now.
         busy = Counter(chunk.source for chunk in self._chunks.values() if not chunk.complete)
         source = self._health.choose(edge, now_s, busy)
         if source is None or source.claims is None:
             return None
+        # A range stays within the gap, the size of a request, what the source claims, and clear of large blocks.
         blocks = 1 if alone else self._batch.blocks(self.gently)
         range_of = lowest_of if self._downwards else highest_of
         first, last = range_of(edge, hole, blocks, source.claims, self._large)
@@ -329,13 +310,16 @@ class FillMachine:
         return fetch
 
     def _deliverable(self) -> FetchedRange | None:
+        # The highest block with a known root hash goes first: many requests hang on it.
         if self._downwards:
             ready = (chunk for chunk in self._chunks.values() if chunk.complete and chunk.top in self._anchors)
             return max(ready, key=lambda chunk: chunk.top, default=None)
+        # Upwards, each block needs the result of the one before it.
         if not self.delivered.all_verified:
             return None
         lowest = min(self._chunks.values(), key=lambda chunk: next(chunk.numbers()), default=None)
         first_open = self._open.first
+        # A block below is open: the received ones have to wait for it.
         waits = lowest is None or not lowest.blocks or (first_open is not None and first_open < lowest.bottom)
         return None if waits else lowest
 
@@ -352,8 +336,7 @@ class FillMachine:
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
     def _goes_on(self, chunk: FetchedRange) -> bool:
-        """Returns whether blocks of this request can still be received or passed on for verification, without a
-        further request."""
+        """Returns whether blocks of this request can arrive or be passed on without a further request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk
@@ -363,11 +346,8 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a request. Its blocks that were not received can be requested again.
-
-        When filling upwards, the received blocks are kept if `keep` is True. When filling downwards, they are always
-        dropped, because they are useless without the missing higher blocks.
-        """
+        """Ends a request. Its blocks that were not received can be requested again. Upwards, received blocks stay if
+        `keep` is True; downwards, they are useless without the missing higher blocks."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())
             del self._chunks[chunk.chunk_id]
@@ -388,18 +368,19 @@ class FillMachine:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
-        """Gives up the blocks of a gap, starting at `edge` and in the direction in which the gap is filled.
-
-        Blocks that were already passed on for verification are not affected.
-        """
+        """Gives up the blocks of a gap, from `edge` on in the direction in which the gap is filled. Delivered blocks
+        are not affected."""
         if edge not in self.holes:
             return
+        # Without the block at the edge, none of those behind it can be verified.
         first, last = edge, self.holes.last or edge
         if self._downwards:
             first, last = max((below.last + 1 for below in self.holes.missing(0, edge)), default=0), edge
+        # Requests for these blocks are in vain.
         for chunk in self.chunks:
             if chunk.first <= last and chunk.last >= first:
                 self._drop(chunk, keep=False)
+        # The open blocks are forgotten; the next search for missing blocks finds them again.
         for low, high in [each for each in self._open if each.last >= first and each.first <= last]:
             low, high = max(low, first), min(high, last)
             self._open.discard(low, high)

@@ -1,8 +1,7 @@
-"""A filler: carries out the decisions of a fill machine (`fill_machine`), and reports results to the machine.
+"""Carries out the decisions of a fill machine (`fill_machine`), and reports results to the machine.
 
-There are two fillers: one for history and one for the newest blocks. A filler sends requests to source nodes, and reads
-footers of stored blocks for the root hashes of missing blocks. It passes fetched blocks to the facility, which delivers
-them to verification. The plugin (`worker`) decides when a block may be passed on.
+It sends requests to source nodes, reads footers of stored blocks for the root hashes of missing blocks, and passes
+fetched blocks to the facility. The plugin (`worker`) decides when a block may be passed on.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from block_node.facility import Facility
 from block_node.persist.store import BlockStore
 
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
-"""The verification levels that are needed to check a fetched block against the root hash that the next block names. If
-one of them is off, this check is skipped.
-"""
+"""The levels that are needed to check a fetched block against the root hash that the next block names."""
 
 P = ParamSpec("P")
 
@@ -37,17 +34,13 @@ logger = structlog.get_logger(__name__)
 
 
 class Guard(Protocol):
-    """Guard: a function that wraps a callback, so that an exception in the callback counts as a crash of the worker. It
-    is the type of `ockam.actors.worker.Context.guard`."""
+    """The type of `ockam.actors.worker.Context.guard`: an exception in the callback counts as a crash of the worker."""
 
     def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
 
 
 class Filler:
-    """Filler: fetches the missing blocks of one kind: history or the newest blocks.
-
-    wake: a function that the filler calls when there is work. The plugin then calls `step`.
-    guard: wraps callbacks, so that an exception in a callback counts as a crash of the plugin, not of the caller.
+    """Fetches the missing blocks of one kind: history or the newest blocks. `wake` asks the plugin to call `step`.
 
     Invariant: when `step` returns, `_fetches` has exactly the running requests of the machine.
     """
@@ -86,12 +79,8 @@ class Filler:
         return self.machine.busy or bool(self.machine.given_up)
 
     def step(self, may_deliver: bool) -> Delivery | None:
-        """Does all work that can be done now: checks deadlines, sends requests and passes on at most one block.
-
-        may_deliver: whether a block may be passed on.
-
-        Returns the block that was passed on, or None. Another block can be ready at once.
-        """
+        """Does all work that can be done now: checks deadlines, sends requests and passes on at most one block, which
+        it returns. Another block can be ready at once."""
         machine, now_s = self.machine, self._now_s()
         for chunk in machine.late(now_s):
             self.fail(chunk.chunk_id, "it took too long", slow=True)
@@ -99,8 +88,10 @@ class Filler:
             logger.warning("backfilled_block_not_stored_yet", block=number)
         # Cancel requests whose blocks are no longer expected before the same blocks are requested again.
         self._tidy()
+        # The machine allows several requests at a time.
         while (fetch := machine.next_fetch(now_s)) is not None:
             self._begin(fetch)
+        # Received blocks of history wait for the root hash that they must have.
         for number in machine.wanted_anchors():
             self._find_anchor(number)
         delivery = machine.next_delivery(now_s) if may_deliver else None
@@ -141,7 +132,7 @@ class Filler:
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
-        """Marks all blocks that were passed on for verification to be fetched again, because the node has lost them."""
+        """Marks all blocks that were passed on to be fetched again, because the node has lost them."""
         for number in sorted(self.machine.delivered):
             self.machine.put_back(number, reason)
 
@@ -168,8 +159,8 @@ class Filler:
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _find_anchor(self, number: int) -> None:
-        """Finds the root hash that a missing block must have, and reports the hash to the machine. The footer of the
-        next block or the state of the chain names it."""
+        """Finds the root hash that a missing block must have: the footer of the next block or the state of the chain
+        names it."""
         if number in self._reading:
             return
         chain = self._verifier.chain
@@ -211,9 +202,7 @@ class Filler:
 
 
 class _Listener:
-    """_Listener: reports the events of one request to the machine, as long as the machine expects blocks of
-    the request.
-    """
+    """Reports the events of one request to the machine, as long as the machine expects blocks of the request."""
 
     def __init__(
         self, filler: Filler, chunk_id: int, counters: Counters, wake: Callable[[], None], guard: Guard

@@ -1,11 +1,7 @@
-"""The health of the source nodes (the nodes from which blocks are fetched), and the choice of one for a block. No I/O.
+"""The health of the source nodes, and the choice of one for a block. No I/O. The caller passes the time in seconds.
 
-The health of a source node consists of the blocks that it claims to have, its failures, and the pause after its last
-failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference (B13 there). In the reference
-block node, no other source node is asked during a pause of the best source node. Here the source nodes of the next
-priority are asked.
-
-The caller passes the current time in seconds.
+Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference (B13 there): during a pause of the
+best source node, the reference block node asks no other one. Here those of the next priority are asked.
 """
 
 from __future__ import annotations
@@ -18,25 +14,17 @@ from block_node.backfill.settings import SourceSetting
 from block_node.persist.ranges import BlockRanges
 
 PENALTY_MS = 1_000.0
-"""The number of milliseconds that each failure adds to the score of a source node, as `healthPenaltyPerFailure` in the
-reference block node.
-"""
+"""What each failure adds to the score of a source node, as `healthPenaltyPerFailure` in the reference block node."""
 LATENCY_WEIGHT = 0.2
-"""The weight of the newest latency in the moving average."""
 
 
 class SourceStatistics(msgspec.Struct, frozen=True):
-    """SourceStatistics: the statistics of one source node.
+    """The statistics of one source node.
 
-    priority: the configured priority; 0 is the best.
-    failures: the number of failures since the last success.
-    backoff_s: the rest of the pause after a failure, in seconds. 0 if the source node can be asked now.
-    first_block, last_block: the lowest and highest block that the source node claims to have. None if unknown.
-    ranges: the number of block ranges that the source node claims to have.
-    latency_ms: the average time of an answer about the claimed blocks, in milliseconds. None before the first answer.
-    blocks, size_bytes: the number and size of the blocks fetched from the source node.
-    errors: the number of all failures since the node started.
-    last_error: the reason of the last failure. Empty if there was none.
+    failures: since the last success; errors: since the node started.
+    backoff_s: the rest of the pause after a failure. 0 if the source node can be asked now.
+    first_block, last_block, ranges: the blocks that the source node claims to have.
+    latency_ms: the average time of an answer about the claimed blocks.
     other_chain: how it shows that the source node has another chain. Empty if nothing shows it.
     """
 
@@ -56,18 +44,8 @@ class SourceStatistics(msgspec.Struct, frozen=True):
 
 
 class SourceHealth:
-    """SourceHealth: the health of one source node.
-
-    claims: the blocks that the source node claims to have. None before its first answer.
-    is_heard: whether the source node answered when it was last asked which blocks it has.
-    failures: the number of failures since the last success.
-    backoff_until_s: the end of the pause after the last failure, in seconds.
-    latency_ms: the average time of an answer, in milliseconds. None before the first answer.
-    blocks, size_bytes: the number and size of the blocks fetched from the source node.
-    errors: the number of all failures.
-    other_chain: how it shows that the source node has another chain; empty if nothing shows it.
-    is_excluded: whether its blocks are not fetched, because it has another chain.
-    """
+    """The health of one source node, see `SourceStatistics`. is_heard: whether it answered when it was last asked which
+    blocks it has. is_excluded: whether its blocks are not fetched, because it has another chain."""
 
     def __init__(self, setting: SourceSetting) -> None:
         self.setting = setting
@@ -85,18 +63,12 @@ class SourceHealth:
 
     @property
     def score(self) -> float:
-        """The latency of the source node in milliseconds, plus `PENALTY_MS` for each failure. A lower score
-        is better."""
         return self.failures * PENALTY_MS + (self.latency_ms or 0.0)
 
 
 class Health:
-    """Health: the health of all source nodes.
-
-    retry_delay_s: the pause in seconds after the first failure of a source node.
-    backoff_s_max: the longest pause in seconds.
-    tie: returns a number in [0, 1) that decides between equal source nodes, so that the load is spread.
-    """
+    """The health of all source nodes. The pause after a failure begins at `retry_delay_s` and grows to `backoff_s_max`.
+    `tie` returns a number in [0, 1) that decides between equal source nodes, so that the load is spread."""
 
     def __init__(
         self,
@@ -112,11 +84,10 @@ class Health:
         self.sources = {setting.name: SourceHealth(setting) for setting in settings}
 
     def ready(self, now_s: float) -> list[SourceHealth]:
-        """Returns the source nodes that can be asked now, because they are not in a pause after a failure."""
+        """Returns the source nodes that are not in a pause after a failure."""
         return [each for each in self.sources.values() if each.backoff_until_s <= now_s]
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
-        """Records the blocks that a source node claims to have, and the time of its answer."""
         source = self.sources[name]
         if not source.is_heard:
             # Its silence is over. Failures of other kinds end only with a good block.
@@ -139,12 +110,8 @@ class Health:
         )
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source node to ask for block `number` now. None if no source node has the block and can be asked.
-
-        The choice is among the source nodes that have the block and are not in a pause after a failure. The best
-        priority among them wins. Of these, the one with the fewest failures is chosen, then the one with the fewest
-        running requests (`busy`), then the one with the best score.
-        """
+        """Returns the source node to ask for block `number` now: of those that have it and are not in a pause, the best
+        priority wins, then the fewest failures, the fewest running requests (`busy`), the best score."""
         fit = [each for each in self.ready(now_s) if each.has(number)]
         best = min((each.setting.priority for each in fit), default=0)
         alike = [each for each in fit if each.setting.priority == best]
@@ -155,15 +122,12 @@ class Health:
         )
 
     def has_any(self, number: int) -> bool:
-        """Returns whether any source node claims to have this block. Source nodes in a pause after a failure count
-        too."""
+        """Whether any source node claims to have this block, also one in a pause."""
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float | None = None) -> int | None:
-        """Returns the highest block that a source node claims to have, or None.
-
-        now_s: if given, only source nodes that can be asked now count.
-        """
+        """Returns the highest block that a source node claims to have. With `now_s`, only those that can be asked now
+        count."""
         counted = self.sources.values() if now_s is None else self.ready(now_s)
         lasts = (each.claims.last for each in counted if each.claims is not None and not each.is_excluded)
         return max((last for last in lasts if last is not None), default=None)
@@ -174,15 +138,11 @@ class Health:
         source.size_bytes += size_bytes
 
     def succeeded(self, name: str) -> None:
-        """Records that a block from a source node was verified. The number of its failures becomes 0."""
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Records a failure of a source node, which starts a pause in which the source node is not asked.
-
-        The pause doubles with each further failure, up to a limit. A failure during a pause does not count again: it
-        comes from a request that was already running.
-        """
+        """Records a failure, which starts a pause. The pause doubles with each further failure, up to a limit. A
+        failure during a pause does not count again: it comes from a request that was already running."""
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason
@@ -193,16 +153,12 @@ class Health:
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
     def end_pauses(self) -> None:
-        """Ends the pauses of all source nodes. Their failures still count."""
         for source in self.sources.values():
             source.backoff_until_s = 0.0
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks from the claims of a source node, because the source node did not have them or sent
-        invalid ones.
-
-        The next answer of the source node about its blocks replaces the claims.
-        """
+        """Removes blocks from the claims of a source node, which lacked them or sent invalid ones, until its next
+        answer."""
         claims = self.sources[name].claims
         if claims is not None:
             claims.discard(first, last)

@@ -16,18 +16,14 @@ from block_node.persist.schema import NUMBER_MAX
 
 
 class Kind(enum.Enum):
-    """Kind: the position of a gap relative to the next block of the verified chain.
-
-    HISTORICAL: below that block.
-    LIVE_TAIL: from that block upwards.
-    """
+    """The position of a gap: below the next block of the verified chain, or from that block upwards."""
 
     HISTORICAL = "historical"
     LIVE_TAIL = "live_tail"
 
 
 class Gap(NamedTuple):
-    """Gap: a range of missing blocks, from `first` to `last`, inclusive."""
+    """A range of missing blocks, from `first` to `last`, inclusive."""
 
     kind: Kind
     first: int
@@ -35,13 +31,11 @@ class Gap(NamedTuple):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """View: the facts from which the gaps are computed.
+    """The facts from which the gaps are computed.
 
     known: the blocks that are stored, or were stored and then deleted by retention.
-    next_block: the next block of the verified chain.
-    newest_known: the highest block that publishers have announced. None if unknown.
-    sources_last: the highest block that the source nodes have. None if unknown.
-    follows: whether this node should have all blocks up to `sources_last`, even if no publisher has announced them.
+    newest_known: the highest block that publishers have announced. sources_last: the highest block of the source nodes.
+    follows: whether to have all blocks up to `sources_last`, even if no publisher has announced them.
     """
 
     known: BlockRanges
@@ -52,11 +46,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def intended_range(first_available: int, last_to_store: int, view: View) -> BlockRange | None:
-    """Returns the range of blocks that this node should have, or None if it should not have any block yet.
-
-    first_available: the first block of the range.
-    last_to_store: the highest allowed last block. -1 means no limit.
-    """
+    """Returns the range of blocks that this node should have, or None if none yet. `last_to_store` -1 means no
+    limit."""
     ends = [view.known.last, view.newest_known, view.next_block - 1]
     if view.follows:
         ends.append(view.sources_last)
@@ -84,7 +75,7 @@ def count_blocks(gaps: Iterable[Gap]) -> int:
 
 
 def without(gaps: Iterable[Gap], taken: BlockRanges) -> list[Gap]:
-    """Returns the parts of the gaps that do not overlap `taken`, the blocks that a filler is already fetching."""
+    """Returns the parts of the gaps that do not overlap `taken`."""
     return [Gap(gap.kind, *rest) for gap in gaps for rest in taken.missing(gap.first, gap.last)]
 
 
@@ -95,14 +86,8 @@ class _Patience(msgspec.Struct):
 
 
 class GapPatience:
-    """GapPatience: decides when to try again to fill a gap that did not shrink.
-
-    The pause starts at the interval between two searches, and doubles with each attempt, up to a limit. A gap is
-    identified by its first block. The caller passes the current time in seconds.
-
-    interval_s: the interval between two searches, in seconds.
-    backoff_s_max: the longest pause in seconds.
-    """
+    """Decides when to try again to fill a gap that did not shrink. The pause starts at the interval between two
+    searches, and doubles with each attempt, up to a limit. A gap is identified by its first block."""
 
     def __init__(self, interval_s: float, backoff_s_max: float) -> None:
         self._interval_s = interval_s
@@ -110,11 +95,8 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
-        """Returns the gaps that should be tried now, and starts their next pauses. Forgets all gaps that are not
-        in `gaps`.
-
-        busy: the kinds of gaps that are not tried now. Their pauses do not change.
-        """
+        """Returns the gaps that should be tried now, and starts their next pauses. Gaps of a `busy` kind keep their
+        pauses; all gaps that are not in `gaps` are forgotten."""
         before, self._gaps = self._gaps, {}
         found = []
         for gap in gaps:
@@ -124,6 +106,7 @@ class GapPatience:
                 if patience is not None:
                     self._gaps[gap.first] = patience
                 continue
+            # A new gap, or one that has shrunk, is tried at once.
             if patience is None or missing != patience.missing:
                 self._gaps[gap.first] = _Patience(missing, 0, now_s)
                 found.append(gap)
@@ -137,5 +120,4 @@ class GapPatience:
         return found
 
     def forget(self) -> None:
-        """Ends all pauses, because an operator requested a search."""
         self._gaps.clear()

@@ -1,8 +1,5 @@
-"""The messages of the protocols `node/block_backfill/1` and `node/block_backfill/2`. A client asks for the state of
-backfill, and can start a search.
-
-`BackfillStatistics` explains the fields of an answer.
-"""
+"""The messages of the protocols `node/block_backfill/1` and `node/block_backfill/2`: a client asks for the state of
+backfill, and can start a search. `BackfillStatistics` explains the fields of an answer."""
 
 from __future__ import annotations
 
@@ -20,10 +17,8 @@ REASON_CHARACTERS_MAX = 300
 
 # type BackfillAsk struct { request_id: uint  run: bool }
 class BackfillAsk(msgspec.Struct, frozen=True):
-    """BackfillAsk: a request for the state of backfill.
-
-    run: whether to search for missing blocks now. Gaps that are in a pause after a failed attempt are tried too.
-    """
+    """A request for the state of backfill. run: whether to search for missing blocks now, also in gaps that are in a
+    pause."""
 
     request_id: bare.UInt
     run: bool
@@ -40,17 +35,7 @@ class BackfillGap(msgspec.Struct, frozen=True):
 #   last_block: optional<u64>  ranges: uint  latency_us: optional<uint>  blocks: uint  size_bytes: uint  errors: uint
 #   last_error: str }
 class BackfillSource(msgspec.Struct, frozen=True):
-    """BackfillSource: the statistics of one source node.
-
-    failures: the number of failures since the last success.
-    backoff_ms: the rest of the pause after a failure, in milliseconds. 0 if the source node can be asked now.
-    first_block, last_block: the lowest and highest block that the source node claims to have. None if unknown.
-    ranges: the number of block ranges that the source node claims to have.
-    latency_us: the average time of an answer, in microseconds. None before the first answer.
-    blocks, size_bytes: the number and size of the blocks fetched from the source node.
-    errors: the number of all failures since the node started.
-    last_error: the reason of the last failure. Empty if there was none.
-    """
+    """The statistics of one source node, see `SourceStatistics`."""
 
     name: str
     priority: bare.UInt
@@ -71,14 +56,9 @@ class BackfillSource(msgspec.Struct, frozen=True):
 #   gaps_detected: uint  blocks_fetched: uint  blocks_stored: uint  fetched_bytes: uint  fetch_errors: uint
 #   persistence_failures: uint  given_up: uint  sources: list<BackfillSource> }
 class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """BackfillAnswer: the answer with the state of backfill.
-
-    state: 0 idle, 1 running, 2 the last run could not fetch all blocks, 3 off because no source node is configured.
-    gaps: the first gaps, at most 1000.
-    eta_ms: the estimated time until all requested blocks are stored, in milliseconds. None if unknown.
-
-    The other fields are those of `BackfillStatistics` and `Counters`.
-    """
+    """The answer with the state of backfill, whose fields are those of `BackfillStatistics` and `Counters`. state: 0
+    idle, 1 running, 2 the last run could not fetch all blocks, 3 off because no source node is configured. gaps: the
+    first 1000."""
 
     request_id: bare.UInt
     state: bare.UInt
@@ -104,12 +84,9 @@ class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
 # type BackfillReport struct { answer: the fields of BackfillAnswer  is_unknown: bool  problem: str
 #   disagreements: list<str> }
 class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
-    """BackfillReport: the answer of version 2.
-
-    is_unknown: whether nobody knows which blocks exist, so that more blocks than `missing` can be missing.
-    problem: why blocks are missing, or why that is unknown. Empty if neither is so.
-    disagreements: how it shows that source nodes have another chain, each with the name of the source node.
-    """
+    """The answer of version 2. is_unknown: whether nobody knows which blocks exist, so that more blocks than `missing`
+    can be missing. problem: why blocks are missing, or why that is unknown. disagreements: how it shows that source
+    nodes have another chain, each with the name of the source node."""
 
     is_unknown: bool
     problem: str

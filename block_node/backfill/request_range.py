@@ -1,13 +1,6 @@
-"""Computes the range of blocks for one request to a source node. No I/O.
-
-Parameters of both functions:
-
-edge: the block at which the request starts.
-hole: the range of missing blocks that contains `edge`.
-blocks: the largest number of blocks in the request.
-claims: the blocks that the source node claims to have.
-large: blocks that need a request of their own. Any other request does not contain a large block.
-"""
+"""Computes the range of blocks for one request to a source node, which starts at `edge` and lies in the range of
+missing blocks `hole`. It has at most `blocks` blocks, all of them in `claims`, and contains no other block of `large`:
+these need a request of their own. No I/O."""
 
 from __future__ import annotations
 
@@ -17,8 +10,7 @@ from block_node.persist.ranges import BlockRange, BlockRanges
 
 
 def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the range of a request that starts at `edge` and extends downwards. The module's docstring describes
-    the parameters."""
+    """Returns the range of a request that starts at `edge` and extends downwards."""
     first = max(hole.first, edge - blocks + 1)
     lacking = claims.missing(first, edge)
     first = lacking[-1].last + 1 if lacking else first
@@ -26,8 +18,7 @@ def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, lar
 
 
 def highest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the range of a request that starts at `edge` and extends upwards. The module's docstring describes
-    the parameters."""
+    """Returns the range of a request that starts at `edge` and extends upwards."""
     end = claims.end_of_run(edge)
     assert end is not None, "the source has the block"
     last = min(hole.last, end, edge + blocks - 1)

@@ -1,9 +1,7 @@
-"""A source of blocks that is reached over an Ockam route: another node with the services `block_status`
-and `block_subscribe`.
+"""A source of blocks over an Ockam route: another node with the services `block_status` and `block_subscribe`.
 
-Each request is a worker with an address of its own, which is removed when the request ends. The worker confirms
-received items at once, so the source node never waits. If the blocks are too large, the listener, which receives the
-blocks, cancels the request.
+Each request is a worker with an address of its own, which is removed when the request ends. It confirms received items
+at once, so the source node never waits. If the blocks are too large, the listener cancels the request.
 """
 
 from __future__ import annotations
@@ -47,14 +45,11 @@ from ockam.protocol import ERROR, ProtocolError
 
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
-"""The number of received bytes after which the next `Received` message is sent. This message permits the source node to
-send more."""
+"""The number of received bytes after which the next `Received` message permits the source node to send more."""
 ANSWER_S_MAX = 10.0
-"""The longest wait for the first answer of a source node, in seconds. Messages to an unreachable source node are lost
-without an error.
-"""
+"""The longest wait for the first answer, in seconds. Messages to an unreachable source node are lost without an
+error."""
 LOOK_S = 1.0
-"""The interval in seconds between two checks whether a request still receives messages."""
 LACKING = frozenset(
     {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
@@ -65,20 +60,15 @@ T = TypeVar("T")
 
 
 class Packing:
-    """Packing: remembers whether a source node can compress items. It counts as able until it rejects a request for
-    compressed items, as nodes of earlier versions do.
-    """
+    """Remembers whether a source node can compress items: until it rejects a request for them, as earlier versions
+    do."""
 
     known = True
 
 
 class RouteSource:
-    """RouteSource: a source of blocks that is reached over an Ockam route.
-
-    route: the route to the node, without the address of a service.
-    new_id: returns a new unique id for an address.
-    silence_s_max: the longest time in seconds without a message from the source node during a request.
-    """
+    """A source of blocks over an Ockam route. `route` leads to the node and has no service; `silence_s_max` is the
+    longest time without a message from the source node during a request."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node
@@ -132,8 +122,7 @@ def _read_ranges(payload: bytes) -> BlockRanges:
 
 
 class Fetching(Worker):
-    """Fetching: a worker that subscribes to the blocks from `first` to `last` of a source node, and passes them to
-    its listener.
+    """Subscribes to the blocks from `first` to `last` of a source node, and passes them to its listener.
 
     Invariant: `_items` has the received items of block `_next`. `_piece` has the received pieces of an incomplete item.
     """
@@ -177,12 +166,12 @@ class Fetching(Worker):
             self._leave()
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:
         self._silence_s = 0.0
         try:
+            # An error can come instead of any answer.
             if ERROR.is_in(message.payload):
                 if self._packs and not self._way and self._listener is not None:
                     # The node may be of an earlier version that cannot pack items: repeat the request without packing.
@@ -192,6 +181,7 @@ class Fetching(Worker):
                 self._end(f"refused: {ERROR.decode_response(message.payload).reason}")
                 return
             response = SUBSCRIBE.decode_response(message.payload)
+            # The subscription has an address of its own, to which confirmations go.
             if isinstance(response, Subscribed):
                 self._way = message.return_route
             elif self._listener is None:
@@ -200,6 +190,7 @@ class Fetching(Worker):
             elif response.sequence != self._sequence:
                 raise ProtocolError(f"message {self._sequence} of the subscription was lost")
             else:
+                # Everything else must come in order, from the header of the first block on.
                 self._sequence += 1
                 response = unpacked(response)
                 if isinstance(response, SubscribedItems):
@@ -222,6 +213,7 @@ class Fetching(Worker):
     def _take(self, message: SubscribedItems) -> None:
         if message.block_number != self._next:
             raise ProtocolError(f"block {message.block_number} came instead of block {self._next}")
+        # Pieces are joined here: a source node splits items larger than a frame.
         size_bytes = sum(map(len, message.items))
         if message.piece is Piece.WHOLE:
             self._items += message.items
@@ -230,6 +222,7 @@ class Fetching(Worker):
             if message.piece is Piece.LAST:
                 self._items.append(b"".join(self._piece))
                 self._piece = []
+        # A confirmation follows each megabyte, so that the source node never waits.
         self._taken_bytes += size_bytes
         if self._taken_bytes - self._told_bytes >= RECEIVED_EVERY_BYTES:
             self._told_bytes = self._taken_bytes
@@ -279,11 +272,9 @@ class Fetching(Worker):
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Returns the block ranges that a source node claims to have.
-
-    In the real protocol, the highest unsigned number stands for an unknown block, so a range that begins above
-    `NUMBER_MAX` is none. Raises ProtocolError if a range ends before it starts, or above `NUMBER_MAX`.
-    """
+    """Returns the block ranges that a source node claims. A range above `NUMBER_MAX` is none: the highest unsigned
+    number stands for an unknown block in the real protocol. Raises ProtocolError if a range ends before it starts, or
+    above `NUMBER_MAX`."""
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:

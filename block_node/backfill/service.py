@@ -1,8 +1,5 @@
-"""The service `block_backfill`: reports the missing blocks, the progress and the state of the source nodes.
-
-A client can also start a search for missing blocks. `block_node.backfill.state` provides the values, and
-`block_node.backfill.worker` does the work.
-"""
+"""The service `block_backfill`: reports the missing blocks, the progress and the state of the source nodes, and starts
+searches. `block_node.backfill.state` provides the values, and `block_node.backfill.worker` does the work."""
 
 from __future__ import annotations
 
@@ -33,9 +30,7 @@ WORKER_ADDRESS = "block_backfill_worker"
 
 
 class BackfillService:
-    """BackfillService: the backfill service of one block node. Without configured source nodes it only
-    answers requests.
-    """
+    """The backfill service of one block node. Without configured source nodes it only answers requests."""
 
     def __init__(self, node: Node, blocks: BlockNode, state: BackfillState) -> None:
         self.state = state
@@ -44,15 +39,14 @@ class BackfillService:
         self._blocks = blocks
 
     def start(self) -> None:
-        """Starts the service. It answers requests at once. The search starts when the node begins to
-        serve publishers."""
+        """Answers requests at once. The search starts when the node begins to serve publishers."""
         self._node.register([local(BACKFILL_ADDRESS)], lambda: BackfillAnswers(self.state))
         if self.state.is_on:
             self._blocks.when_ready(self._ready)
 
     def close(self) -> list[Message]:
-        """Ends the search for blocks and the service, because another node of the cluster serves the chain from now on.
-        Returns the requests that were not served, in order."""
+        """Ends the service, because another node of the cluster serves the chain from now on. Returns the requests that
+        were not served, in order."""
         self._node.unregister(local(WORKER_ADDRESS))
         return self._node.retire(local(BACKFILL_ADDRESS))
 
@@ -68,7 +62,7 @@ class BackfillService:
 
 
 class BackfillAnswers(Worker):
-    """BackfillAnswers: the worker that answers requests of the protocols `node/block_backfill/1` and `2`."""
+    """The worker that answers requests of the protocols `node/block_backfill/1` and `2`."""
 
     def __init__(self, state: BackfillState) -> None:
         self._state = state
@@ -80,6 +74,7 @@ class BackfillAnswers(Worker):
             self.reply(message, error_payload(str(error)))
             return
         state = self._state
+        # The answer may come before the search has found anything.
         if request.run and state.worker is not None:
             state.worker.scan_now()
         statistics = state.statistics()
@@ -117,9 +112,7 @@ class BackfillAnswers(Worker):
             self.reply(message, BACKFILL.encode_response(report))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`.
-
-        To see the state, the right to operate the node or to read its blocks is enough. Raises ProtocolError."""
+        """To see the state, the right to operate the node or to read its blocks is enough. Raises ProtocolError."""
         starts = _protocol_of(message).decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 

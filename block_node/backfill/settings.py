@@ -1,7 +1,5 @@
-"""The settings of backfill, with the names from specs/backfill.md, "Configuration".
-
-Some further settings of the reference block node (facts/block_node.md §5.1) are included.
-"""
+"""The settings of backfill, with the names from specs/backfill.md, "Configuration", and further ones of the reference
+block node (facts/block_node.md §5.1)."""
 
 from __future__ import annotations
 
@@ -20,12 +18,8 @@ class BackfillSettingsError(ValueError):
 
 
 class SourceSetting(msgspec.Struct, frozen=True):
-    """SourceSetting: the configuration of a source of blocks, which is another node.
-
-    name: the hops as text.
-    hops: the nodes on the way to the source node, each as `host:port`. The last one is the source node.
-    priority: the priority; 0 is the best.
-    """
+    """Another node as a source of blocks. hops: the nodes on the way, each as `host:port`, the source node last. name:
+    the hops as text. priority: 0 is the best."""
 
     name: str
     hops: tuple[str, ...]
@@ -33,29 +27,19 @@ class SourceSetting(msgspec.Struct, frozen=True):
 
 
 class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """BackfillSettings: the settings of backfill for one chain.
+    """The settings of backfill for one chain. The first six and their defaults come from the specification.
 
-    The first six settings and their defaults come from the specification.
-
-    first_block_available: the first block that this node should have.
-    last_block_to_store: the last block that this node should have. -1 means no end.
-    block_node_sources: the source nodes, in the form that `parse_source` reads. Without a source node, backfill is off.
-    scan_interval_secs: the interval in seconds between two searches for missing blocks.
-    max_retries: how many times a block is requested again after a failure. Then it is left to the next search.
-    fetch_batch_size: the largest number of blocks in one request.
-    initial_retry_delay_secs: the pause in seconds after the first failure of a source node. It doubles with each
-    further failure.
-    max_backoff_secs: the longest pause in seconds.
-    greedy: whether blocks above the last stored block are fetched even while a publisher is connected. Without a
-    publisher they are always fetched.
-    max_incoming_buffer_size: the largest total size in bytes of fetched blocks in memory. It applies to history and to
-    the newest blocks separately. A block that does not fit cannot be fetched.
-    concurrent_fetches: the largest number of requests at the same time, for history and for the newest
-    blocks separately.
-    fetch_timeout_secs: the longest time in seconds for one request. A request that takes longer counts as failed.
-    processing_timeout_secs: the time in seconds after which a warning is logged if a fetched block is not verified and
-    stored yet. The warning is repeated after each further such time; after `max_retries` + 1 warnings the block is left
-    to the next search.
+    first_block_available, last_block_to_store: the blocks that this node should have. -1 means no end.
+    block_node_sources: the source nodes, see `parse_source`. Without any, backfill is off.
+    scan_interval_secs: between two searches for missing blocks.
+    max_retries: how often a block is requested again before it is left to the next search.
+    initial_retry_delay_secs, max_backoff_secs: the pause after the first failure of a source node, and the longest one.
+    It doubles with each failure.
+    greedy: whether blocks above the last stored one are fetched also while a publisher is connected.
+    max_incoming_buffer_size: the largest total size of fetched blocks in memory. It applies to history and to the
+    newest blocks separately, as `concurrent_fetches` does. A block that does not fit cannot be fetched.
+    processing_timeout_secs: after this time, and again after each further such time, a warning is logged if a fetched
+    block is not stored yet; after `max_retries` + 1 warnings the block is left to the next search.
     """
 
     first_block_available: int = 0
@@ -103,11 +87,8 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_source(text: str) -> SourceSetting:
-    """Parses a source: `HOST:PORT`, or `HOST:PORT@1` for priority 1.
-
-    `HOST:PORT>HOST:PORT` means that the second node is reached through the first. Raises BackfillSettingsError if the
-    text is invalid.
-    """
+    """Parses a source: `HOST:PORT`, or `HOST:PORT@1` for priority 1. `HOST:PORT>HOST:PORT` reaches the second node
+    through the first. Raises BackfillSettingsError."""
     match = _SOURCE.fullmatch(text.strip())
     if match is None:
         raise BackfillSettingsError(f"blockNodeSources: {text!r} is not HOST:PORT, or HOST:PORT@PRIORITY")

@@ -11,65 +11,47 @@ from typing import Protocol
 from block_node.persist.ranges import BlockRanges
 
 StatusDone = Callable[[BlockRanges | None, str], None]
-"""The callback for the answer to `ask_status`. It gets the blocks that the source node has and an empty text, or None
-and the reason of the failure.
-"""
+"""The callback of `ask_status`: the blocks of the source node, or None and the reason of the failure."""
 
 
 RootDone = Callable[[bytes | None, str], None]
-"""The callback for the answer to `ask_root`. It gets the root hash and an empty text, or None and the reason of the
-failure.
-"""
+"""The callback of `ask_root`: the root hash, or None and the reason of the failure."""
 
 
 class FetchListener(Protocol):
-    """FetchListener: receives the blocks of one request. No method is called after `ended`."""
+    """Receives the blocks of one request. No method is called after `ended`."""
 
-    def grew(self, size_bytes: int) -> None:
-        """Called when `size_bytes` more bytes of the next block have arrived."""
-        ...
+    def grew(self, size_bytes: int) -> None: ...
 
     def block(self, number: int, items: list[bytes]) -> None:
         """Called with each complete block. The blocks arrive in ascending order without gaps."""
         ...
 
     def ended(self, reason: str, *, lied: bool) -> None:
-        """Called when the request has failed before all blocks had arrived.
-
-        reason: a text for the log.
-        lied: whether the source node does not have the blocks that it claimed, or sent invalid messages.
-        """
+        """Called when the request has failed before all blocks had arrived. lied: whether the source node does not have
+        the blocks that it claimed, or sent invalid messages."""
         ...
 
 
 class RunningFetch(Protocol):
-    """RunningFetch: a running request for blocks."""
-
     def cancel(self) -> None:
         """Cancels the request: its listener is not called any more. Does nothing after the request has ended."""
         ...
 
 
 class BlockSource(Protocol):
-    """BlockSource: the interface of a source of blocks, which is another node.
-
-    `RouteSource` implements it over an Ockam route. Another implementation could use the gRPC services of the reference
-    block node (facts/block_node.md §1).
-    """
+    """The interface of a source of blocks. `RouteSource` implements it over an Ockam route. Another implementation
+    could use the gRPC services of the reference block node (facts/block_node.md §1)."""
 
     def ask_status(self, on_done: StatusDone) -> None:
-        """Asks which blocks the source node has. Calls `on_done` exactly once, with None if the source node does not
-        answer in time.
-        """
+        """Asks which blocks the source node has. Calls `on_done` exactly once."""
         ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """Asks for the root hash of block `number`. Calls `on_done` exactly once.
-
-        size_bytes: the size of the block, if it is stored here; else 0. It saves the source node to send the block.
-        """
+        """Asks for the root hash of block `number`. Calls `on_done` exactly once. size_bytes: the size of the block, if
+        it is stored here, so that the source node does not send the block."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch:
-        """Requests the blocks from `first` to `last`, inclusive. The listener receives the blocks."""
+        """Requests the blocks from `first` to `last`, inclusive. The listener receives them."""
         ...

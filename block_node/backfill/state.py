@@ -1,7 +1,5 @@
-"""The state of backfill on one block node: its source nodes, what it knows about missing blocks, and its counters.
-
-The state survives a crash of the worker `block_node.backfill.worker`, which fetches the blocks.
-"""
+"""The state of backfill on one block node: source nodes, missing blocks, counters. It survives a crash of the
+worker."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ MakeSource = Callable[[SourceSetting], BlockSource]
 
 
 class BackfillWork(Protocol):
-    """BackfillWork: the interface of the worker `block_node.backfill.worker.Backfill`, as far as the state uses it."""
+    """The interface of the worker `block_node.backfill.worker.Backfill`, as far as the state uses it."""
 
     @property
     def holes(self) -> int: ...
@@ -57,17 +55,13 @@ class BackfillWork(Protocol):
 
 
 class BackfillState:
-    """BackfillState: the state of backfill on one block node. Backfill is off if no source node is configured.
+    """The state of backfill on one block node. Backfill is off if no source node is configured.
 
-    chain: the name of the chain.
     first_block: the first block of the chain if the node is empty.
-    new_id: returns a new unique id of 16 hex digits.
-    now_s: returns a monotonic time in seconds.
     tie: returns a number in [0, 1) that decides between equal source nodes. None means a random number.
-    make_source: creates a source node from its setting. None means source nodes that are reached over an Ockam route.
+    make_source: creates a source node from its setting. None means one over an Ockam route.
     newest_known: the highest block that publishers have announced. None if unknown.
-    unknown: why nobody knows which blocks exist, as the last search found; empty if a source node said it. None before
-    the first search.
+    unknown: why nobody knows which blocks exist, by the last search; empty if a source node said it. None before it.
     """
 
     def __init__(
@@ -84,7 +78,7 @@ class BackfillState:
         tie: Callable[[], float] | None = None,
         make_source: MakeSource | None = None,
     ) -> None:
-        """Creates the state. Raises BackfillSettingsError if the settings are invalid."""
+        """Raises BackfillSettingsError if the settings are invalid."""
         settings.check()
         self._node = node
         self._blocks = blocks
@@ -114,7 +108,7 @@ class BackfillState:
 
     @property
     def publishers(self) -> int:
-        """Returns the number of publishers that feed this node with blocks."""
+        """The number of publishers that feed this node with blocks."""
         return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.feeding
 
     @property
@@ -149,21 +143,13 @@ class BackfillState:
         self._storage.submit_write(operation)
 
     def note_newest(self, number: int, *, save: bool = True) -> None:
-        """Records that block `number` exists in the network, so that backfill fetches all blocks up to it. A number
-        above `NUMBER_MAX`, which can be stored on disk, is ignored.
-
-        save: whether the number is written to disk.
-        """
+        """Records that block `number` exists in the network, so that backfill fetches all blocks up to it."""
         if number <= NUMBER_MAX and (self.newest_known is None or number > self.newest_known):
             self._set_newest(number, save)
 
     def check_newest(self, sources_last: int | None) -> None:
-        """Checks whether the highest announced block can exist. The publisher that announced it could have been wrong.
-
-        If no source node has this block in more than `max_retries` searches, `newest_known` is set to `sources_last`.
-
-        sources_last: the highest block that the source nodes have. None if unknown.
-        """
+        """Forgets the highest announced block if no source node has it in more than `max_retries` searches: the
+        publisher could have been wrong. `sources_last`, the highest block of the source nodes, takes its place."""
         newest = self.newest_known
         if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
             self._vain_scans = 0
@@ -183,12 +169,9 @@ class BackfillState:
                 return
 
     def note_gaps(self, gaps: list[Gap], unattended: list[Gap]) -> int:
-        """Records the gaps that a search found. Returns the number of new gaps.
-
-        A gap is new if it has neither its first nor its last block in common with an earlier gap, and if no filler
-        attends to all of it: a gap that is being filled is in two parts while verified blocks are not stored yet.
-        unattended: the parts of the gaps that no filler attends to.
-        """
+        """Records the gaps that a search found. Returns the number of new ones: without an end in common with an
+        earlier gap, and partly `unattended` by fillers. A gap that is being filled is in two parts while verified
+        blocks are not stored yet."""
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
         new = [
@@ -203,11 +186,8 @@ class BackfillState:
         return len(new)
 
     def note_chains(self, compared: set[str], disagreements: Mapping[str, str]) -> None:
-        """Records which source nodes have another chain. Their blocks are not fetched, unless nothing is stored here
-        and proofs are checked, which decide then.
-
-        compared: the source nodes that were compared; what was known of the others stays.
-        """
+        """Records which of the compared source nodes have another chain. Their blocks are not fetched, unless nothing
+        is stored here and proofs are checked, which decide then."""
         decides = bool(self.store.available) or not self.verifier.settings.levels & (Level.RECORD_PROOF | Level.TSS)
         for name in sorted(compared):
             source, text = self.health.sources[name], disagreements.get(name, "")
@@ -218,10 +198,8 @@ class BackfillState:
             source.other_chain, source.is_excluded = text, bool(text) and decides
 
     def note_progress(self, filling: bool) -> None:
-        """Records whether missing blocks are being fetched.
-
-        A run begins when fetching begins, and ends when no missing block is left to fetch.
-        """
+        """Records whether missing blocks are being fetched. A run begins with the first and ends with the last of
+        them."""
         if filling and self._run is None:
             self.counters.runs += 1
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)
@@ -234,6 +212,7 @@ class BackfillState:
     def statistics(self) -> BackfillStatistics:
         worker = self.worker
         queue = worker.holes if worker is not None else 0
+        # The stored blocks may have changed since the search.
         stored = self.store.ever_stored
         gaps = [Gap(gap.kind, *hole) for gap in self._gaps for hole in stored.missing(gap.first, gap.last)]
         problem = self.unknown or (self.counters.last_given_up if gaps else "")

@@ -1,5 +1,3 @@
-"""The statistics of backfill, for the metrics and the command line."""
-
 from __future__ import annotations
 
 import enum
@@ -11,11 +9,8 @@ from block_node.backfill.plan import Gap
 
 
 class State(enum.IntEnum):
-    """State: the state of backfill, as the gauge `backfill_status` shows it.
-
-    ERROR: the last run could not fetch all missing blocks, or nobody knows which blocks are missing.
-    OFF: no source node is configured.
-    """
+    """The state of backfill, as the gauge `backfill_status` shows it. ERROR: the last run could not fetch all missing
+    blocks, or nobody knows which are missing. OFF: no source node is configured."""
 
     IDLE = 0
     RUNNING = 1
@@ -24,18 +19,13 @@ class State(enum.IntEnum):
 
 
 class Counters(msgspec.Struct):
-    """Counters: the counters of backfill since the node started. They survive a crash of the worker.
+    """The counters of backfill since the node started. They survive a crash of the worker.
 
-    gaps_detected: the number of new gaps that were found.
-    blocks_fetched: the number of complete blocks that were received.
-    blocks_stored: the number of fetched blocks that were stored.
-    fetch_errors: the number of failed requests, and of fetched blocks that failed verification.
-    persistence_failures: the number of fetched blocks that could not be stored.
-    fetched_bytes: the number of received bytes.
-    given_up: the number of ranges of blocks that were left to the next search.
-    last_given_up: the last of these ranges, and why it was left. Empty once nothing is missing.
-    scans: the number of searches for missing blocks.
-    runs: the number of times that fetching started.
+    gaps_detected: new gaps. blocks_fetched: complete blocks that were received; blocks_stored: those that were stored.
+    fetch_errors: failed requests, and fetched blocks that failed verification.
+    given_up: ranges of blocks that were left to the next search. last_given_up: the last of them, and why. Empty once
+    nothing is missing.
+    scans: searches for missing blocks. runs: the number of times that fetching started.
     """
 
     gaps_detected: int = 0
@@ -51,17 +41,15 @@ class Counters(msgspec.Struct):
 
 
 class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """BackfillStatistics: the values that describe backfill at one moment.
+    """The values that describe backfill at one moment.
 
     queue: the number of missing blocks that are being fetched or processed.
-    missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing
-    too while no source node answers. None if none was found because nobody knows which blocks exist.
+    missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing too
+    while no source node answers. None if none was found because nobody knows which blocks exist.
     problem: why blocks are missing, or why that is unknown. Empty if neither is so.
     gaps: the first ranges of these missing blocks.
-    held_bytes: the total size in bytes of blocks that were fetched and are not stored yet.
-    under_way: the number of running requests.
-    eta_s: the estimated time in seconds until `queue` is 0. None if unknown.
-    newest_known: the highest block that publishers have announced. None if unknown.
+    held_bytes: the total size of blocks that were fetched and are not stored yet. under_way: the running requests.
+    eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.
     """
 
     state: State

@@ -1,8 +1,6 @@
 """Stores the highest block that publishers have announced, so that a restarted node knows which blocks it is missing.
-
-The list of missing blocks is not stored. It is computed from the range of blocks that the node should have, and from
-the stored blocks.
-"""
+The list of missing blocks is not stored: it is computed from the range that the node should have, and the stored
+blocks."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ backfill_targets = Table(
     Column("newest_known", BigInteger, nullable=False),
     seal_column(),
 )
-"""The table with the highest announced block of each chain. A chain has a row only if the node ever lacked an
-announced block.
-"""
+"""The highest announced block of each chain. A chain has a row only if the node ever lacked an announced block."""
 
 _FIND: Final = compiled(
     select(backfill_targets.c.newest_known, backfill_targets.c.seal).where(
@@ -45,10 +41,7 @@ _SAVE: Final = compiled(
 
 
 class LoadTarget(Operation):
-    """LoadTarget: a storage operation that reads the highest announced block of a chain.
-
-    newest_known: the result. None if nothing valid is stored.
-    """
+    """Reads the highest announced block of a chain. The result is None if nothing valid is stored."""
 
     __slots__ = ("chain", "newest_known")
 

@@ -1,10 +1,7 @@
 """The backfill plugin: searches for missing blocks at the start and at intervals, and lets two fillers fetch them.
 
-Backfill does not slow down publishers: while publishers feed the node, it pauses between two blocks. An error in
-backfill stops no other part of the node. `plan` computes the gaps, and `fill_machine` decides which request is sent to
-which source node.
-
-Source: specs/backfill.md.
+`plan` computes the gaps, `fill_machine` decides which request is sent to which source node. Backfill does not slow down
+publishers: while they feed the node, it pauses between two blocks. Source: specs/backfill.md.
 """
 
 from __future__ import annotations
@@ -37,14 +34,12 @@ from block_node.persist.ranges import BlockRanges
 from stream_storage.errors import StorageClosed, StorageError
 
 TICK_S = 0.25
-"""The interval in seconds between two checks for deadlines that have passed."""
 SCAN_PAUSE_S = 1.0
-"""The shortest time in seconds between a search for missing blocks and the next search that a publisher causes."""
+"""The shortest time in seconds between the start of a search and the next search that a publisher causes."""
 PUBLISHED_PAUSE_S = 0.016
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
-"""The largest rate of fetched blocks while publishers feed the node, in bytes per second. Two blocks are at least
-`PUBLISHED_PAUSE_S` seconds apart.
-"""
+"""The largest rate of fetched blocks while publishers feed the node. Two blocks are at least `PUBLISHED_PAUSE_S`
+apart."""
 LIVE_PAUSE_S = 0.05
 """The shortest pause in seconds between two fetched blocks, while a publisher's block is arriving or being stored."""
 
@@ -52,7 +47,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Backfill(Plugin):
-    """Backfill: the backfill plugin of one block node. It is not gating: publishers never wait for it."""
+    """The backfill plugin of one block node. It is not gating: publishers never wait for it."""
 
     name: ClassVar[str] = "backfill"
     gating: ClassVar[bool] = False
@@ -94,7 +89,6 @@ class Backfill(Plugin):
 
     @property
     def holes(self) -> int:
-        """Returns the number of missing blocks that the fillers are fetching or processing."""
         return sum(filler.machine.holes.count() for filler in self._fillers.values())
 
     @property
@@ -103,7 +97,6 @@ class Backfill(Plugin):
 
     @property
     def under_way(self) -> int:
-        """Returns the number of running requests."""
         return sum(not chunk.complete for filler in self._fillers.values() for chunk in filler.machine.chunks)
 
     @property
@@ -115,9 +108,8 @@ class Backfill(Plugin):
         return any(filler.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it. Also asks the source nodes and tries the gaps
-        that are in a pause after a failure.
-        """
+        """Searches for missing blocks because an operator asked for it, also at source nodes and gaps that are in a
+        pause."""
         self._asked_for = True
         self._scan(on_disk=True)
 
@@ -130,12 +122,15 @@ class Backfill(Plugin):
             self._live.discard(event.block_number)
 
     def handle_notification(self, notification: Notification) -> None:
+        # Attempt 0 marks backfilled blocks. A publisher's block that failed is not alive any more, so fetching may
+        # speed up.
         if isinstance(notification, VerificationNotification):
             if notification.attempt == 0:
                 for filler in self._fillers.values():
                     filler.verified(notification)
             elif not notification.success:
                 self._live.discard(notification.block_number)
+        # Blocks of publishers are stored too: a filler then has one block less to fetch.
         elif isinstance(notification, PersistedNotification):
             self._live.discard(notification.block_number)
             is_backfilled = notification.source is Source.BACKFILL
@@ -162,26 +157,28 @@ class Backfill(Plugin):
     # Filling.
 
     def _wake(self) -> None:
-        """Schedules a step of the fillers. The step runs later in the event loop, so that other workers can
-        run first."""
+        """Schedules a step of the fillers, later in the event loop, so that other workers run first."""
         if not self._woken and self._fillers:
             self._woken = True
             self.context.call_later(0, self._step)
 
     def _step(self) -> None:
         self._woken = False
+        # A run begins or ends with the first or last missing block, which the step below can change.
         state = self._state
         state.note_progress(self._filling)
         delivered = False
         for filler in self._fillers.values():
             if filler.busy:
                 now_s = state.now_s()
+                # While publishers are connected, requests stay small; a block is passed on only after the pause.
                 filler.machine.gently = state.publishers > 0
                 delivery = filler.step(now_s >= self._deliver_from_s and self._may_deliver)
                 if delivery is not None:
                     delivered = True
                     self._delivered_s, self._delivered_bytes = now_s, delivery.size_bytes
         state.note_progress(self._filling)
+        # The next block may be ready now, so another step follows the pause, or at once.
         pause_s = self._deliver_from_s - state.now_s()
         if self._filling and pause_s > 0:
             self._wake_later(pause_s)
@@ -190,13 +187,12 @@ class Backfill(Plugin):
 
     @property
     def _may_deliver(self) -> bool:
-        """Returns whether a block may be passed on for verification: the queues of the plugins are not full, and the
-        store accepts blocks."""
+        """Whether a block may be passed on: the queues of the plugins have room, and the store accepts blocks."""
         return not self.facility.full and self._state.store.refusal is None
 
     @property
     def _deliver_from_s(self) -> float:
-        """Returns the earliest time, in seconds, for passing on the next fetched block."""
+        """The earliest time in seconds for passing on the next fetched block."""
         if not self._state.publishers:
             return 0.0
         pause_s = LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S
@@ -226,10 +222,8 @@ class Backfill(Plugin):
             return
 
     def _loaded(self, operation: LoadTarget) -> None:
-        """Receives the stored number of the highest announced block, and starts the searches.
-
-        If the number could not be read, reading is repeated later.
-        """
+        """Receives the stored number of the highest announced block, and starts the searches. A failed read is repeated
+        later."""
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
             self.context.call_later(self._settings.scan_interval_secs, self._load)
@@ -256,10 +250,8 @@ class Backfill(Plugin):
             self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._state.now_s()), scan)
 
     def _scan(self, *, on_disk: bool) -> None:
-        """Searches for missing blocks. If a search is already running, another one follows it.
-
-        on_disk: whether to check first that the stored blocks are still on disk, which is slow with many blocks.
-        """
+        """Searches for missing blocks. If a search is already running, another one follows it. on_disk: whether to
+        check first that the stored blocks are still on disk, which is slow with many blocks."""
         if self._scanning:
             self._again = self._again or on_disk
             return
@@ -287,6 +279,7 @@ class Backfill(Plugin):
             self._asked_for = False
             self._patience.forget()
             self._state.health.end_pauses()
+        # A publisher's search asks the sources only if it would find a gap, or follows them to their newest blocks.
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (self._asks_all or follows or self._gaps(self._view(follows, None))):
@@ -316,7 +309,7 @@ class Backfill(Plugin):
 
     def _compare(self, asked: list[str]) -> None:
         """Compares the chains of the source nodes that have answered with the stored chain, or with each other while
-        nothing is stored here (`agreement`). Calls `_plan` with what was found."""
+        nothing is stored here (`agreement`). Calls `_plan` then."""
 
         def compared(opinions: list[Opinion]) -> None:
             self._state.note_chains({each.source for each in opinions}, find_disagreements(opinions))
@@ -327,15 +320,12 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Returns whether to fetch also the newest blocks that only source nodes have: no publisher feeds the node."""
+        """Whether to fetch also the newest blocks that only source nodes have: no publisher feeds the node."""
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool, sources_last: int | None) -> View:
-        """Returns the facts for a plan.
-
-        sources_last: the highest block that the source nodes have. What publishers have announced counts only up to it,
-        because a publisher can be wrong, and higher blocks could not be fetched. None if unknown.
-        """
+        """Returns the facts for a plan. `sources_last` is the highest block of the source nodes. What publishers have
+        announced counts only up to it: a publisher can be wrong, and higher blocks could not be fetched."""
         state = self._state
         next_block, newest_known = state.verifier.chain.next_number, state.newest_known
         if newest_known is not None and sources_last is not None:
@@ -367,20 +357,24 @@ class Backfill(Plugin):
         gaps = self._gaps(self._view(follows, health.last_claimed()))
         state.check_newest(health.last_claimed(now_s))
         fillable = self._gaps(self._view(follows, health.last_claimed(now_s)))
+        # A gap counts as new only where no filler attends to it already.
         unattended = gaps
         for filler in self._fillers.values():
             unattended = without(unattended, filler.machine.holes)
         new = state.note_gaps(gaps, unattended)
         if gaps:
             logger.info("backfill_gaps", gaps=len(gaps), new=new, blocks=count_blocks(gaps), first=gaps[0].first)
+        # Failed gaps have a pause, so that a gap that nobody can fill does not keep a filler busy.
         historical = self._fillers[Kind.HISTORICAL]
         due = self._patience.due(fillable, now_s, busy={Kind.HISTORICAL} if historical.machine.busy else ())
+        # A block belongs to one filler: the other one may have it from an earlier search.
         for kind, filler in self._fillers.items():
             wanted = [gap for gap in due if gap.kind is kind]
             for other in self._fillers.values():
                 wanted = wanted if other is filler else without(wanted, other.machine.holes)
             for gap in wanted:
                 filler.machine.assign(gap.first, gap.last)
+        # A search that was asked for meanwhile follows now.
         self._scanning = False
         self._wake()
         again, self._again = self._again, None

@@ -1,8 +1,7 @@
 """Address books: the RSA public keys of the nodes that may sign record files.
 
-`AddressBooks` says which book is valid for which blocks. The file format is JSON with one entry per node:
-`{"nodeAddress": [{"nodeId": "1", "RSAPubKey": "<hex of a DER SubjectPublicKeyInfo>"}, …]}`. An entry without `nodeId`
-is for node 0. Other JSON members are ignored.
+The file format is JSON with one entry per node: `{"nodeAddress": [{"nodeId": "1", "RSAPubKey": "<hex of a DER
+SubjectPublicKeyInfo>"}, …]}`. An entry without `nodeId` is for node 0. Other JSON members are ignored.
 """
 
 from __future__ import annotations
@@ -21,22 +20,15 @@ from block_node.blocks.protobuf import bytes_field, bytes_value, number_field, r
 from stream_storage.parsing import ParseError, parse_json
 
 KEY_BITS_MIN = 2048
-"""The shortest accepted RSA key, in bits. Signatures with shorter keys can be forged too easily. Nodes of real networks
-have keys of 3072 bits.
-"""
+"""Signatures with shorter RSA keys can be forged too easily. Nodes of real networks have keys of 3072 bits."""
 
 KEY_BITS_MAX = 16384
-"""The longest accepted RSA key, in bits. With a longer key, checking one signature takes too long: a malicious address
-book could block the node.
-"""
+"""With a longer RSA key, one signature takes too long: a malicious address book could block the node."""
 
 
 class AddressBook:
-    """AddressBook: the public keys of the nodes of a network, by node number. A book has at least one key.
-
-    keys: the RSA public keys by node number. Raises AddressBookError if there is no key, or if a node number or the
-    length of a key is out of range.
-    """
+    """The public keys of the nodes of a network, by node number. Raises AddressBookError if there is no key, or if a
+    node number or the length of a key is out of range."""
 
     def __init__(self, keys: Mapping[int, RSAPublicKey]) -> None:
         if not keys:
@@ -51,7 +43,6 @@ class AddressBook:
         self._keys = dict(keys)
 
     def find_key(self, node_id: int) -> RSAPublicKey | None:
-        """Returns the public key of a node, or None if the book does not contain the node."""
         return self._keys.get(node_id)
 
     @property
@@ -88,9 +79,7 @@ class AddressBook:
             raise AddressBookError(f"{path}: {error}") from error
 
     def serialize(self) -> bytes:
-        """Serializes the book as the protobuf message `NodeAddressBook` (facts/block_node.md §1.6).
-
-        The message has one `NodeAddress` for each node, with the key and the number of the node.
+        """Serializes the book as a `NodeAddressBook` with a `NodeAddress` for each node (facts/block_node.md §1.6).
 
         NodeAddressBook = repeated NodeAddress nodeAddress = 1
         NodeAddress     = string RSA_PubKey = 4 (hex of the DER), int64 nodeId = 5
@@ -103,11 +92,8 @@ class AddressBook:
 
     @classmethod
     def deserialize(cls, data: bytes) -> AddressBook:
-        """Parses a protobuf message `NodeAddressBook`, as `serialize` writes it.
-
-        Fields other than the key and the number of a node are ignored. Raises AddressBookError if the bytes are not a
-        valid address book.
-        """
+        """Parses a `NodeAddressBook`, of which other fields are ignored. Raises AddressBookError if the bytes are
+        invalid."""
         keys: dict[int, RSAPublicKey] = {}
         try:
             for _, wire, entry in read_fields(data):
@@ -121,7 +107,6 @@ class AddressBook:
         return cls(keys)
 
     def format(self) -> bytes:
-        """Formats the book as JSON text, which `parse` can read."""
         entries: list[dict[str, str]] = []
         for node_id in self.node_ids:
             entry = {"RSAPubKey": self._der(node_id).hex()}
@@ -135,13 +120,8 @@ class AddressBook:
 
 
 class AddressBooks:
-    """AddressBooks: the address books of a chain. Each book is valid for a range of blocks.
-
-    ranges: tuples of the first block, the last block and the book. None as the last block means that the range has
-    no end.
-
-    Raises AddressBookError if there is no range, or if ranges are invalid or overlap.
-    """
+    """The address books of a chain, each for a range of blocks: (first block, last block or None, book). Raises
+    AddressBookError if there is no range, or if ranges are invalid or overlap."""
 
     def __init__(self, ranges: Iterable[tuple[int, int | None, AddressBook]]) -> None:
         self._ranges = sorted(ranges, key=lambda each: each[0])
@@ -157,11 +137,9 @@ class AddressBooks:
 
     @classmethod
     def always(cls, book: AddressBook) -> AddressBooks:
-        """Creates an object with a single address book that is valid for all blocks."""
         return cls([(0, None, book)])
 
     def find(self, number: int) -> AddressBook | None:
-        """Returns the address book that is valid for block `number`, or None if no book is."""
         for first, last, book in self._ranges:
             if first <= number and (last is None or number <= last):
                 return book

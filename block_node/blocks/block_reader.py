@@ -2,11 +2,11 @@
 
     header, (other items)*, footer, proof+
 
-The reader checks the order of the items, the size limits and the mandatory fields (verification level L0). It hashes
+The reader checks the order of the items, the size limits and the mandatory fields (verification level L0), and hashes
 the items into subtrees (level L1). It checks neither proofs nor the link to the preceding block.
 
-Only the header, the footer and the proofs are kept in memory. The leaf hashes of each subtree are collected in a list,
-and many of them are added to the Merkle tree at a time.
+Only header, footer and proofs are kept in memory. Leaf hashes are collected and added to the Merkle tree many at a
+time.
 """
 
 from __future__ import annotations
@@ -33,25 +33,17 @@ PLAIN_KINDS = (
     ItemKind.STATE_CHANGES,
     ItemKind.TRACE_DATA,
 )
-"""The kinds of nearly all items of a block. The reader hashes items of these kinds without parsing their content.
-
-The tag of such an item has one byte, which allows a fast check.
-"""
+"""The kinds of nearly all items of a block, hashed without parsing their content. Their tag has one byte, which allows
+a fast check."""
 
 HELD_BYTES_MAX = 1 << 16
-"""The largest item, in bytes, that is hashed with one call of the hash function.
-
-For items up to this size, concatenating the item with the hash prefix is faster than a second call of the
-hash function.
-"""
+"""The largest item, in bytes, that is hashed with one call: up to this size, to concatenate item and prefix is faster
+than a second call of the hash function."""
 
 FOLD_LEAVES = 1024
-"""The number of leaf hashes that are collected before they are added to the Merkle tree."""
 
 
 class Phase(Enum):
-    """Phase: the part of the block that the reader has reached."""
-
     NOTHING = auto()
     ITEMS = auto()
     FOOTER = auto()
@@ -59,16 +51,12 @@ class Phase(Enum):
 
 
 class ReadBlock(msgspec.Struct, frozen=True):
-    """ReadBlock: the parsed parts of a complete block.
+    """The parsed parts of a complete block.
 
-    proofs: the block proofs, as serialized items.
-    roots: the possible root hashes of the block, one for each hash scheme in the settings that uses the block's
-    algorithm. Empty if `Level.MERKLE` is off.
-    rules: the hash functions for leaves and nodes, which all these schemes share.
+    roots: the possible root hashes, one for each hash scheme in the settings that uses the block's algorithm. Empty if
+    `Level.MERKLE` is off. rules: the hash functions that these schemes share.
     record_digest: the digest that the signatures of a record-file proof cover. None if the block has no record file or
     `Level.RECORD_PROOF` is off.
-    item_count: the number of items.
-    size_bytes: the total size of the items in bytes.
     """
 
     header: BlockHeader
@@ -82,9 +70,7 @@ class ReadBlock(msgspec.Struct, frozen=True):
 
 
 class BlockReader:
-    """BlockReader: reads one block, item by item.
-
-    number: the expected number of the block. None accepts any number.
+    """Reads one block, item by item. number: the expected number of the block; None accepts any.
 
     Every error is a VerificationFailed. After an error the reader must not be used any more.
 
@@ -113,7 +99,7 @@ class BlockReader:
         self._large: LargeItem | None = None
 
     def add(self, items: Sequence[Item]) -> None:
-        """Processes the next items, each complete. Raises VerificationFailed if an item breaks a rule."""
+        """Processes the next items, each complete."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "an item in parts has no last part, and another item begins")
         self._count(len(items), sum(map(len, items)))
@@ -122,6 +108,8 @@ class BlockReader:
             # The header names the algorithm that hashes all later items, so it is read first.
             self._add_looked_at(items[0])
             rest = items[1:]
+        # Nearly all items take the fast path: one field with a tag of one byte, and a length of one byte (or checked
+        # below).
         hash_, leaf, hashing = self._rules.new, self._rules.leaf, self._hashing
         for item in rest:
             size = len(item)
@@ -133,18 +121,15 @@ class BlockReader:
                     append(hash_(leaf + item).digest())
             else:
                 self._add_looked_at(item)
+        # The leaves are folded many at a time, which also bounds the memory.
         self._leaf_count += len(items)
         if self._leaf_count >= FOLD_LEAVES:
             self._fold()
 
     def add_part(self, part: bytes, *, last: bool) -> None:
-        """Processes the next piece of an item that arrives in pieces of any size.
-
-        last: whether this piece is the last one of the item.
-
-        Raises VerificationFailed if the item breaks a rule.
-        """
+        """Processes the next piece, of any size, of an item. last: whether it is the last piece of the item."""
         try:
+            # An item that is too large to be held is hashed piece by piece.
             if self._large is not None:
                 self._count(0, len(part))
                 self._large.feed(part)
@@ -152,6 +137,7 @@ class BlockReader:
                     self._end_large(self._large)
                     self._large = None
                 return
+            # Small items, and those that are kept whole anyway, are held until their last piece.
             self._held += part
             if not last and len(self._held) > HELD_BYTES_MAX and not self._is_kept(item_kind(self._held[:10])):
                 self._count(1, len(self._held))
@@ -188,7 +174,6 @@ class BlockReader:
         )
 
     def failed(self, kind: FailureKind, reason: str, level: Level = Level.STRUCTURE) -> VerificationFailed:
-        """Returns the error for a fault in this block. The caller raises it."""
         return VerificationFailed(kind, level, self.number or 0, reason)
 
     def _count(self, items: int, size_bytes: int) -> None:
@@ -200,10 +185,8 @@ class BlockReader:
             raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.block_bytes_max} bytes")
 
     def _is_kept(self, kind: int) -> bool:
-        """Returns whether items of this kind are kept in memory: header, footer and proofs.
-
-        Raises VerificationFailed if more bytes of such an item have arrived than `small_item_bytes_max` allows.
-        """
+        """Whether items of this kind are kept in memory: header, footer and proofs. Raises VerificationFailed if the
+        item is too large for that."""
         if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
             return False
         if len(self._held) > self._settings.small_item_bytes_max:
@@ -223,10 +206,8 @@ class BlockReader:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
 
     def _begin_large(self, head: bytes) -> LargeItem:
-        """Starts to hash an item that is not kept in memory. Raises VerificationFailed if the item is not allowed here.
-
-        head: the whole item, or at least its first `HEAD_BYTES_MIN` bytes.
-        """
+        """Starts to hash an item that is not kept in memory. head: the whole item, or at least its first
+        `HEAD_BYTES_MIN` bytes."""
         kind = item_kind(head[:HEAD_BYTES_MIN])
         if self._phase is Phase.NOTHING:
             raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it begins with an item {kind}, not with a header")
@@ -281,12 +262,15 @@ class BlockReader:
         if not schemes:
             reason = f"its header names hash algorithm {header.hash_algorithm}, which is not known"
             raise self.failed(FailureKind.UNSUPPORTED_STREAM_FORMAT, reason)
+        # All later items are hashed by the algorithm of the header, once for each scheme that uses it.
         self._rules, self._tree = schemes[0].rules, BlockTree(schemes)
         self.number = header.number
         self._header = header
         self._phase = Phase.ITEMS
+        # Each plain kind appends to the leaves of its subtree.
         for kind in PLAIN_KINDS:
             self._plain[kind << 3 | 2] = self._leaves.setdefault(_place(kind), []).append
+        # The header itself is a leaf too.
         if self._hashing:
             self._leaves[Category.OUTPUTS].append(self._rules.leaf_hash(item))
 
@@ -322,10 +306,8 @@ def _place(kind: ItemKind) -> int:
 
 
 def _is_one_field(item: Item, size: int) -> bool:
-    """Returns whether an item with a tag of one byte consists of exactly one protobuf field.
-
-    Also returns False for an item larger than `HELD_BYTES_MAX` bytes; the caller then uses a slower check.
-    """
+    """Whether an item with a tag of one byte is exactly one protobuf field. False for an item above `HELD_BYTES_MAX`,
+    which a slower check handles."""
     if size > HELD_BYTES_MAX:
         return False
     try:

@@ -1,16 +1,12 @@
-"""Checks whether a block continues a chain (verification level L2), and keeps the state of the chain. It hashes
-no items.
+"""Checks whether a block continues a chain (verification level L2), and keeps the state of the chain. It hashes no
+items.
 
-The footer of block N names two root hashes. The first is the root hash of block N-1. The second is the root hash of the
-all-blocks tree: the Merkle tree whose leaves are the root hashes of blocks 0 to N-1. In the footer of block 0 both are
-the root hash of an empty tree. If a chain starts at a later block, its first block is accepted without this check, and
-the all-blocks tree is unknown.
+The footer of block N names the root hash of block N-1, and the root hash of the all-blocks tree: the Merkle tree whose
+leaves are the root hashes of blocks 0 to N-1. In the footer of block 0 both are the root hash of an empty tree. If a
+chain starts at a later block, its first block is accepted without this check, and the all-blocks tree is unknown.
 
 A block has one possible root hash for each hash scheme (`hash_scheme`). If neither a known root hash nor a proof
 decides between them, the chain keeps all of them until the footer of the next block names one.
-
-A state proof claims the root hash of a later block that has not arrived yet. The chain keeps the claim until that
-block arrives.
 """
 
 from __future__ import annotations
@@ -32,12 +28,7 @@ several times as long.
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Claim: the root hash that a block must have according to the state proof of an earlier block.
-
-    by: the number of the block that contains the state proof.
-    target: the number of the later block.
-    root: the root hash that the later block must have.
-    """
+    """The root hash that block `target` must have according to the state proof of an earlier block, `by`."""
 
     by: int
     target: int
@@ -45,21 +36,16 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class BlockResult(msgspec.Struct, frozen=True):
-    """BlockResult: the result of verifying one block.
+    """The result of verifying one block.
 
     roots: the possible root hashes of the block (one for each hash scheme), the most likely one first. Only one remains
     if a known root hash or a proof decided. Empty if `Level.MERKLE` is off.
-    previous_root: the root hash of the preceding block, as the footer of this block names it.
-    all_blocks_root: the root hash of the tree over all earlier blocks, as the footer names it.
-    item_count: the number of items.
-    size_bytes: the total size of the items in bytes, without their length prefixes in the block.
+    previous_root, all_blocks_root: of the preceding block and of the tree over all earlier blocks, as the footer names
+    them.
+    size_bytes: the total size of the items, without their length prefixes in the block.
     checked: the levels at which something was checked.
-    proofs: the kinds of the proofs in the block.
-    claims: root hashes of later blocks, as state proofs of this block claim them. Each claim is checked when the later
-    block arrives.
-    rules: the hash functions of the block.
-    corrected: the right root hash of the preceding block, if the chain had assumed another one. Otherwise empty.
-    `Verifier.link` sets this field.
+    claims: root hashes of later blocks, as state proofs of this block claim them.
+    corrected: the right root hash of the preceding block, if the chain had assumed another one (`Verifier.link`).
     """
 
     number: int
@@ -76,24 +62,22 @@ class BlockResult(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> bytes:
-        """Returns the most likely root hash of the block. Returns an empty value if no root hash was computed."""
+        """The most likely root hash of the block. Empty if none was computed."""
         return self.roots[0].root if self.roots else b""
 
     @property
     def other_roots(self) -> tuple[bytes, ...]:
-        """Returns all possible root hashes of the block except the most likely one."""
         return tuple(each.root for each in self.roots[1:])
 
 
 class ChainState(msgspec.Struct, frozen=True):
-    """ChainState: the state at the end of a chain, which is all that is needed to check the next block.
+    """The state at the end of a chain, which is all that is needed to check the next block. It never changes: to go
+    back to an earlier state, keep the old value.
 
-    The value is immutable. To go back to an earlier state, keep the old value.
-
-    next_number: the number of the next block. None means that any block can come next.
+    next_number: None means that any block can come next.
     previous_root: the root hash of the last block, or the most likely one if `open` is not empty. None if unknown.
-    peaks: the hashes that represent the tree over the root hashes of all blocks, see `StreamingTree.peaks`. None if
-    unknown. If `open` is not empty, the tree does not have the root hash of the last block yet.
+    peaks: the hashes that represent the all-blocks tree, see `StreamingTree.peaks`. None if unknown. If `open` is not
+    empty, the tree does not have the root hash of the last block yet.
     claims: what state proofs claim about blocks that have not arrived yet.
     scheme: the hash scheme of the last block whose scheme is certain. Empty if no scheme is certain yet.
     open: the possible root hashes of the last block, while it is not certain which one is right. Otherwise empty.
@@ -108,19 +92,14 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def starting_at(cls, number: int | None) -> ChainState:
-        """Returns the initial state of a chain that starts at block `number`.
-
-        number: the first block. None means that any block can be first. A first block other than block 0 is accepted
-        without a check of its link to earlier blocks.
-        """
+        """Returns the initial state of a chain that starts at block `number`; None means any. A first block other than
+        block 0 is accepted without a check of its link to earlier blocks."""
         return cls() if number == 0 else cls(number, None, None)
 
     @classmethod
     def from_roots(cls, roots: Iterable[bytes], rules: HashRules = SHA384) -> ChainState:
-        """Returns the state of a chain that starts at block 0, from the root hashes of all its blocks.
-
-        The computation takes about one second per million root hashes.
-        """
+        """Returns the state of a chain that starts at block 0, from all its root hashes, in about a second per
+        million."""
         tree = StreamingTree(rules)
         last, rest = EMPTY_TREE, iter(roots)
         while run := list(islice(rest, ROOTS_PER_RUN)):
@@ -129,7 +108,6 @@ class ChainState(msgspec.Struct, frozen=True):
         return cls(tree.leaf_count, last, tree.peaks())
 
     def encode(self) -> bytes:
-        """Serializes the state, so that it can be stored with the blocks."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
@@ -141,22 +119,16 @@ class ChainState(msgspec.Struct, frozen=True):
             raise BlockFormatError(f"no state of a chain: {error}") from error
 
     def without_claims(self) -> ChainState:
-        """Returns the same state without the claims of state proofs about later blocks.
-
-        An operator needs this if a false claim makes the chain refuse the right block.
-        """
+        """Returns the same state without claims, for an operator whose chain refuses the right block because of a false
+        one."""
         return msgspec.structs.replace(self, claims=())
 
     def reopened(
         self, number: int, root: bytes, roots: tuple[RootCandidate, ...], rules: HashRules = SHA384
     ) -> ChainState:
-        """Returns the state of the chain after the stored block `number`. Its possible root hashes were computed again.
-
-        root: the root hash under which the block is stored.
-        roots: all possible root hashes of the block. Empty if `root` is certain.
-
-        The tree over all root hashes (`peaks`) remains known only if `number` is the next block of this state.
-        """
+        """Returns the state after the stored block `number`, whose possible root hashes were computed again: `roots`,
+        empty if `root`, under which the block is stored, is certain. The peaks remain known only if `number` is the
+        next block of this state."""
         peaks = self.peaks if self.next_number == number else None
         first = next((each.scheme for each in roots if each.root == root), "")
         if first:
@@ -166,12 +138,7 @@ class ChainState(msgspec.Struct, frozen=True):
         )
 
     def settled(self, root: bytes, rules: HashRules = SHA384) -> ChainState:
-        """Returns the state after `root` was chosen as the right root hash of the last block.
-
-        If the root hash was certain already, returns the unchanged state.
-
-        rules: the hash functions of the tree over the root hashes of all blocks.
-        """
+        """Returns the state after `root` was chosen as the right root hash of the last block."""
         if not self.open:
             return self
         scheme = next(each.scheme for each in self.open if each.root == root)
@@ -179,13 +146,11 @@ class ChainState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, previous_root=root, peaks=peaks, scheme=scheme, open=())
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
-        """Returns the state after one more block, which the caller has checked.
-
-        If the last block of this state still has several possible root hashes, the most likely one is chosen.
-
-        claims_max: the largest number of claims about blocks that have not arrived. Raises VerificationFailed above it.
-        """
+        """Returns the state after one more block, which the caller has checked. Raises VerificationFailed if more than
+        `claims_max` claims wait for their blocks."""
+        # The next block has settled nothing, so the most likely root hash of the last block is taken.
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
+        # The tree grows only by a certain root hash; without any, it is lost.
         peaks = chain.peaks
         if peaks is None and result.number == 0:
             peaks = ()
@@ -193,6 +158,7 @@ class ChainState(msgspec.Struct, frozen=True):
             peaks = _grown(peaks, result.root, result.rules)
         elif not result.roots:
             peaks = None
+        # Claims about this block are settled, its own wait for later blocks.
         claims = (*(each for each in chain.claims if each.target > result.number), *result.claims)
         if len(claims) > claims_max:
             reason = f"{len(claims)} state proofs wait for their block, {claims_max} may"
@@ -210,19 +176,15 @@ def _grown(peaks: tuple[bytes | None, ...], root: bytes, rules: HashRules) -> tu
 
 
 def check_number(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if the number of a block is not the next number of the chain."""
     if chain.next_number is not None and result.number != chain.next_number:
         reason = f"block {chain.next_number} comes next"
         raise VerificationFailed(FailureKind.BAD_CHAIN_LINK, Level.CHAIN, result.number, reason)
 
 
 def check_link(chain: ChainState, result: BlockResult) -> ChainState:
-    """Checks the two root hashes in the footer of a block: of the preceding block, and of the tree over all
-    earlier blocks.
-
-    Returns the state of the chain, in which the right root hash of the preceding block is now certain. A root hash that
-    the chain does not know is not checked. Raises VerificationFailed if a root hash in the footer is wrong.
-    """
+    """Checks the two root hashes in the footer of a block; those that the chain does not know are not checked. Returns
+    the chain, in which the right root hash of the preceding block is now certain. Raises VerificationFailed."""
+    # The footer must name a possible root hash of the last block, and settles which one is right.
     if chain.previous_root is not None and result.previous_root not in _last_roots(chain, result):
         reason = f"its footer names {result.previous_root.hex()} as the root of the block before, which has "
         reason += names_of(chain.open) if chain.open else chain.previous_root.hex()
@@ -244,11 +206,9 @@ def _last_roots(chain: ChainState, result: BlockResult) -> tuple[bytes | None, .
 
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
-    """Returns the result with the possible root hashes of the block in order of likelihood.
-
-    If an earlier state proof claims one of them, only the claimed one remains. Otherwise the root hash by the hash
-    scheme of the preceding block comes first, unless a state proof of this block names another one.
-    """
+    """Returns the result with its root hashes in order of likelihood. If an earlier state proof claims one of them,
+    only that one remains. Otherwise the one by the scheme of the preceding block comes first, unless a state proof of
+    this block names another."""
     roots = result.roots if result.claims else in_order(result.roots, chain.scheme)
     claimed = {claim.root for claim in chain.claims if claim.target == result.number}
     if claimed:
@@ -257,12 +217,9 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if the state proof of an earlier block contradicts this block.
-
-    It does so in two cases: this block has another root hash than the earlier proof claims, or a state proof of this
-    block and the earlier proof claim different root hashes for the same later block. Only a check of the
-    signatures, at `Level.TSS`, can show which of the two blocks is wrong.
-    """
+    """Raises VerificationFailed if the state proof of an earlier block claims another root hash for this block, or for
+    a later block than a state proof of this block does. Only signatures (`Level.TSS`) can show which of the two is
+    wrong."""
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:
             reason = f"the state proof of block {claim.by} resolves to {_short(claim.root)} for it, "

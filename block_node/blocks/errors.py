@@ -1,8 +1,7 @@
 """The errors of blocks, block files, address books and settings, and the verification levels.
 
-The class of an error shows who caused it. `VerificationFailed` and `BlockFormatError` are caused by the publisher or
-node that sent the block. `BlockFileError` and `AddressBookError` are caused by a file. `SettingsError` is caused by
-the operator.
+The class of an error shows who caused it: `VerificationFailed` and `BlockFormatError` the publisher or node that sent
+the block, `BlockFileError` and `AddressBookError` a file, `SettingsError` the operator.
 """
 
 from __future__ import annotations
@@ -11,41 +10,32 @@ from enum import Enum, IntFlag
 
 
 class Level(IntFlag):
-    """Level: a level of verification. Each level can be switched on separately; `STRUCTURE` is always on."""
+    """A level of verification. Each level can be switched on separately; `STRUCTURE` is always on."""
 
     STRUCTURE = 1
     """L0: the mandatory items and fields are present and in the right order, and no limit is exceeded."""
 
     MERKLE = 2
-    """L1: the possible root hashes of the block are computed, one for each hash scheme. If the settings name a known
-    root hash for the block, one of them must be equal to it.
-    """
+    """L1: the possible root hashes of the block are computed, one for each hash scheme. A known root hash is among
+    them."""
 
     CHAIN = 4
-    """L2: the block has the next number. Its footer names the right root hashes of the preceding block and of all
-    earlier blocks.
-    """
+    """L2: the block has the next number. Its footer names the right root hashes of the preceding and of all earlier
+    blocks."""
 
     RECORD_PROOF = 8
-    """L3: the RSA signatures over the record file (the format that preceded blocks) are valid for the keys in an
-    address book.
-    """
+    """L3: the RSA signatures over the record file (the format that preceded blocks) are valid for keys in an address
+    book."""
 
     STATE_PROOF = 16
-    """L4: the state proof, a list of Merkle paths, leads from the root hash of this block to the root hash of a
-    later block.
-    """
+    """L4: the state proof, a list of Merkle paths, leads from the root hash of this block to that of a later block."""
 
     TSS = 32
     """L5: the threshold signature is valid. An external verifier checks it."""
 
 
 class FailureKind(Enum):
-    """FailureKind: the reason why a block was rejected.
-
-    The first eleven kinds are those of the reference block node. The others exist only here, for reasons that the
-    reference block node does not distinguish.
-    """
+    """The reason why a block was rejected. The first eleven kinds are those of the reference block node."""
 
     BAD_BLOCK_PROOF = "bad_block_proof"
     UNABLE_TO_PARSE = "unable_to_parse"

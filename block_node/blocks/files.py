@@ -1,9 +1,9 @@
 """Reads and writes block files in the formats of the reference block node, each with one serialized `Block`. It
 verifies no block.
 
-The suffix is `.blk` for a file without compression, `.blk.gz` for gzip, and `.blk.zstd` for one zstd frame. Files are
-read and written item by item, so memory does not grow with the file. Writing is atomic: afterwards the file is either
-complete and synced to disk, or unchanged.
+The suffix is `.blk` without compression, `.blk.gz` for gzip, `.blk.zstd` for one zstd frame. Files are read and written
+item by item, so memory does not grow with the file. Writing is atomic: afterwards the file is either complete and
+synced to disk, or unchanged.
 """
 
 from __future__ import annotations
@@ -32,28 +32,24 @@ PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 READ_BYTES = 1 << 18
 
 ZSTD_READ_BYTES = 1 << 10
-"""The number of compressed bytes of a zstd file that are decompressed at once.
-
-A zstd block of four bytes can expand to 128 KiB. So this number of bytes expands to at most 32 MiB.
-"""
+"""How many compressed bytes are decompressed at once. A zstd block of four bytes can expand to 128 KiB, so these expand
+to at most 32 MiB."""
 
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
-"""The largest window, in bytes, that a zstd frame may demand in memory. It is the default of the zstd command."""
+"""The largest window that a zstd frame may demand in memory: the default of the zstd command."""
 
 NUMBER_DIGITS = 19
 NESTED_DIGITS = 3
 """The number of digits in a directory name of the reference block node. So a directory contains at most 1000 files."""
 
 _NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
-"""The pattern of block file names. Block nodes pad the block number to 19 digits, and consensus nodes to 36 digits."""
+"""Block nodes pad the block number to 19 digits, and consensus nodes to 36 digits."""
 NUMBER_MAX = 2**64 - 1
 
 
 def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
-    """Yields the items of a block file, each complete.
-
-    Raises BlockFileError if the file cannot be read or is damaged. The items that precede the damage have been yielded.
-    """
+    """Yields the items of a block file, each complete. Raises BlockFileError if the file cannot be read or is damaged,
+    after the items that precede the damage."""
     for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
         yield piece.data
 
@@ -61,15 +57,14 @@ def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_byte
 def read_pieces(
     path: Path, *, piece_bytes_max: int, item_bytes_max: int = VerifierSettings().item_bytes_max
 ) -> Iterator[ItemPiece]:
-    """Yields the items of a block file. An item larger than `piece_bytes_max` bytes comes in pieces of that size.
-
-    item_bytes_max: the largest allowed item in bytes. Raises BlockFileError if the file cannot be read or is damaged.
-    """
+    """Yields the items of a block file, those above `piece_bytes_max` bytes in pieces of that size. Raises
+    BlockFileError."""
     suffix = _suffix(path)
     is_compressed = False
     cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
     try:
         with path.open("rb") as file:
+            # A file that gzip has compressed under a plain name gets a hint in its error.
             is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             file.seek(0)
             for chunk in _CHUNKS[suffix](file):
@@ -85,13 +80,8 @@ def read_pieces(
 
 
 def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
-    """Writes a block file, or replaces an existing one. Returns the size of the block in bytes before compression.
-
-    path: the path of the file. The suffix decides the compression.
-    items: the items of the block, complete or in pieces.
-
-    Raises BlockFileError if the disk fails or the pieces do not form complete items. In this case nothing is written.
-    """
+    """Writes a block file, or replaces one; the suffix decides the compression. Returns the size of the block before
+    it. Raises BlockFileError if the disk fails or the pieces do not form complete items; then nothing is written."""
     suffix = _suffix(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -112,10 +102,8 @@ def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
 
 
 def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
-    """Returns the path at which the reference block node stores a block.
-
-    For block 123 it is `000/000/000/000/000/0/0000000000000000123.blk.zstd`, below `root`.
-    """
+    """Returns the path at which the reference block node stores a block below `root`: for block 123
+    `000/000/000/000/000/0/0000000000000000123.blk.zstd`."""
     digits = f"{number:0{NUMBER_DIGITS}}"
     folders = digits[:-NESTED_DIGITS]
     parts = [folders[at : at + NESTED_DIGITS] for at in range(0, len(folders), NESTED_DIGITS)]
@@ -123,27 +111,20 @@ def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
 
 
 def find_number(path: Path) -> int | None:
-    """Returns the block number in a file name, or None if the name is not that of a block file."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match and int(match[1]) <= NUMBER_MAX else None
 
 
 class FoundFiles(NamedTuple):
-    """FoundFiles: the files in a folder and its subfolders.
-
-    blocks: the block files with their block numbers, in ascending order.
-    passed_over: all files whose names are not those of block files.
-    """
+    """The files below a folder: block files by ascending number, and all others."""
 
     blocks: list[tuple[int, Path]]
     passed_over: list[Path]
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """Finds all files in a folder and its subfolders.
-
-    Raises BlockFileError if two files have the same block number, or if a block file is not a regular file.
-    """
+    """Finds all files in a folder and its subfolders. Raises BlockFileError if two files have the same block number, or
+    if a block file is not a regular file."""
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
@@ -161,10 +142,7 @@ def find_files(folder: Path) -> FoundFiles:
 
 
 def find_blocks(folder: Path) -> list[tuple[int, Path]]:
-    """Finds all block files in a folder and its subfolders. Returns them with their block numbers, in ascending order.
-
-    Raises BlockFileError if two files have the same block number, or if a block file is not a regular file.
-    """
+    """Returns the block files of `find_files` by ascending number."""
     return find_files(folder).blocks
 
 
@@ -226,6 +204,7 @@ def _write(file: BinaryIO, suffix: str, items: Iterable[Item | ItemPiece]) -> in
         for item in items:
             piece = item if isinstance(item, ItemPiece) else ItemPiece(item)
             if piece.first == bool(left):
+                # A piece continues the item before it, or begins one; the prefix of an item needs its whole size.
                 raise BlockFormatError("a piece of an item does not continue the one before", size)
             if piece.first:
                 left = len(piece.data) if piece.last else item_size(piece.data)

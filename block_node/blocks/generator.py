@@ -1,7 +1,7 @@
 """Generates chains of blocks for tests, the demo and the benchmark. The content of the items is random.
 
-Every block is a wrapped record block: it contains a record file, the format that preceded blocks. It also has any
-number of other items, and passes the verification levels L0 to L3:
+Every block contains a record file, the format that preceded blocks, and any number of other items. It passes the
+verification levels L0 to L3:
 
     header, round header, transactions with result, output and state changes, …, record file, footer, record-file proof
 
@@ -30,7 +30,7 @@ from block_node.blocks.record_proof import CONTENTS_FIELD, RECORD_VERSION
 from block_node.blocks.settings import VerifierSettings
 
 FIXED_ITEMS = 4
-"""The number of items that every generated block has: header, record file, footer and proof."""
+"""Every generated block has a header, a record file, a footer and a proof."""
 
 HAPI_VERSION = (0, 78, 0)
 
@@ -49,14 +49,8 @@ KINDS = (
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
-    """BlockShape: the size and form of generated blocks.
-
-    item_count: the total number of items in a block, including the four items that every block has.
-    item_bytes: the content size in bytes of each item that is not a header, record file, footer or proof.
-    record_bytes: the content size of the record file in bytes.
-    scheme: the hash scheme of the blocks.
-    hapi_version: the version of the network's API (HAPI) in the header. It does not influence the hash scheme.
-    """
+    """The size and form of generated blocks. item_count: with the four items that every block has. item_bytes: the
+    content size of each other item. hapi_version: the version of the network's API (HAPI) in the header."""
 
     item_count: int = 10
     item_bytes: int = 100
@@ -73,18 +67,14 @@ class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratedBlock(msgspec.Struct, frozen=True):
-    """GeneratedBlock: a generated block with its root hash."""
-
     number: int
     root: bytes
     items: tuple[Item, ...]
 
 
 class ChainGenerator:
-    """ChainGenerator: generates blocks that continue a chain.
-
-    chain: the state of the chain after the last generated block. Set it to an earlier state to generate a fork.
-    """
+    """Generates blocks that continue a chain. chain: the state after the last generated block. Set it to an earlier
+    state to generate a fork."""
 
     def __init__(
         self,
@@ -94,11 +84,8 @@ class ChainGenerator:
         chain: ChainState | None = None,
         seed: int = 0,
     ) -> None:
-        """Creates a generator that continues `chain`, or starts at block 0 if `chain` is None.
-
-        Raises SettingsError if `chain` lacks the next block number, the root hash of the last block or the tree over
-        all root hashes.
-        """
+        """Creates a generator that continues `chain`, or starts at block 0. Raises SettingsError if `chain` lacks the
+        next block number, the root hash of the last block or the tree over all root hashes."""
         self.shape = shape or BlockShape()
         self.shape.check()
         chain = chain or ChainState()
@@ -116,15 +103,12 @@ class ChainGenerator:
         return GeneratedBlock(self.chain.next_number - 1, self.chain.previous_root, items)
 
     def blocks(self, count: int) -> Iterator[GeneratedBlock]:
-        """Yields the next `count` blocks."""
         for _ in range(count):
             yield self.next_block()
 
     def next_items(self) -> Iterator[Item]:
-        """Yields the items of the next block, generated one by one. So a block can be larger than memory.
-
-        `chain` advances when the caller requests the next item after the last one.
-        """
+        """Yields the items of the next block, generated one by one, so that a block can be larger than memory. `chain`
+        advances when the caller requests the next item after the last one."""
         chain = self.chain
         assert chain.next_number is not None
         assert chain.previous_root is not None
@@ -137,12 +121,14 @@ class ChainGenerator:
         # No block is before block 0, so its footer names the empty tree of the algorithm in use.
         previous_root = scheme.rules.empty if chain.previous_root == EMPTY_TREE else chain.previous_root
         footer = BlockFooter(previous_root, all_blocks_root, scheme.rules.empty)
+        # The reader hashes the items as they go out.
         for item in self._content(number):
             reader.add((item,))
             yield item
         last = make_footer(footer)
         reader.add((last,))
         yield last
+        # The proof signs the digest of the record file, which is complete now.
         digest = reader.record_digest
         assert digest is not None
         proof = make_record_proof(number, RecordFileProof(RECORD_VERSION, self._keys.sign(digest)))

@@ -2,10 +2,8 @@
 
 Networks have changed the scheme, and the header of a block does not name it. So a block has several possible root
 hashes, called candidates: one for each scheme. A known root hash, a proof or the footer of the next block shows which
-candidate is right. The leaf hashes are the same for all candidates, so each further candidate costs only a few hashes
-per block.
-
-To add a scheme, add a value to `SCHEMES`, and add test vectors.
+candidate is right. The leaf hashes are shared, so each further candidate costs only a few hashes per block. To add a
+scheme, add a value to `SCHEMES`, and add test vectors.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import msgspec
 
 
 class Hash(Protocol):
-    """Hash: the interface of a hash object, as `hashlib` defines it."""
+    """The interface of a hash object, as `hashlib` defines it."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
 
@@ -27,10 +25,8 @@ class Hash(Protocol):
 
 
 class HashRules(msgspec.Struct, frozen=True):
-    """HashRules: the hash function and the prefixes for leaves, nodes and the empty tree.
-
-    algorithm: the number of the algorithm in the field `hash_algorithm` of a header.
-    new: the constructor of the hash, such as `hashlib.sha384`.
+    """The hash function (`new`, such as `hashlib.sha384`), its number in the field `hash_algorithm` of a header, and
+    the prefixes:
 
         leaf of an item    H(leaf | item)                     item as it is serialized
         one child          H(one_child | child)
@@ -46,12 +42,10 @@ class HashRules(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Returns the size of a hash in bytes."""
         return len(self.empty)
 
     @property
     def empty(self) -> bytes:
-        """Returns the root hash of a tree without leaves."""
         return _empty(self.new, self.leaf)
 
     def leaf_hash(self, data: bytes) -> bytes:
@@ -70,12 +64,10 @@ def _empty(new: Callable[[bytes], Hash], leaf: bytes) -> bytes:
 
 
 class HashScheme(msgspec.Struct, frozen=True):
-    """HashScheme: one way to compute the root hash of a block.
+    """One way to compute the root hash of a block.
 
-    name: the name of the scheme. It is stored with the chain, so it must never change.
-    rules: the hash functions for leaves and nodes.
-    positions: the number of leaves of the top tree, the tree that joins the subtrees of a block
-    (see `block_node.blocks.merkle`).
+    name: stored with the chain, so it must never change.
+    positions: the number of leaves of the top tree, which joins the subtrees of a block (`block_node.blocks.merkle`).
     one_child_above: whether the hash of the top tree is hashed once more, as a node with one child.
     """
 
@@ -86,7 +78,7 @@ class HashScheme(msgspec.Struct, frozen=True):
 
 
 class RootCandidate(msgspec.Struct, frozen=True):
-    """RootCandidate: a possible root hash of a block, computed by one hash scheme."""
+    """A possible root hash of a block, computed by one hash scheme."""
 
     scheme: str
     root: bytes
@@ -95,19 +87,17 @@ class RootCandidate(msgspec.Struct, frozen=True):
 SHA384: Final = HashRules(0, sha384)
 CURRENT: Final = HashScheme("sha384-16", SHA384)
 LEGACY: Final = HashScheme("sha384-8", SHA384, positions=8, one_child_above=True)
-"""The scheme of blocks that were hashed before August 2026. The version in a block's header does not show
-the scheme."""
+"""The scheme of blocks that were hashed before August 2026. The version in a block's header does not show it."""
 SCHEMES: Final = (CURRENT, LEGACY)
-"""All known schemes. The first one is assumed if nothing is known about a block."""
+"""The first scheme is assumed if nothing is known about a block."""
 
 
 def in_order(candidates: tuple[RootCandidate, ...], scheme: str) -> tuple[RootCandidate, ...]:
-    """Returns the candidates with the candidate of the hash scheme `scheme` moved to the front."""
+    """Returns the candidates with the one of the hash scheme `scheme` moved to the front."""
     if not candidates or candidates[0].scheme == scheme:
         return candidates
     return tuple(sorted(candidates, key=lambda each: each.scheme != scheme))
 
 
 def names_of(candidates: tuple[RootCandidate, ...]) -> str:
-    """Formats candidates for an error message: each root hash with the name of its scheme."""
     return " or ".join(f"{each.root.hex()} ({each.scheme})" for each in candidates) or "nothing"

@@ -12,11 +12,11 @@ from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.blocks.protobuf import BYTES, read_varint
 
 PREFIX_BYTES_MAX = 11
-"""The largest size in bytes of the prefix of an item: a tag of one byte and a length of up to ten bytes."""
+"""A tag of one byte and a length of up to ten bytes."""
 
 
 class ItemPiece(msgspec.Struct, frozen=True):
-    """ItemPiece: consecutive bytes of an item. `first` and `last` are both True for a complete item."""
+    """Consecutive bytes of an item. `first` and `last` are both True for a complete item."""
 
     data: bytes
     first: bool = True
@@ -24,10 +24,8 @@ class ItemPiece(msgspec.Struct, frozen=True):
 
 
 class ItemCutter:
-    """ItemCutter: splits the bytes of a block, which arrive in chunks of any size, into items.
-
-    piece_bytes_max: the largest size of a piece in bytes. A larger item is returned in several pieces.
-    item_bytes_max: the largest allowed item in bytes.
+    """Splits the bytes of a block, which arrive in chunks of any size, into items. An item larger than
+    `piece_bytes_max` is returned in several pieces.
 
     Invariant: between calls `_buffer` has less than one piece or one item prefix. `_left` is the number of bytes of the
     current item that were not returned yet, including its bytes in `_buffer`.
@@ -43,9 +41,8 @@ class ItemCutter:
         self._offset = 0
 
     def feed(self, chunk: bytes) -> list[ItemPiece]:
-        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError if the bytes are not
-        a block.
-        """
+        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError if the bytes are not a
+        block."""
         self._buffer += chunk
         pieces: list[ItemPiece] = []
         start = 0
@@ -78,9 +75,7 @@ class ItemCutter:
             raise BlockFormatError("it is empty")
 
     def _begin(self, start: int) -> int | None:
-        """Reads the prefix of an item. Returns the position after the prefix, or None if the prefix has not
-        arrived completely.
-        """
+        """Reads the prefix of an item. Returns the position after it, or None if it has not arrived completely."""
         head = bytes(self._buffer[start : start + PREFIX_BYTES_MAX])
         if not head:
             return None
@@ -99,11 +94,7 @@ class ItemCutter:
 
 
 def item_size(head: bytes) -> int:
-    """Returns the total size in bytes of an item, from its beginning. Raises BlockFormatError if the tag or length
-    is invalid.
-
-    head: the whole item, or at least its first 20 bytes.
-    """
+    """Returns the total size of an item, from at least its first 20 bytes. Raises BlockFormatError."""
     tag, offset = read_varint(head, 0)
     if tag & 7 != BYTES:
         raise BlockFormatError(f"a block item does not start with tag {tag}")

@@ -1,7 +1,7 @@
 """Block items: the kind of a serialized item, and the parsing of headers and footers. It does not verify blocks.
 
-An item is `bytes`: one serialized protobuf message `BlockItem`. Exactly these bytes are stored in a block and hashed.
-Items are never serialized again, so items of later versions pass through unchanged.
+An item is `bytes`: one serialized protobuf message `BlockItem`. Exactly these bytes are stored in a block and hashed,
+and never serialized again, so items of later versions pass through unchanged.
 
     Block     = (0x0A length item)*
     BlockItem = tag length content          one field; its number is the kind of the item
@@ -29,14 +29,13 @@ from block_node.blocks.protobuf import (
 )
 
 Item = bytes
-"""The bytes of one block item: a serialized protobuf message `BlockItem`."""
 
 BLOCK_ITEM_TAG = 0x0A
-"""The protobuf tag that precedes each item. It is the same in `Block` and in `BlockItemSet`."""
+"""The protobuf tag that precedes each item, in `Block` as in `BlockItemSet`."""
 
 
 class ItemKind(IntEnum):
-    """ItemKind: the kinds of block items, which are the field numbers of the message `BlockItem`."""
+    """The kinds of block items: the field numbers of `BlockItem`."""
 
     HEADER = 1
     EVENT_HEADER = 2
@@ -54,13 +53,8 @@ class ItemKind(IntEnum):
 
 
 class BlockHeader(msgspec.Struct, frozen=True):
-    """BlockHeader: the fields of a block header.
-
-    number: the number of the block.
-    hapi_version: the version of the network's API (HAPI) as (major, minor, patch).
-    timestamp: the serialized timestamp, or None if it is missing.
-    hash_algorithm: the hash algorithm; 0 is SHA-384.
-    """
+    """The fields of a block header. The version is that of the network's API (HAPI), the timestamp is serialized, or
+    None if it is missing, and the hash algorithm 0 is SHA-384."""
 
     number: int
     hapi_version: tuple[int, int, int]
@@ -69,12 +63,8 @@ class BlockHeader(msgspec.Struct, frozen=True):
 
 
 class BlockFooter(msgspec.Struct, frozen=True):
-    """BlockFooter: the three root hashes in a block footer. An empty value means that the field is missing.
-
-    previous_root: the root hash of the preceding block.
-    all_blocks_root: the root hash of the tree over the root hashes of all earlier blocks.
-    state_root: the root hash of the network's state at the start of the block.
-    """
+    """The root hashes in a block footer: of the preceding block, of the tree over all earlier blocks, and of the
+    network's state at the start of the block. Empty if the field is missing."""
 
     previous_root: bytes
     all_blocks_root: bytes
@@ -98,7 +88,6 @@ def item_content(item: Item) -> memoryview:
 
 
 def make_item(kind: int, content: bytes) -> Item:
-    """Serializes an item from its kind and its serialized content."""
     return bytes_field(kind, content)
 
 
@@ -118,20 +107,17 @@ def split_block(block: bytes | memoryview) -> Iterator[Item]:
 
 
 def item_prefix(size: int) -> bytes:
-    """Returns the bytes that precede an item of `size` bytes in a serialized `Block`: the tag and the length."""
+    """Returns the tag and the length that precede an item in a serialized `Block`."""
     return b"\x0a" + varint(size)
 
 
 def join_block(items: Iterable[Item]) -> bytes:
-    """Serializes items to a `Block`."""
     return b"".join(part for item in items for part in (item_prefix(len(item)), item))
 
 
 def read_header(item: Item) -> BlockHeader:
-    """Parses a header item. Raises BlockFormatError if the item is invalid or a field occurs twice.
-
-    Fields that this version does not know are ignored. The block's root hash protects them like all others.
-    """
+    """Parses a header item. Raises BlockFormatError if it is invalid or a field occurs twice. Unknown fields are
+    ignored: the block's root hash protects them like all others."""
     number, version, timestamp, algorithm = 0, (0, 0, 0), None, 0
     for field, wire, value in read_fields_once(item_content(item), "header"):
         if field == 1:
@@ -148,10 +134,7 @@ def read_header(item: Item) -> BlockHeader:
 def make_header(
     number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int, hash_algorithm: int = 0
 ) -> Item:
-    """Serializes a header item.
-
-    seconds, nanos: the timestamp in seconds since 1970, and the nanoseconds of that second.
-    """
+    """Serializes a header item with a timestamp: seconds since 1970, and the nanoseconds of that second."""
     version = b"".join(number_field(index, part) for index, part in enumerate(hapi_version, 1))
     timestamp = number_field(1, seconds) + number_field(2, nanos)
     content = bytes_field(1, version) + number_field(3, number) + bytes_field(4, timestamp)
@@ -159,10 +142,8 @@ def make_header(
 
 
 def read_footer(item: Item) -> BlockFooter:
-    """Parses a footer item. Raises BlockFormatError if the item is invalid or has an unknown field.
-
-    An unknown field could change the way in which the root hash is computed.
-    """
+    """Parses a footer item. Raises BlockFormatError if it is invalid or has an unknown field, which could change the
+    way in which the root hash is computed."""
     roots: dict[int, bytes] = {}
     for field, wire, value in read_fields_once(item_content(item), "footer"):
         if not 1 <= field <= 3:
@@ -172,7 +153,6 @@ def read_footer(item: Item) -> BlockFooter:
 
 
 def make_footer(footer: BlockFooter) -> Item:
-    """Serializes a footer item."""
     roots = (footer.previous_root, footer.all_blocks_root, footer.state_root)
     return make_item(ItemKind.FOOTER, b"".join(bytes_field(index, root) for index, root in enumerate(roots, 1)))
 

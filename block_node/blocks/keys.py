@@ -22,17 +22,14 @@ from block_node.blocks.proofs import RecordSignature
 from stream_storage.durable_files import make_folder, write_durably
 
 KEY_BITS = 3072
-"""The default length of an RSA key in bits. Nodes of real networks have keys of this length."""
+"""Nodes of real networks have keys of this length."""
 
 KEY_FILE = "node-{}.pem"
 ADDRESS_BOOK_FILE = "address-book.json"
 
 
 class SigningKeys:
-    """SigningKeys: the private keys of the nodes of a test network, by node number.
-
-    address_book: the public keys of the same nodes.
-    """
+    """The private keys of the nodes of a test network, by node number, and their public keys as an address book."""
 
     def __init__(self, keys: Mapping[int, RSAPrivateKey]) -> None:
         self._keys = dict(sorted(keys.items()))

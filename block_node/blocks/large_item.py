@@ -13,15 +13,8 @@ HEAD_BYTES_MIN = 20
 
 
 class LargeItem:
-    """LargeItem: the hash of one item whose bytes arrive in pieces.
-
-    head: the first piece, which is the whole item or at least `HEAD_BYTES_MIN` bytes. It contains the kind and size of
-    the item.
-    rules: the hash function for the leaf.
-    read_record: whether the digest of a record file is computed too.
-    kind: the number of the item kind.
-    size: the size of the whole item in bytes.
-    """
+    """The hash of one item whose bytes arrive in pieces. `head` is the whole item or at least its first
+    `HEAD_BYTES_MIN` bytes; `read_record` computes the digest of a record file too. kind, size: of the whole item."""
 
     def __init__(self, head: bytes | memoryview, rules: HashRules, *, read_record: bool) -> None:
         tag, offset = read_varint(head, 0)
@@ -52,9 +45,6 @@ class LargeItem:
         return self._hash.digest()
 
     def record_digest(self) -> bytes | None:
-        """Returns the digest that the signatures of a record-file proof cover.
-
-        Returns None if the item has no record file, or if `read_record` was False. Raises BlockFormatError if the item
-        is incomplete.
-        """
+        """Returns the digest that the signatures of a record-file proof cover, if it was computed. Raises
+        BlockFormatError if the item is incomplete."""
         return self._record.digest() if self._record is not None else None

@@ -1,8 +1,7 @@
-"""Computes the Merkle root hashes of a block from leaf hashes, by one or more hash schemes.
+"""Computes the Merkle root hashes of a block from leaf hashes, by one or more hash schemes (`hash_scheme`).
 
-`block_node.blocks.hash_scheme` defines how leaves and nodes are hashed. Two neighbouring hashes are combined as soon as
-both have arrived. At the end, the remaining hashes are combined from right to left as nodes with two children. Nothing
-is padded.
+Two neighbouring hashes are combined as soon as both have arrived. At the end, the remaining hashes are combined from
+right to left as nodes with two children. Nothing is padded.
 
     root        = two children: leaf of the timestamp, top
     top         = tree of the first `positions` of these values, used without hashing them again;
@@ -28,10 +27,7 @@ POSITIONS_MAX: Final = 16
 
 
 class Category(IntEnum):
-    """Category: the subtrees of a block.
-
-    Each number is the position of a subtree among the leaves of the top tree, which joins the subtrees.
-    """
+    """The subtrees of a block, each with its position among the leaves of the top tree."""
 
     CONSENSUS_HEADERS = 3
     INPUTS = 4
@@ -54,14 +50,9 @@ CATEGORY_OF: Final = {
 
 
 def place_of(kind: int) -> int | None:
-    """Returns the position of the subtree that contains items of a kind.
-
-    The position is the index of a leaf of the top tree, which joins the subtrees of a block. Returns -1 if items of
-    this kind are in no subtree, such as footers and proofs. Returns None if items of this kind are not allowed.
-
-    Kinds from 20 on belong to later versions. Their number modulo 20 decides: 0 and 19 give -1, and 3 to 15 are the
-    position itself. All others are not allowed.
-    """
+    """Returns the position of the subtree for items of a kind: -1 if they are in none, such as footers and proofs; None
+    if they are not allowed. Kinds from 20 on belong to later versions. Their number modulo 20 decides: 0 and 19 give
+    -1, 3 to 15 are the position itself, and all others are not allowed."""
     if kind < 20:
         if kind in (ItemKind.PROOF, ItemKind.FOOTER):
             return -1
@@ -73,17 +64,14 @@ def place_of(kind: int) -> int | None:
 
 
 def fold(hashes: Sequence[bytes], rules: HashRules = SHA384) -> bytes:
-    """Returns the root hash of a tree with the given leaf hashes.
-
-    Without leaves, returns the root hash of the empty tree.
-    """
+    """Returns the root hash of a tree with the given leaf hashes."""
     tree = StreamingTree(rules)
     tree.extend(list(hashes))
     return tree.root()
 
 
 class StreamingTree:
-    """StreamingTree: a Merkle tree to which leaf hashes are appended. It keeps at most one hash per level.
+    """A Merkle tree to which leaf hashes are appended. It keeps at most one hash per level.
 
     Invariant: `_waiting[level]` is the root hash of a complete subtree of 2**level leaves without a right neighbour
     yet, or None.
@@ -95,9 +83,9 @@ class StreamingTree:
         self.leaf_count = 0
 
     def extend(self, hashes: list[bytes]) -> None:
-        """Appends leaf hashes, in order."""
         self.leaf_count += len(hashes)
         hash_, prefix, level = self._rules.new, self._rules.two_children, 0
+        # One level after the other: pairs become nodes of the next level, and a single hash waits for its neighbour.
         while hashes:
             if level == len(self._waiting):
                 self._waiting.append(None)
@@ -120,15 +108,11 @@ class StreamingTree:
         return root
 
     def peaks(self) -> tuple[bytes | None, ...]:
-        """Returns the hashes that the tree keeps, lowest level first. `from_peaks` restores the tree from them.
-
-        None means that the tree keeps no hash for the level.
-        """
+        """Returns the hashes that the tree keeps, lowest level first, for `from_peaks`. None where a level has none."""
         return tuple(self._waiting)
 
     @classmethod
     def from_peaks(cls, peaks: Sequence[bytes | None], rules: HashRules = SHA384) -> StreamingTree:
-        """Restores a tree from the hashes that `peaks` returned."""
         tree = cls(rules)
         tree._waiting = list(peaks)
         tree.leaf_count = sum(1 << level for level, each in enumerate(peaks) if each is not None)
@@ -136,21 +120,14 @@ class StreamingTree:
 
 
 class BlockTree:
-    """BlockTree: the subtrees of one block, from which the root hash is computed by each of several schemes.
-
-    Schemes with the same hash functions share their subtrees.
-    """
+    """The subtrees of one block, shared by all schemes with the same hash functions."""
 
     def __init__(self, schemes: Sequence[HashScheme]) -> None:
         self._schemes = schemes
         self._subtrees: dict[HashRules, dict[int, StreamingTree]] = {scheme.rules: {} for scheme in schemes}
 
     def extend(self, place: int, leaves: list[bytes]) -> None:
-        """Appends leaf hashes to one subtree.
-
-        place: the position of the subtree in the top tree, which joins all subtrees: a `Category`, or 8 to 15 for
-        an extension.
-        """
+        """Appends leaf hashes to one subtree: a `Category`, or 8 to 15 for an extension."""
         for rules, subtrees in self._subtrees.items():
             tree = subtrees.get(place)
             if tree is None:
@@ -158,10 +135,7 @@ class BlockTree:
             tree.extend(leaves)
 
     def roots(self, timestamp: bytes, footer: BlockFooter) -> tuple[RootCandidate, ...]:
-        """Returns the root hashes of the block, one for each scheme, in the order of the schemes.
-
-        timestamp: the serialized timestamp of the block.
-        """
+        """Returns the root hashes of the block, one for each scheme, in their order. `timestamp` is serialized."""
         values = {rules: _values(footer, rules.empty, trees) for rules, trees in self._subtrees.items()}
         return tuple(
             RootCandidate(scheme.name, _root(scheme, values[scheme.rules], timestamp)) for scheme in self._schemes
@@ -169,7 +143,7 @@ class BlockTree:
 
 
 def _values(footer: BlockFooter, empty: bytes, subtrees: dict[int, StreamingTree]) -> list[bytes]:
-    """Returns the 16 possible leaves of a top tree, in order: three root hashes of the footer, then the subtrees."""
+    """Returns the 16 possible leaves of a top tree: three root hashes of the footer, then the subtrees."""
     values = [footer.previous_root, footer.all_blocks_root, footer.state_root or empty]
     return values + [subtrees[place].root() if place in subtrees else empty for place in range(3, POSITIONS_MAX)]
 

@@ -1,8 +1,7 @@
 """Parses block proofs strictly, and serializes record-file proofs. It does not check whether a proof is valid.
 
-The root hash of a block does not cover the proofs. So every field of a proof must be known and in its shortest form,
-and every field that is not a list must occur at most once. A proof of an unknown kind is accepted without parsing
-its content.
+The root hash of a block does not cover the proofs. So every field must be known and in its shortest form, and every
+field that is not a list occurs at most once. A proof of an unknown kind is accepted without parsing its content.
 """
 
 from __future__ import annotations
@@ -24,14 +23,11 @@ from block_node.blocks.protobuf import (
 )
 
 FINAL_PATH = 0xFFFF_FFFF
-"""The value of `next_path_index` in the last path of a state proof."""
 
 
 class ProofKind(IntEnum):
-    """ProofKind: the kinds of block proofs, which are the field numbers in the message `BlockProof`.
-
-    UNRECOGNIZED stands for all kinds of later versions.
-    """
+    """The kinds of block proofs: the field numbers in `BlockProof`. UNRECOGNIZED stands for all kinds of later
+    versions."""
 
     UNRECOGNIZED = 0
     TSS = 2
@@ -40,27 +36,22 @@ class ProofKind(IntEnum):
 
 
 class TssProof(msgspec.Struct, frozen=True):
-    """TssProof: a proof by a threshold signature of the root hash of the block."""
+    """A proof by a threshold signature of the root hash of the block."""
 
     signature: bytes
 
 
 class Sibling(msgspec.Struct, frozen=True):
-    """Sibling: the hash with which a path of a state proof combines its own hash, at one level of a Merkle tree.
-
-    is_left: whether the sibling is the left child.
-    hash: the hash of the sibling. Empty, with `is_left` False, if the node has a single child.
-    """
+    """The hash with which a path combines its own, at one level of a Merkle tree. Empty, with `is_left` False, if the
+    node has a single child."""
 
     is_left: bool
     hash: bytes
 
 
 class LeafKind(IntEnum):
-    """LeafKind: the kinds of values at which a path of a state proof starts, by field number.
-
-    JOIN means that the path has no leaf: it starts where other paths end.
-    """
+    """The kinds of values at which a path starts, by field number. JOIN: it has no leaf, and starts where other paths
+    end."""
 
     JOIN = 0
     HASH = 3
@@ -70,13 +61,8 @@ class LeafKind(IntEnum):
 
 
 class MerklePath(msgspec.Struct, frozen=True):
-    """MerklePath: one path of a state proof, upwards in a Merkle tree.
-
-    siblings: the hashes to combine with, lowest level first.
-    next_index: the index of the path at which this path continues. `FINAL_PATH` means that this path ends at the root.
-    leaf_kind: the kind of the leaf.
-    leaf: the leaf. Empty if the path starts where other paths end.
-    """
+    """One path of a state proof, upwards in a Merkle tree: its siblings, lowest level first, and the index of the path
+    at which it continues, or `FINAL_PATH` at the root."""
 
     siblings: tuple[Sibling, ...]
     next_index: int
@@ -85,48 +71,35 @@ class MerklePath(msgspec.Struct, frozen=True):
 
 
 class StateProof(msgspec.Struct, frozen=True):
-    """StateProof: a proof that leads from the root hash of this block to the root hash of a later block.
-
-    paths: the Merkle paths.
-    signature: the threshold signature of the later root hash. None if it is missing.
-    """
+    """A proof that leads from the root hash of this block to that of a later block, with the threshold signature of the
+    latter."""
 
     paths: tuple[MerklePath, ...]
     signature: bytes | None
 
 
 class RecordSignature(msgspec.Struct, frozen=True):
-    """RecordSignature: the RSA signature of one node over a record file, the format that preceded blocks."""
+    """The RSA signature of one node over a record file, the format that preceded blocks."""
 
     node_id: int
     signature: bytes
 
 
 class RecordFileProof(msgspec.Struct, frozen=True):
-    """RecordFileProof: a proof by RSA signatures of nodes over the record file in the block.
-
-    A record file is the format that preceded blocks.
-
-    version: the version of the record file.
-    """
+    """A proof by RSA signatures of nodes over the record file in the block."""
 
     version: int
     signatures: tuple[RecordSignature, ...]
 
 
 class BlockProof(msgspec.Struct, frozen=True):
-    """BlockProof: one proof of a block.
-
-    number: the number of the block.
-    content: the proof. None if its kind is unknown.
-    """
+    """One proof of a block. The content is None if its kind is unknown."""
 
     number: int
     content: TssProof | StateProof | RecordFileProof | None
 
     @property
     def kind(self) -> ProofKind:
-        """Returns the kind of the proof. UNRECOGNIZED if the content is None."""
         if isinstance(self.content, TssProof):
             return ProofKind.TSS
         if isinstance(self.content, StateProof):
@@ -136,6 +109,7 @@ class BlockProof(msgspec.Struct, frozen=True):
 
 def read_proof(item: Item) -> BlockProof:
     """Parses a proof item. Raises BlockFormatError if the item is not a proof in strict form."""
+    # Besides the number, a proof has exactly one alternative, whose field number is its kind.
     number = 0
     found: list[tuple[int, int, Value]] = []
     for field, wire, value in read_fields_once(item_content(item), "the proof"):
@@ -156,7 +130,6 @@ def read_proof(item: Item) -> BlockProof:
 
 
 def make_record_proof(number: int, proof: RecordFileProof) -> Item:
-    """Serializes a record-file proof of block `number` as an item."""
     content = number_field(1, proof.version)
     for each in proof.signatures:
         content += bytes_field(2, bytes_field(1, each.signature) + number_field(2, each.node_id))

@@ -6,8 +6,8 @@
             | 8 bytes | 4 bytes           wire types 1 and 5
             | varint length, bytes        wire type 2
 
-Reading is strict. Varints must have their shortest form and at most 64 bits. Groups and truncated fields are errors.
-All known serializers write this form. A strict reader leaves fewer ways to change the bytes of a message unnoticed.
+Reading is strict: varints have their shortest form and at most 64 bits, groups and truncated fields are errors. All
+known serializers write this form. It leaves fewer ways to change the bytes of a message unnoticed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ Value = int | memoryview
 
 
 def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """Returns the number at `offset`, and the offset after the number.
-
-    Raises BlockFormatError if the number is truncated, too large or not in its shortest form.
-    """
+    """Returns the number at `offset`, and the offset after it. Raises BlockFormatError if the number is truncated, too
+    large or not in its shortest form."""
     value = shift = 0
     start = offset
     end = len(data)
@@ -52,11 +50,8 @@ def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
-    """Yields each field of a message as (field number, wire type, value).
-
-    The value of a field with a length is a view of `data`. All other values are numbers. Raises BlockFormatError if the
-    bytes are not a valid message.
-    """
+    """Yields each field as (field number, wire type, value): a view of `data` for a field with a length, else a number.
+    Raises BlockFormatError if the bytes are not a valid message."""
     view = memoryview(data)
     offset, end = 0, len(view)
     while offset < end:
@@ -83,10 +78,8 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
 
 
 def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int, int, Value]]:
-    """Yields the fields as `read_fields` does. Raises BlockFormatError if a field occurs twice.
-
-    what: a name of the message for the error.
-    """
+    """Yields the fields as `read_fields` does. Raises BlockFormatError, with the name `what` of the message, if a field
+    occurs twice."""
     seen = set()
     for field, wire, value in read_fields(data):
         if field in seen:
@@ -96,20 +89,14 @@ def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int,
 
 
 def number_value(wire: int, value: Value, name: str) -> int:
-    """Returns the value of a field that must be a varint. Raises BlockFormatError if it is not.
-
-    name: the name of the field for the error.
-    """
+    """Returns the value of a field that must be a varint. Raises BlockFormatError if it is not."""
     if wire != VARINT or not isinstance(value, int):
         raise BlockFormatError(f"{name} is not a number")
     return value
 
 
 def bytes_value(wire: int, value: Value, name: str) -> memoryview:
-    """Returns the value of a field that must have a length. Raises BlockFormatError if it does not.
-
-    name: the name of the field for the error.
-    """
+    """Returns the value of a field that must have a length. Raises BlockFormatError if it does not."""
     if wire != BYTES or not isinstance(value, memoryview):
         raise BlockFormatError(f"{name} is not a field with a length")
     return value
@@ -133,7 +120,5 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def bytes_field(number: int, value: bytes) -> bytes:
-    """Serializes a field with a length. An empty value is also written, because the tag shows that the field
-    is present.
-    """
+    """Serializes a field with a length. An empty value is written too: the tag shows that the field is present."""
     return varint(number << 3 | BYTES) + varint(len(value)) + value

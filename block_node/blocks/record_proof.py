@@ -1,6 +1,5 @@
-"""Checks the RSA signatures over the record file in a block (verification level L3).
-
-The signatures prove nothing about the other items of the block.
+"""Checks the RSA signatures over the record file in a block (verification level L3). They prove nothing about other
+items.
 
     message   = SHA-384(int32 big endian 6 | field 2 of the RecordFileItem, as it is serialized)
     signature = RSA, PKCS#1 v1.5, SHA-384 of the message: the digest is hashed once more
@@ -22,17 +21,14 @@ from block_node.blocks.proofs import RecordFileProof, RecordSignature
 from block_node.blocks.protobuf import BYTES, read_varint
 
 RECORD_VERSION = 6
-"""The only version of record files whose signatures this module can check."""
 
 CONTENTS_FIELD = 2
 HEAD_BYTES_MAX = 20
-"""The largest size of the tag and length of a field together, in bytes: at most ten bytes each."""
+"""The largest size of the tag and length of a field together: at most ten bytes each."""
 
 
 class RecordFileReader:
-    """RecordFileReader: computes the digest that the nodes sign, from the bytes of a record file in pieces of any size.
-
-    The pieces are the content of a `RecordFileItem`.
+    """Computes the digest that the nodes sign, from the content of a `RecordFileItem` in pieces of any size.
 
     Invariant: `_left` is the number of bytes of the current field that have not arrived. `_head` has the incomplete tag
     and length of the next field.
@@ -49,6 +45,7 @@ class RecordFileReader:
         """Processes the next piece. Raises BlockFormatError if the bytes are not a valid record file item."""
         view = memoryview(piece)
         while view:
+            # The content of the current field comes first.
             if self._left:
                 taken = view[: self._left]
                 if self._hashing:
@@ -56,6 +53,7 @@ class RecordFileReader:
                 self._left -= len(taken)
                 view = view[len(taken) :]
                 continue
+            # A tag or a length may be cut by the end of the piece.
             before = len(self._head)
             self._head += bytes(view[: HEAD_BYTES_MAX - before])
             used = self._maybe_begin_field()
@@ -65,18 +63,15 @@ class RecordFileReader:
             view = view[used - before :]
 
     def digest(self) -> bytes | None:
-        """Returns the digest that the nodes sign, or None if the item has no record file.
-
-        Raises BlockFormatError if the item is incomplete.
-        """
+        """Returns the digest that the nodes sign, or None if the item has no record file. Raises BlockFormatError if
+        the item is incomplete."""
         if self._left or self._head:
             raise BlockFormatError("the record file item is cut short")
         return self._hash.digest() if self._found else None
 
     def _maybe_begin_field(self) -> int | None:
-        """Reads the tag and length of a field from `_head`. Returns their size in bytes, or None if they
-        are incomplete.
-        """
+        """Reads the tag and length of a field from `_head`. Returns their size in bytes, or None if they are
+        incomplete."""
         if _varints(self._head) < 2:
             if len(self._head) >= HEAD_BYTES_MAX:
                 raise BlockFormatError("a field of the record file item has no length")
@@ -101,17 +96,13 @@ def check_record_proof(
     signatures_min: int,
     skip_unknown: bool,
 ) -> None:
-    """Checks a record-file proof. Raises VerificationFailed if the proof is not valid.
+    """Checks a record-file proof. Raises VerificationFailed if the proof is not valid. `digest` is None if the block
+    has no record file, `book` if no address book is valid for it; `skip_unknown` ignores signatures of nodes that are
+    not in the book.
 
-    At least `signatures_min` nodes must have signed, and every checked signature must be valid. A node counts once,
-    even if it signed twice. As in the reference block node, signatures with only zero bytes are ignored. An identical
-    signature is checked only once, so that a publisher cannot waste time with copies of a signature.
-
-    number: the number of the block.
-    digest: the digest of the record file that the signatures must cover. None if the block has no record file.
-    book: the public keys of the nodes. None if no address book is valid for the block.
-    skip_unknown: whether signatures of nodes that are not in the address book are ignored. If False, they make the
-    proof invalid.
+    At least `signatures_min` nodes must have signed, and every checked signature must be valid. A node counts once. As
+    in the reference block node, signatures with only zero bytes are ignored. An identical signature is checked only
+    once, so that a publisher cannot waste time with copies.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"

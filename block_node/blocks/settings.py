@@ -1,5 +1,3 @@
-"""The settings of a block verifier."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,54 +12,44 @@ PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 
 
 class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """VerifierSettings: which verification levels are on, and how strict they are.
+    """Which verification levels are on, and how strict they are.
 
-    A proof is not checked if the level for its kind (RECORD_PROOF, STATE_PROOF or TSS) is off. If any of these levels
-    is on, at least one proof of a block must have been checked. Otherwise a publisher could avoid the check of
-    signatures by sending a proof of another kind.
-
-    If `accept_unchecked_proofs` is True, one proof of any known kind is enough, even if it was not checked.
+    If a level for a kind of proof (RECORD_PROOF, STATE_PROOF or TSS) is on, at least one proof of a block must have
+    been checked. Otherwise a publisher could avoid the check of signatures by sending a proof of another kind. With
+    `accept_unchecked_proofs`, one proof of any known kind is enough, even if it was not checked.
     """
 
     levels: Level = Level.STRUCTURE | Level.MERKLE | Level.CHAIN
     accept_unchecked_proofs: bool = False
 
     known_roots: Mapping[int, bytes] = {}
-    """Root hashes that the operator knows from another source, by block number. A block must have its known root hash.
-    A state proof that leads to the block must end at this root hash.
-    """
+    """Root hashes that the operator knows from another source, by block number. The block, and a state proof that leads
+    to it, must have this root hash."""
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
-    """The hash schemes by which a block can be hashed. The first one is assumed if nothing is known about a block.
-    See `docs/blocks.md`.
-    """
+    """The hash schemes by which a block can be hashed, the likeliest first. See `docs/blocks.md`."""
 
     link_record_blocks: bool = True
-    """Whether a block with only a record-file proof must continue the chain. Some networks were restarted from record
-    files, so they have blocks that do not continue the chain. If this setting is False, the chain starts again at such
-    a block.
-    """
+    """Whether a block with only a record-file proof must continue the chain. If False, the chain starts again at such a
+    block: some networks were restarted from record files."""
 
     signatures_min: int = 1
     """The number of nodes whose valid signatures a record-file proof needs. The reference block node needs one."""
 
     skip_unknown_signers: bool = False
-    """Whether a signature of a node that is not in the address book is ignored, as in the reference block node. If
-    False, such a signature makes the block invalid. If True, a sender of the block can add signatures of unknown nodes.
-    It can also change the node number of a valid signature to an unknown one, and the signature is then ignored."""
+    """Whether a signature of a node that is not in the address book is ignored, as in the reference block node, or
+    makes the block invalid. If True, a sender of the block can add signatures of unknown nodes, and can make a valid
+    signature ignored by changing its node number."""
 
     block_bytes_max: int = 1 << 30
     items_max: int = 5_000_000
-    """The largest number of items in a block. The largest known block has 400 MB and fewer items than this."""
+    """The largest known block has 400 MB and fewer items than this."""
 
     item_bytes_max: int = 128 << 20
-    """The largest size of an item in bytes. It is more than the largest message between reference block nodes, which is
-    125 MB."""
+    """More than the largest message between reference block nodes, which is 125 MB."""
 
     small_item_bytes_max: int = 1 << 20
-    """The largest size in bytes of a header, footer or proof. These items are kept in memory. The largest known proof
-    is smaller than 5 KB.
-    """
+    """The largest header, footer or proof, which are kept in memory. The largest known proof is smaller than 5 KB."""
 
     proofs_max: int = 16
     claims_max: int = 1024
@@ -69,7 +57,6 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash_sizes(self) -> set[int]:
-        """Returns the possible sizes of a root hash in bytes."""
         return {scheme.rules.size for scheme in self.hash_schemes}
 
     def check(self) -> None:

@@ -1,11 +1,11 @@
 """Checks state proofs (verification level L4), which lead from the root hash of a block to that of a later block.
 
-The signature is not checked here. The proof consists of Merkle paths that form a tree. Each path starts at a leaf or at
-the end of other paths, and leads upwards over its siblings. The last path ends at the root hash of the later block.
+The signature is not checked here. The Merkle paths form a tree. Each path starts at a leaf or at the end of other
+paths, and leads upwards over its siblings. The last path ends at the root hash of the later block.
 
-There are always five steps from the root hash of block N to the root hash of block N+1. The top tree (`merkle`) takes
-four of them: with 16 leaves it has four levels, with 8 leaves three levels and a node with a single child. The fifth
-step adds the timestamp. So the number of steps shows which block the proof leads to.
+There are always five steps from the root hash of block N to that of block N+1. The top tree (`merkle`) takes four of
+them: with 16 leaves it has four levels, with 8 leaves three levels and a node with a single child. The fifth step adds
+the timestamp. So the number of steps shows which block the proof leads to.
 """
 
 from __future__ import annotations
@@ -20,25 +20,20 @@ PATHS_MIN = 3
 
 
 class _BadPaths(Exception):
-    """_BadPaths: the error of a state proof whose paths do not form a valid tree."""
+    """A state proof whose paths do not form a valid tree."""
 
 
 def check_state_proof(
     number: int, roots: tuple[RootCandidate, ...], rules: HashRules, proof: StateProof
 ) -> tuple[RootCandidate, Claim]:
-    """Checks a state proof of block `number`.
-
-    roots: the possible root hashes of the block.
-    rules: the hash functions of the block.
-
-    Returns the root hash at which the proof starts, and the claim about the root hash of a later block. Raises
-    VerificationFailed if the proof starts at none of the possible root hashes, or if its paths or its form are invalid.
-    """
+    """Returns the possible root hash at which the proof starts, and its claim about a later block. Raises
+    VerificationFailed."""
     if len(proof.paths) < PATHS_MIN:
         raise _failed(number, f"a state proof has {PATHS_MIN} paths or more, this one has {len(proof.paths)}")
     if not proof.signature:
         kind = FailureKind.MISSING_MANDATORY_FIELD
         raise VerificationFailed(kind, Level.STATE_PROOF, number, "its state proof has no signature")
+    # The proof starts at the root hash of this block, which decides between the possible ones.
     own = [index for index, path in enumerate(proof.paths) if path.leaf_kind is LeafKind.HASH]
     if len(own) != 1:
         raise _failed(number, f"its state proof starts at {len(own)} roots, not at one")
@@ -57,13 +52,8 @@ def check_state_proof(
 
 
 def _resolve(paths: tuple[MerklePath, ...], rules: HashRules) -> bytes:
-    """Returns the root hash at which the paths end.
-
-    The end of a path is the root of the tree, or the beginning of a path that stands later in the list. So one pass
-    over the list is enough.
-
-    Raises _BadPaths if the paths do not form a tree.
-    """
+    """Returns the root hash at which the paths end. The end of a path is the root of the tree, or the beginning of a
+    path that stands later in the list, so one pass is enough. Raises _BadPaths if the paths do not form a tree."""
     arrived: list[list[bytes]] = [[] for _ in paths]
     for index, path in enumerate(paths):
         value = _start(index, path, arrived[index], rules)
@@ -98,9 +88,8 @@ def _start(index: int, path: MerklePath, arrived: list[bytes], rules: HashRules)
 
 
 def _steps(paths: tuple[MerklePath, ...], index: int) -> int:
-    """Returns the number of levels from the leaf of path `index` up to the root. `_resolve` must have accepted
-    the paths.
-    """
+    """Returns the number of levels from the leaf of path `index` up to the root. `_resolve` must have accepted the
+    paths."""
     steps = len(paths[index].siblings)
     while (index := paths[index].next_index) != FINAL_PATH:
         steps += 1 + len(paths[index].siblings)

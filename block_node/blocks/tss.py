@@ -12,11 +12,8 @@ import msgspec
 
 
 class SignedRoot(msgspec.Struct, frozen=True):
-    """SignedRoot: a root hash of a block with its threshold signature.
-
-    number: the number of the block that has this root hash.
-    proof_of: the number of the block whose proof contains the signature. For a state proof it is an earlier block.
-    """
+    """A root hash of block `number` with its threshold signature, from the proof in block `proof_of`: for a state proof
+    an earlier one."""
 
     number: int
     proof_of: int
@@ -25,12 +22,10 @@ class SignedRoot(msgspec.Struct, frozen=True):
 
 
 class TssVerifier(Protocol):
-    """TssVerifier: a verifier of threshold signatures. It knows the id of the ledger that must have signed."""
+    """A verifier of threshold signatures. It knows the id of the ledger that must have signed."""
 
     def verify_tss(self, signed: SignedRoot) -> bool:
-        """Returns whether the signature is valid for `signed.root`.
-
-        The block verifier calls this method in the thread that ends the block, once for each possible root hash until
-        one is signed. If this method raises an exception, the block fails with `FailureKind.UNKNOWN_ERROR`.
-        """
+        """Returns whether the signature is valid for `signed.root`. Called in the thread that ends the block, once for
+        each possible root hash until one is signed. After an exception the block fails with
+        `FailureKind.UNKNOWN_ERROR`."""
         ...

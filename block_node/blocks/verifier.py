@@ -38,11 +38,9 @@ from block_node.blocks.tss import SignedRoot, TssVerifier
 
 
 class Verifier:
-    """Verifier: verifies the blocks of a chain at the levels that the settings switch on.
-
-    chain: the state of the chain after the last linked block. The caller can set it at any time, for example back to an
-    earlier state if blocks could not be stored.
-    """
+    """Verifies the blocks of a chain at the levels that the settings switch on. `chain` is the state after the last
+    linked block. The caller can set it at any time, for example back to an earlier state if blocks could not be
+    stored."""
 
     def __init__(
         self,
@@ -52,16 +50,8 @@ class Verifier:
         address_books: AddressBooks | None = None,
         tss: TssVerifier | None = None,
     ) -> None:
-        """Creates a verifier.
-
-        settings: the levels and limits. None means the defaults.
-        chain: the state that the next block must continue. None means a chain that starts at block 0.
-        address_books: the public keys for `Level.RECORD_PROOF`.
-        tss: the external verifier for `Level.TSS`.
-
-        Raises SettingsError if the settings contradict each other, or if a level is on but the object that it needs
-        is None.
-        """
+        """Creates a verifier whose next block continues `chain`; None means a chain that starts at block 0.
+        `Level.RECORD_PROOF` needs `address_books`, `Level.TSS` needs `tss`. Raises SettingsError."""
         self.settings = settings or VerifierSettings()
         self.settings.check()
         if self.settings.levels & Level.RECORD_PROOF and address_books is None:
@@ -72,21 +62,18 @@ class Verifier:
         self._proofs = ProofChecks(self.settings, address_books, tss)
 
     def begin_block(self, number: int | None = None) -> BlockVerification:
-        """Begins the verification of a block.
-
-        number: the number that the header must have. None accepts any number.
-        """
+        """Begins the verification of block `number`; None accepts any."""
         return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
 
     def link(self, result: BlockResult) -> BlockResult:
-        """Checks that a block continues the chain, and advances the chain by the block.
-
-        Returns the result with the possible root hashes of the block in order of likelihood. If the chain had assumed a
-        wrong root hash for the preceding block, `corrected` has the right one.
+        """Checks that a block continues the chain, and advances the chain by the block. Returns the result with the
+        possible root hashes in order of likelihood. If the chain had assumed a wrong root hash for the preceding block,
+        `corrected` has the right one.
 
         Raises VerificationFailed if a check fails. In this case the chain does not change.
         """
         chain, corrected = self.chain, b""
+        # The footer must fit the chain. Record blocks may begin a chain of their own where the settings allow it.
         if self.settings.levels & Level.CHAIN:
             check_number(chain, result)
             try:
@@ -98,6 +85,7 @@ class Verifier:
                 if self.settings.link_record_blocks or set(result.proofs) != {ProofKind.RECORD_FILE}:
                     raise
                 chain = ChainState(result.number, None, None, chain.claims, chain.scheme)
+        # Earlier state proofs are compared before the chain changes.
         if self.settings.levels & Level.STATE_PROOF:
             check_claims(chain, result)
         result = settle_roots(result, chain)
@@ -105,15 +93,14 @@ class Verifier:
         return msgspec.structs.replace(result, corrected=corrected) if corrected else result
 
     def verify(self, items: Iterable[Item], number: int | None = None) -> BlockResult:
-        """Verifies a whole block at all levels, including the chain. Returns the result. Raises VerificationFailed."""
+        """Verifies a whole block at all levels, including the chain. Raises VerificationFailed."""
         block = self.begin_block(number)
         block.add(items)
         return self.link(block.end())
 
 
 class BlockVerification:
-    """BlockVerification: the verification of one block. After a failure, every later call raises the same
-    error again."""
+    """The verification of one block. After a failure, every later call raises the same error again."""
 
     def __init__(self, reader: BlockReader, proofs: ProofChecks, likely_scheme: Callable[[], str]) -> None:
         self._reader = reader
@@ -146,12 +133,7 @@ class BlockVerification:
             raise
 
     def add_part(self, part: bytes, *, last: bool) -> None:
-        """Processes the next piece of an item that arrives in pieces of any size.
-
-        last: whether this piece is the last one of the item.
-
-        Raises VerificationFailed if the item breaks a rule.
-        """
+        """Processes the next piece, of any size, of an item. Raises VerificationFailed if the item breaks a rule."""
         self._check_failure()
         try:
             self._reader.add_part(part, last=last)
@@ -160,10 +142,7 @@ class BlockVerification:
             raise
 
     def end(self) -> BlockResult:
-        """Ends a complete block, and checks it at all levels except the chain.
-
-        Returns the result. Raises VerificationFailed if a check fails.
-        """
+        """Ends a complete block, and checks it at all levels except the chain. Raises VerificationFailed."""
         self._check_failure()
         try:
             return self._proofs.check(self._reader.finish(), self._likely_scheme())
@@ -177,7 +156,7 @@ class BlockVerification:
 
 
 class ProofChecks:
-    """ProofChecks: the checks of the root hash and the proofs of a block, which run after all items have arrived."""
+    """The checks of the root hash and the proofs of a block, which run after all items have arrived."""
 
     def __init__(self, settings: VerifierSettings, books: AddressBooks | None, tss: TssVerifier | None) -> None:
         self._settings = settings
@@ -185,13 +164,12 @@ class ProofChecks:
         self._tss = tss
 
     def check(self, block: ReadBlock, likely_scheme: str) -> BlockResult:
-        """Checks the root hash and the proofs of a block. Returns the result, or raises VerificationFailed.
-
-        likely_scheme: the name of the hash scheme that the block probably has. It decides which root hash comes first.
-        """
+        """Checks the root hash and the proofs of a block. The root hash by `likely_scheme` comes first in the
+        result."""
         number, levels = block.header.number, self._settings.levels
         known = self._settings.known_roots.get(number)
         roots = in_order(block.roots, likely_scheme)
+        # A known root hash decides at once which of the possible ones is right.
         if levels & Level.MERKLE and known is not None:
             roots = tuple(each for each in roots if each.root == known)
             if not roots:
@@ -200,6 +178,7 @@ class ProofChecks:
         checked = levels & (Level.STRUCTURE | Level.MERKLE)
         kinds: list[ProofKind] = []
         claims: list[Claim] = []
+        # Each proof is checked at the levels that are on. It can leave fewer possible root hashes.
         for item in block.proofs:
             proof = self._read(item, number)
             kinds.append(proof.kind)
@@ -212,6 +191,7 @@ class ProofChecks:
             elif isinstance(proof.content, TssProof):
                 level, roots = self._check_tss_proof(number, roots, proof.content.signature)
                 checked |= level
+        # A block whose proofs no level can check has not been proved.
         unchecked = levels & PROOF_LEVELS and not checked & PROOF_LEVELS
         if unchecked and not (self._settings.accept_unchecked_proofs and any(kinds)):
             names = ", ".join(kind.name for kind in kinds)
@@ -257,13 +237,9 @@ class ProofChecks:
     def _check_state_proof(
         self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
-        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim.
-
-        The claim is the root hash of a later block to which the proof leads.
-
-        If the threshold signature was checked, only the root hash at which the proof starts remains possible. Otherwise
-        this root hash is moved to the front, as the most likely one.
-        """
+        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim: the
+        root hash of a later block to which the proof leads. If the threshold signature was checked, only the root hash
+        at which the proof starts remains possible; otherwise it comes first."""
         number = block.header.number
         if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), roots, ()
@@ -285,11 +261,8 @@ class ProofChecks:
     def _check_tss_proof(
         self, number: int, roots: tuple[RootCandidate, ...], signature: bytes
     ) -> tuple[Level, tuple[RootCandidate, ...]]:
-        """Asks the external verifier which possible root hash of the block the threshold signature covers.
-
-        Returns the checked level and the root hashes that remain possible. If `Level.TSS` is off, all of them remain.
-        Raises VerificationFailed if the signature covers none of them.
-        """
+        """Asks the external verifier which possible root hash the threshold signature covers. Returns the checked level
+        and the root hashes that remain possible. Raises VerificationFailed if the signature covers none of them."""
         if not self._settings.levels & Level.TSS:
             return Level(0), roots
         for each in roots:
@@ -298,10 +271,7 @@ class ProofChecks:
         raise _not_signed(SignedRoot(number, number, roots[0].root, signature))
 
     def _is_signed(self, signed: SignedRoot) -> bool:
-        """Returns whether the external verifier accepts a signature.
-
-        Raises VerificationFailed if the external verifier raises an exception.
-        """
+        """Whether the external verifier accepts a signature. Raises VerificationFailed if it raises an exception."""
         assert self._tss is not None
         try:
             return bool(self._tss.verify_tss(signed))

@@ -1,4 +1,4 @@
-"""BlockClient: publish blocks, subscribe to blocks, get blocks, and ask for the status of block nodes.
+"""Publishes blocks, subscribes to blocks, gets blocks, and asks for the status of block nodes.
 
     async with connect("127.0.0.1:4000") as client:
         async with client.publisher() as publisher:
@@ -7,8 +7,8 @@
         async with client.subscribe(0, 9) as blocks:
             async for block in blocks: ...
 
-The block client uses stream clients and their connections (`stream_client`). A program can name several nodes of one
-network. When an operation fails at one node, the client tries the next node.
+It uses stream clients and their connections (`stream_client`). A program can name several nodes of one network. When an
+operation fails at one node, the client tries the next node.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ A = TypeVar("A")
 
 class BlockClient:
     """A client of one or several block nodes of one network. `connect` creates it; a program can also create it from
-    connected clients.
-
-    clients: one connected client for each node, the preferred node first. The program can use the same clients
-    for streams.
-    """
+    connected stream clients, which it may use for streams too: one for each node, the preferred node first."""
 
     def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
         assert clients, "at least one node"
@@ -48,11 +44,8 @@ class BlockClient:
 
     @asynccontextmanager
     async def publisher(self, settings: PublishSettings | None = None) -> AsyncIterator[BlockPublisher]:
-        """Open a publisher of blocks. The end of the `async with` statement waits until all blocks that were given to
-        the publisher are durable.
-
-        settings: None means the defaults, with this client's `answer_s_max`.
-        """
+        """Opens a publisher of blocks. The end of the `async with` statement waits until all given blocks are durable.
+        settings: None means the defaults, with this client's `answer_s_max`."""
         publisher = BlockPublisher(self._clients, settings or PublishSettings(answer_s_max=self._answer_s_max))
         try:
             yield publisher
@@ -74,8 +67,8 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[Subscription]:
-        """Subscribe to events: items of blocks as they arrive. Use this method for blocks that are larger than the
-        memory, or to see items before their block ends.
+        """Subscribes to events: items of blocks as they arrive, for blocks that are larger than the memory, or to see
+        items before their block ends.
 
         - start: the first block. None: the first available block if `end` is given, else the next new block.
         - end: the last block. None: no end.
@@ -113,38 +106,29 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[WholeBlocks]:
-        """Subscribe to whole verified blocks from `start` to `end`, in order and each once.
-
-        The client opens further connections if one fails. The arguments are those of `subscribe_events`.
-        """
+        """Subscribes to whole verified blocks from `start` to `end`, in order and each once, over further connections
+        if one fails. The arguments are those of `subscribe_events`."""
         subscription = self.subscribe_events(start, end, reconnect=reconnect, wait=wait, compress=compress)
         async with subscription as events:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:
-        """Return the status of the first node that answers.
-
-        detail: whether to include the ranges of blocks and the versions.
-        """
+        """Returns the status of the first node that answers. detail: with the ranges of blocks and the versions."""
         return await self._first("block_status", STATUS, StatusRequest(1, detail))
 
     async def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:
-        """Return the number, the root hash and the bytes (a serialized `Block`) of one block. Raises BlockNotAvailable
-        or DamagedAnswer.
-
-        number: the block number; None for the latest block.
-        """
+        """Returns the number, the root hash and the bytes (a serialized `Block`) of one block, or of the latest block.
+        Raises BlockNotAvailable or DamagedAnswer."""
         parts = [part async for part in self.get_parts(number)]
         return parts[0].block_number, parts[0].root, b"".join(part.data for part in parts)
 
     async def get_parts(self, number: int | None = None) -> AsyncIterator[BlockPart]:
-        """Iterate over the bytes of one block in order, in at least one part, from the first node that has the block.
-
-        number: the block number; None for the latest block. Raises BlockNotAvailable or DamagedAnswer.
-        """
+        """Iterates over the bytes of one block, or of the latest, in at least one part, from the first node that has
+        the block. Raises BlockNotAvailable or DamagedAnswer."""
         root, offset = b"", 0
         while True:
             part = await self._first("block_get", GET, GetBlock(1, number, number is None, offset))
+            # The parts may come from several nodes, so each must continue the same block.
             if part.offset != offset or root not in (b"", part.root):
                 raise DamagedAnswer(f"block {part.block_number} has changed while it was read; read it again")
             yield part
@@ -155,10 +139,8 @@ class BlockClient:
                 raise DamagedAnswer(f"block {number} ends at byte {offset} of {part.size_bytes}")
 
     async def _first(self, service: str, protocol: Protocol[Q, A], request: Q) -> A:
-        """Ask the nodes in order. Return the first answer that is not a refusal.
-
-        If all nodes fail, raise the last refusal. If there was no refusal, raise the first connection error.
-        """
+        """Asks the nodes in order, and returns the first answer that is not a refusal. If all nodes fail, raises the
+        last refusal, or else the first connection error."""
         problem: Exception | None = None
         for client in self._clients:
             try:
@@ -181,7 +163,7 @@ class BlockClient:
             conversation.close()
 
     async def _what_it_has(self, client: StreamClient) -> StatusResponse | None:
-        """Return the status of a node. None if the node does not tell it: the cause of another error is looked for."""
+        """Returns the status of a node for the text of another error. None if the node does not tell it."""
         try:
             return await self._ask(client, "block_status", STATUS, StatusRequest(1, True))
         except ClientError:
@@ -200,7 +182,7 @@ class WholeBlocks:
         return self
 
     async def __anext__(self) -> ReceivedBlock:
-        """Return the next whole block. Raises the errors of the subscription."""
+        """Returns the next whole block. Raises the errors of the subscription."""
         while True:
             event = await anext(self._events)
             if isinstance(event, ItemsArrived):

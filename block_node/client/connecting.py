@@ -29,16 +29,15 @@ async def connect(
     token: Token | str | None = None,
     channel: SecureChannel | None = None,
 ) -> AsyncIterator[BlockClient]:
-    """Open a client of one or several block nodes of one network.
+    """Opens a client of one or several block nodes of one network.
 
     - nodes: `host:port` of each node, the preferred node first.
     - via: the route from each of these nodes to the node that has the blocks. Empty: these nodes have the blocks.
     - reconnect: the delays between attempts to replace a lost connection.
     - answer_s_max: the maximum time in seconds that a node may take to answer.
     - tls: how the client connects with TLS 1.3, as for `stream_client.connect`. None: connections are not encrypted.
-    - token: proves the client's name to each node, as for `stream_client.connect`. None: there is no token.
-    - channel: opens a secure channel to each node, which must have one of the identities in `channel.peer`. None:
-      everything is sent as it is.
+    - token: proves the client's name to each node, as for `stream_client.connect`.
+    - channel: opens a secure channel to each node, which must have one of the identities in `channel.peer`.
 
     The client connects to a node when it first needs the node. So a call that needs an unreachable node raises the
     error, and `connect` does not. Raises InvalidArgument if a text is not an address.

@@ -86,7 +86,6 @@ class BlockNotAvailable(ClientError):
 
 
 def _why(number: int | None, status: GetStatus, has: StatusResponse | None) -> str:
-    """Returns why a node cannot provide a block, and what to do."""
     if status is GetStatus.NOT_FOUND:
         return "its stored bytes are damaged or gone; backfill or `block publish` of this block mends it"
     if status is not GetStatus.NOT_AVAILABLE:

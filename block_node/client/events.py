@@ -10,10 +10,7 @@ from block_node.protocol import Piece
 
 
 class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
-    """Event: items of a block have arrived, or one piece of a large item.
-
-    verified: whether the block is verified; False only in the early mode.
-    """
+    """Items of a block have arrived, or one piece of a large item. verified: False only in the early mode."""
 
     block_number: int
     items: list[bytes]
@@ -22,14 +19,14 @@ class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockArrived(msgspec.Struct, frozen=True):
-    """Event: all items of the block have arrived, and the block is verified. root: the root hash of the block."""
+    """All items of the block have arrived, and the block is verified."""
 
     block_number: int
     root: bytes
 
 
 class BlockWithdrawn(msgspec.Struct, frozen=True):
-    """Event: the program must discard the received items of the block. The block was invalid or not completed, or the
+    """The program must discard the received items of the block. The block was invalid or not completed, or the
     subscription failed in the middle of it. The block can arrive again, from its beginning."""
 
     block_number: int
@@ -39,11 +36,7 @@ SubscriptionEvent: TypeAlias = ItemsArrived | BlockArrived | BlockWithdrawn
 
 
 class ReceivedBlock(msgspec.Struct, frozen=True):
-    """A whole, verified block.
-
-    root: the root hash of the block.
-    items: the serialized items, in order.
-    """
+    """A whole, verified block, with its serialized items in order."""
 
     number: int
     root: bytes

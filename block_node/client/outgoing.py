@@ -1,4 +1,4 @@
-"""OutgoingBlock: a block to be published. Its items can be read any number of times, in chunks that fit a message."""
+"""A block to be published. Its items can be read any number of times, in chunks that fit a message."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_item
 from block_node.protocol import Piece
 
 CHUNK_BYTES = 512 * 1024
-"""The maximum total size of the items in one message, 512 KiB.
-
-This is far below a node's limit of unread bytes. It is large compared with the bytes that a message needs besides
-its items.
-"""
+"""The maximum total size of the items in one message: far below a node's limit of unread bytes, and large compared with
+the bytes that a message needs besides its items."""
 
 
 class OutgoingBlock:
     """A block to be published.
 
-    number: the number in the block's header.
     size_bytes: the approximate size, which counts for the memory limit of the publisher.
     chunks: a function that produces the items of the block; every call begins with the first item.
     """
@@ -36,7 +32,7 @@ class OutgoingBlock:
 
     @classmethod
     def from_items(cls, items: Sequence[Item]) -> OutgoingBlock:
-        """Make a block from items in memory. Raises BlockFormatError if the first item is not a header."""
+        """Makes a block from items in memory. Raises BlockFormatError if the first item is not a header."""
         if not items:
             raise BlockFormatError("a block without items")
         number = read_header(items[0]).number
@@ -44,8 +40,8 @@ class OutgoingBlock:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> OutgoingBlock:
-        """Make a block from a `.blk`, `.blk.gz` or `.blk.zstd` file. The publisher reads the file each time it sends
-        the block. Raises BlockFileError if the file cannot be read or is not a block."""
+        """Makes a block from a `.blk`, `.blk.gz` or `.blk.zstd` file, which is read each time the block is sent. Raises
+        BlockFileError if the file cannot be read or is not a block."""
         path = Path(path)
         try:
             number = read_header(next(read_pieces(path, piece_bytes_max=CHUNK_BYTES)).data).number
@@ -57,8 +53,7 @@ class OutgoingBlock:
 
 
 def gather(pieces: Iterable[ItemPiece]) -> Iterator[ItemBatch]:
-    """Group pieces of items into chunks. A chunk has whole items up to CHUNK_BYTES, or a single piece of a
-    large item."""
+    """Groups pieces of items into chunks: whole items up to CHUNK_BYTES, or a single piece of a large item."""
     items: list[bytes] = []
     cost = 0
     for piece in pieces:

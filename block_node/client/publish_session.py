@@ -1,7 +1,7 @@
 """One session of a publisher with one node: the session opens, sends the blocks that the node wants, and ends.
 
-The session runs in callbacks of the client: after messages, after sent bytes, and at timers. So it continues while the
-program does other work. `PublisherMachine` decides which block the session sends next.
+It runs in callbacks of the client (after messages, after sent bytes, at timers), so it continues while the program does
+other work. `PublisherMachine` decides which block is sent next.
 """
 
 from __future__ import annotations
@@ -72,12 +72,11 @@ class ClientPublishSession:
     on_open: called when the node has opened the session.
     on_settled: called after each message of the node and each comparison; blocks can have become durable.
     on_compared: called with the number of a block that proved to be the same at the node.
-    on_end: called once, with the error that ended the session, or with None if there was no error.
-
+    on_end: called once, with the error that ended the session, or None.
     moved_s: when bytes of a block were last sent or compared, in seconds.
 
-    Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined
-    that block.
+    Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined that
+    block.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class ClientPublishSession:
         self._conversation = client.session.core.converse(SERVICE)
 
     def begin(self) -> None:
-        """Ask for the session once the client is connected."""
+        """Asks for the session once the client is connected."""
         self._conversation.on_change = self._changed
         if self._conversation.is_open:
             self._open()
@@ -120,7 +119,7 @@ class ClientPublishSession:
         self.client.session.core.connection.attempted().when_done(self._attempted)
 
     def awaited(self) -> ClientError:
-        """Return what the session waits for, as an error for a publisher that waits no longer."""
+        """Returns what the session waits for, as an error for a publisher that waits no longer."""
         node, numbers = self.client.address, sorted(self._blocks)
         if self.state is ClientSessionState.CONNECTING:
             return self.client.session.core.connection.trouble or NodeUnreachable(f"cannot reach a node at {node}")
@@ -131,7 +130,8 @@ class ClientPublishSession:
         return RequestTimeout(f"{node} has not acknowledged block {numbers[0]}")
 
     def pump(self) -> None:
-        """Send blocks until the connection has too many unsent bytes. Continues by itself when bytes have been sent."""
+        """Sends blocks until the connection has too many unsent bytes. Continues by itself when bytes have been
+        sent."""
         if self._is_pumping:
             return
         self._is_pumping = True
@@ -144,19 +144,19 @@ class ClientPublishSession:
             self._is_pumping = False
 
     def close(self) -> None:
-        """End the session after all kept blocks are published. No more blocks can be added."""
+        """Ends the session after all kept blocks are published. No more blocks can be added."""
         self.is_closing = True
         self.pump()
 
     def abort(self) -> None:
-        """End the session at once without calling `on_end`."""
+        """Ends the session at once, without calling `on_end`."""
         self._on_end = _ignored
         self._end(ClientError("the publisher has stopped"))
 
     # --------------------------------------------------------------------------------------------- opening
 
     def _attempted(self) -> None:
-        """End the session if it still has no connection. Called when an attempt to connect is over."""
+        """Ends the session if an attempt to connect is over without a connection."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
             node = self.client.address
             connection = self.client.session.core.connection
@@ -170,7 +170,7 @@ class ClientPublishSession:
         self._ask_for_session()
 
     def _ask_for_session(self) -> None:
-        """Ask the node for a session, and again every OPEN_AGAIN_S: a starting node can miss the request."""
+        # The session may have opened, or ended, while the timer ran.
         if self.state is not ClientSessionState.OPENING:
             return
         left_s = self._opened_by_s - self.client.session.now_s()
@@ -182,28 +182,32 @@ class ClientPublishSession:
         except ClientError as error:
             self._end(error)
             return
+        # A starting node can miss the request, so it is repeated. The token makes repetitions harmless.
         self._stop_timer = self.client.session.shell.call_later(min(OPEN_AGAIN_S, left_s), self._ask_for_session)
 
     # --------------------------------------------------------------------------------------------- hearing
 
     def _changed(self) -> None:
-        """React to a message from the node, or to an opened or lost connection."""
+        """Reacts to a message from the node, or to an opened or lost connection."""
         if self.state is ClientSessionState.ENDED:
             return
         if self.state is ClientSessionState.CONNECTING:
+            # The conversation opens as soon as the client has a connection.
             if self._conversation.is_open:
                 self._open()
             return
         if not self._conversation.is_open:
             self._end(ConnectionLost(f"the connection to {self.client.address} ended"))
+        # During a comparison, messages wait: they are about blocks that come after the compared ones.
         elif self.state is not ClientSessionState.COMPARING:
             self._hear()
 
     def _hear(self) -> None:
-        """Apply the messages of the node to the machine. Then send what the node wants."""
+        """Applies the messages of the node to the machine, then sends the blocks that the node wants."""
         try:
             while self.state is not ClientSessionState.ENDED and (payload := self._conversation.take()) is not None:
                 response = _decode(payload)
+                # The first answer, whatever it is, shows that the session is open.
                 if self.state is ClientSessionState.OPENING:
                     self._stop_timer()
                     self.state = ClientSessionState.OPEN
@@ -228,7 +232,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- sending
 
     def _step(self) -> bool:
-        """Send one message if there is one to send. Returns whether the caller must call `_step` again at once."""
+        """Sends one message if there is one to send. Returns whether to call `_step` again at once."""
         machine, connection = self._machine, self.client.session.core.connection
         if machine.ended is not None:
             self._ended_by_node()
@@ -249,6 +253,7 @@ class ClientPublishSession:
             # The session reads the node's messages again when these blocks are compared.
             self._compare(sorted(machine.to_compare)[:COMPARED_MAX])
             return False
+        # The node lacks blocks that this publisher no longer has. Another node may need fewer.
         if machine.needed is not None:
             kept = machine.kept
             ends = (kept[0], kept[-1]) if kept else (None, None)
@@ -256,11 +261,13 @@ class ClientPublishSession:
             lacks = f"{self.client.address} needs block {machine.needed}, and lacks blocks before those to be published"
             self._end(ConnectionLost(lacks), told=True)
             return False
+        # The machine chooses the next block that the node wants and has not declined.
         number = machine.next_block()
         if number is not None:
             machine.begin(number)
             self._chunks = iter(self._blocks[number].chunks())
             return True
+        # All blocks are durable and no more will come, so the stream ends in order.
         if self.is_closing and not self._blocks:
             self._say(EndStream(self._sequence, PublisherEndCode.RESET))
             self._end(None, told=True)
@@ -290,7 +297,7 @@ class ClientPublishSession:
         self._conversation.send(PUBLISH.encode_request(request))
 
     def _await_acknowledgement(self) -> None:
-        """Start a timer that ends the session if blocks lack an acknowledgement and the node sends nothing in time."""
+        """Starts the timer that ends the session if the node is silent although blocks lack an acknowledgement."""
         self._active_s = self.client.session.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True
@@ -348,11 +355,12 @@ class ClientPublishSession:
         self._end(error, told=True)
 
     def _end(self, error: SessionError | None, *, told: bool = False) -> None:
-        """End the session. told: whether the node knows of the end; if not, the client notifies it."""
+        """Ends the session. told: whether the node knows of the end; if not, it is notified."""
         if self.state is ClientSessionState.ENDED:
             return
         if not told and self.state is not ClientSessionState.CONNECTING and self._conversation.is_open:
             self._say(EndStream(self._sequence, PublisherEndCode.RESET))
+        # The state changes first: the calls below can lead back here.
         self.state = ClientSessionState.ENDED
         self._stop_timer()
         if self._comparison is not None:

@@ -1,10 +1,7 @@
-"""BlockPublisher: publishes blocks to one of several nodes, changes to another node after a failure, and reports
-durable blocks.
+"""Publishes blocks to one of several nodes, changes to another node after a failure, and reports durable blocks.
 
 The publisher keeps each block until it is acknowledged, so that it can send the block again. The size of the kept
-blocks is limited; `send` waits for room. A block is durable if the node has stored the block from this publisher, or
-has a block with the same root hash (`comparison`). `publish_session` is one session with a node, over the connection of
-that node's client.
+blocks is limited; `send` waits for room. `publish_session` is one session with a node.
 """
 
 from __future__ import annotations
@@ -31,13 +28,14 @@ from stream_client.shell.backoff import Backoff
 
 
 class BlockPublisher:
-    """Publishes blocks to one of several nodes. `BlockClient.publisher` creates it.
+    """Publishes blocks to one of several nodes. `BlockClient.publisher` creates it. A block is durable if the node has
+    stored it from this publisher, or has a block with the same root hash.
 
     sessions: the number of sessions that nodes have opened so far.
     compared: the number of blocks that a node already had and that proved to be the same.
 
-    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or
-    is planned.
+    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
+    planned.
     """
 
     def __init__(self, clients: Sequence[StreamClient], settings: PublishSettings) -> None:
@@ -62,8 +60,7 @@ class BlockPublisher:
 
     @property
     def acknowledged(self) -> int | None:
-        """The highest block number up to which all given blocks are known to be durable. None if there is no
-        such number."""
+        """The highest block number up to which all given blocks are known to be durable. None if there is none."""
         return self._machine.acknowledged
 
     @property
@@ -72,10 +69,10 @@ class BlockPublisher:
         return len(self._blocks)
 
     async def send(self, block: OutgoingBlock) -> None:
-        """Give a block to the publisher. Waits while too many blocks or bytes wait for an acknowledgement.
+        """Gives a block to the publisher. Waits while too many blocks or bytes wait for an acknowledgement.
 
-        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp or NodeUnreachable; raises BlockError if the
-        file of a block cannot be read. The error can concern an earlier block.
+        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp or NodeUnreachable; BlockError if the file of
+        a block cannot be read. The error can concern an earlier block.
         """
         settings = self._settings
         # This wait bounds the memory: every kept block may have to be sent again.
@@ -88,6 +85,7 @@ class BlockPublisher:
         # The time without an acknowledgement begins with the first kept block.
         if not self._blocks:
             self._progress_s = self._now_s()
+        # A number can be given twice: the second block must be the same.
         kept = self._blocks.get(block.number)
         if kept is not None and kept is not block:
             await check_same(self._clients[0], block.number, kept, block)
@@ -98,33 +96,32 @@ class BlockPublisher:
             await self._clients[0].session.shell.give_way()
 
     async def flush(self) -> None:
-        """Wait until every block given to `send` is durable. Raises the same errors as `send`."""
+        """Waits until every block given to `send` is durable. Raises the same errors as `send`."""
         while self._failure is None and self._blocks:
             await self._wait_change()
         self._check()
 
     def close(self) -> None:
-        """Accept no more blocks. The session with the node ends when all given blocks are durable."""
+        """Accepts no more blocks. The session with the node ends when all given blocks are durable."""
         self._unplan()
         if self._session is not None:
             self._session.close()
 
     def abort(self) -> None:
-        """Stop publishing at once. The node is notified, because otherwise it would wait for the rest of a block."""
+        """Stops publishing at once. The node is notified, because otherwise it would wait for the rest of a block."""
         self._unplan()
         if self._session is not None:
             self._session.abort()
             self._session = None
 
     def _go_on(self) -> None:
-        """Send the kept blocks over the present session. Without a session, begin one, unless one is planned."""
         if self._session is not None:
             self._session.pump()
         elif self._planned is None:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin a session with the node of the first client in `_clients`, if there is a block to send."""
+        """Begins a session with the node of the first client in `_clients`, if there is a block to send."""
         self._planned = None
         if not self._blocks or self._failure is not None:
             return
@@ -148,10 +145,7 @@ class BlockPublisher:
             self._fail(error)
 
     def _ended(self, error: SessionError | None) -> None:
-        """Handle the end of a session: fail, or plan the next session.
-
-        error: the reason; None if the session ended without an error.
-        """
+        """Handles the end of a session, with the error if there was one: fails, or plans the next session."""
         self._session = None
         # The node moves to the end of the list, so the next session uses another node.
         self._clients.append(self._clients.pop(0))
@@ -167,9 +161,10 @@ class BlockPublisher:
         self._tell_change()
 
     def _plan(self) -> None:
-        """Plan the next session: at once if another node has not been tried yet, else after a delay."""
+        """Plans the next session: at once if another node has not been tried yet, else after a delay."""
         self._tried += 1
         delay_s = 0.0
+        # Progress at this node starts a new round.
         if self._machine.acknowledged != self._before:
             self._backoff.succeeded()
             self._tried = len(self._clients)
@@ -194,7 +189,7 @@ class BlockPublisher:
         self.compared += 1
 
     def _forget_settled(self) -> None:
-        """Drop the blocks that are now known to be durable. Wake `send` and `flush`, which can wait for this."""
+        """Drops the blocks that are now known to be durable. Wakes `send` and `flush`."""
         settled = self._machine.take_settled()
         for number in settled:
             self._kept_bytes -= self._blocks.pop(number).size_bytes
@@ -204,7 +199,7 @@ class BlockPublisher:
             self._tell_change()
 
     def _count_refusal(self, error: BlockRefused) -> None:
-        """Count a refusal of a block. Fail if the block was refused `refusals_max` times."""
+        """Counts a refusal of a block. Fails if the block was refused `refusals_max` times."""
         number = error.number if error.number is not None else -1
         self._refusals[number] = self._refusals.get(number, 0) + 1
         if self._refusals[number] >= self._settings.refusals_max:
@@ -213,8 +208,8 @@ class BlockPublisher:
             self._problem = ConnectionLost(str(error))
 
     def _watch(self) -> None:
-        """Fail when no block was acknowledged for `give_up_s` seconds and no bytes of a block were sent in this time.
-        The text of the failure names the error of the last session, or else what the present one waits for."""
+        """Fails when for `give_up_s` seconds no block was acknowledged and no bytes of a block were sent. The text
+        names the error of the last session, or else what the present one waits for."""
         give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
         self._stop_watch = None
         if give_up_s is None or not self._blocks or self._failure is not None:
@@ -248,7 +243,6 @@ class BlockPublisher:
             changed.finish()
 
     async def _wait_change(self) -> None:
-        """Wait until blocks became durable, the publisher failed, or a session ended."""
         if self._session is None and self._planned is None:
             self._begin()
         if self._changed is None:

@@ -1,11 +1,9 @@
 """Decides which block a publisher sends next, and interprets the node's answers. Pure: no sockets, no clock, no items.
 
-A block is kept until it is known to be durable. The node may request any kept block again. The node's answers are those
-of specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7.
-
-A node acknowledges block numbers. If the node confirms that this session sent the block, the node's block and the kept
-block are the same. Otherwise the node can have a different block with this number: from before, from another publisher,
-or from an earlier session. The two blocks must then be compared by their root hashes.
+A block is kept until it is known to be durable: the node may request any kept block again. The answers are those of
+specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7. A node acknowledges numbers. Unless it
+confirms that this session sent the block, it can have a different block with this number: from before, from another
+publisher, or from an earlier session. The two blocks must then be compared by their root hashes.
 """
 
 from __future__ import annotations
@@ -30,13 +28,10 @@ from block_node.protocol import (
 class PublisherMachine:
     """The blocks of one publisher over all its sessions, by their numbers.
 
-    - acknowledged: the highest number up to which all added blocks are known to be durable. None if there is no
-      such number.
-    - sending: the block that is being sent. None if no block is being sent.
-    - to_compare: the blocks that the node has and that must be compared. The value is the root hash that the node
-      reported, or empty bytes.
-    - needed: the block that the node needs next, if the publisher does not have it, so that this session is useless;
-      else None.
+    - acknowledged: the highest number up to which all added blocks are known to be durable. None if there is none.
+    - to_compare: the blocks that the node has and that must be compared, with the root hash that the node reported, or
+      empty bytes.
+    - needed: the block that the node needs next, if the publisher does not have it, so that this session is useless.
     - ended: the node's last message in this session. None before the node has ended the session.
 
     `_lost` is a block that the node has acknowledged and cannot show. `_offered` has those that were sent again so.
@@ -73,9 +68,10 @@ class PublisherMachine:
         return self._numbers
 
     def add(self, number: int) -> bool:
-        """Add a block to publish. Returns False if a block with this number is already kept."""
+        """Adds a block to publish. Returns False if a block with this number is already kept."""
         if number in self.to_compare or number == self._lost or self._has(number):
             return False
+        # The node may have another block of this number.
         if self._is_acknowledged(number):
             self.to_compare[number] = b""
         else:
@@ -83,9 +79,9 @@ class PublisherMachine:
         return True
 
     def session_begins(self) -> None:
-        """Begin a session, perhaps with another node. Forgets everything that the previous session learned about
-        its node."""
+        """Begins a session, perhaps with another node, of which nothing is known."""
         self.sending = self._resend = self._watermark = None
+        # Blocks that the earlier node had may be missing here, so they are sent again.
         for number in self.to_compare:
             insort(self._numbers, number)
         if self._lost is not None:
@@ -98,25 +94,22 @@ class PublisherMachine:
         self.ended = None
 
     def next_block(self) -> int | None:
-        """Return the number of the block to send next. None if there is nothing to send."""
+        """Returns the number of the block to send next. None if there is nothing to send."""
         if self._lost is not None and self._lost not in self._offered:
             return self._lost
         at = bisect_left(self._numbers, self._cursor)
         return self._numbers[at] if at < len(self._numbers) else None
 
     def begin(self, number: int) -> None:
-        """Note that the session begins to send this block."""
         self.sending = number
         if number == self._lost:
             self._offered.add(number)
 
     def finish(self, number: int) -> None:
-        """Note that this block was sent completely."""
         self._stop(self._cursor if number == self._lost else number + 1)
 
     def take(self, response: PublishResponse) -> None:
-        """Apply a message of the node. If `sending` is None afterwards, the session must stop sending its
-        present block."""
+        """Applies a message of the node. If `sending` is None afterwards, the session must stop sending its block."""
         if isinstance(response, RootAcknowledgement):
             self._acknowledge(response.block_number, response.blocks)
         elif isinstance(response, Acknowledgement):
@@ -126,6 +119,7 @@ class PublisherMachine:
                 return
             self._opened = True
             self._acknowledge(response.last_block)
+            # Blocks below the node's next one may have been sent by others. The first kept block is the lowest to send.
             lowest = self._numbers[0] if self._numbers else response.next_block
             self._cursor = response.next_block if response.next_block > lowest else lowest
         elif isinstance(response, SkipBlock):
@@ -140,6 +134,7 @@ class PublisherMachine:
                     self._stop(self._cursor)
             elif self.sending == response.block_number:
                 self._stop(response.last_block + 1)
+        # The node lacks earlier blocks. If they are not kept, another node may be nearer.
         elif isinstance(response, Behind):
             self._acknowledge(response.last_block)
             self._stop(response.next_block)
@@ -152,8 +147,7 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Send a block again that the node has acknowledged and cannot show. Returns False if that was done before.
-
+        """Sends a block again that the node has acknowledged and cannot show. Returns False if that was done before.
         One block at a time is sent again; any other is compared once more after that one."""
         if number in self._offered:
             return False
@@ -163,18 +157,17 @@ class PublisherMachine:
         return True
 
     def compared(self, number: int) -> None:
-        """Note that the node's block with this number is the same as the added block."""
+        """Notes that the node's block with this number is the same as the added block."""
         del self.to_compare[number]
         self._settle(number)
 
     def take_settled(self) -> list[int]:
-        """Return the blocks that became known to be durable since the last call. They are no longer kept."""
+        """Returns the blocks that became known to be durable since the last call. They are no longer kept."""
         settled, self._settled = self._settled, []
         return settled
 
     def _asked_again(self, number: int) -> None:
-        """Send this block again after the block that is being sent. Ignores a block that is not kept, because another
-        publisher must send it."""
+        """Sends this block again after the one that is being sent. A block that is not kept is another publisher's."""
         if not self._has(number) or number == self.sending:
             return
         if self.sending is None:
@@ -187,16 +180,15 @@ class PublisherMachine:
         self._cursor, self._resend = (cursor, None) if self._resend is None else (self._resend, None)
 
     def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
-        """Note that the node has all blocks up to `number`.
-
-        blocks: the blocks that the acknowledgement lists with their root hashes. A block that is not listed as a block
-        of this session must be compared with the node's block of that number by root hash.
-        """
+        """Notes that the node has all blocks up to `number`. Those that `blocks` does not list as this session's own
+        must be compared by root hash."""
         if number is None or self._is_acknowledged(number):
             return
         self._watermark = number
+        # 1. The acknowledged blocks leave the list of blocks to send.
         end = bisect_left(self._numbers, number + 1)
         covered, self._numbers = self._numbers[:end], self._numbers[end:]
+        # 2. The node's own word settles a block; everything else is compared first, before any number rises.
         named = {block.block_number: block for block in blocks}
         for each in covered:
             block = named.get(each)
@@ -205,6 +197,7 @@ class PublisherMachine:
         for each in covered:
             if each not in self.to_compare:
                 self._settle(each)
+        # 3. Nothing below the watermark is sent any more, also not the rest of a block that is being sent.
         self._cursor = max(self._cursor, number + 1)
         if self._resend is not None and self._resend <= number:
             self._resend = None

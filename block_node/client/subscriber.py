@@ -1,7 +1,6 @@
-"""Subscription: receives blocks from one of several nodes, and changes to another node after a failure.
+"""Receives blocks from one of several nodes, and changes to another node after a failure.
 
-Each block arrives complete and once. A subscription uses the connections of the clients. It reads only when the program
-asks for the next event.
+Each block arrives complete and once. A subscription reads only when the program asks for the next event.
 """
 
 from __future__ import annotations
@@ -47,12 +46,11 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 SERVICE: Final = "block_subscribe"
 RECEIVED_EVERY: Final = 4
-"""The number of confirmations for each window of bytes: the client confirms the received bytes after each quarter of a
-window. So the node can send without a pause."""
+"""How often the received bytes are confirmed within a window, so that the node can send without a pause."""
 FINAL: Final = frozenset(
     {SubscribeStatus.INVALID_REQUEST, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The statuses of refusals that every node would repeat. Trying another node would not help."""
+"""The statuses of refusals that every node would repeat."""
 PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer)
 """The errors after which another connection or another node can succeed."""
 
@@ -100,8 +98,7 @@ class Subscription:
         self._problem: ClientError | None = None
 
     async def begin(self) -> None:
-        """Subscribe now, so that no block from this moment on is missed. If this fails, the iteration handles the error
-        and tries again."""
+        """Subscribes now, so that no block from this moment on is missed. If this fails, the iteration tries again."""
         try:
             self._source = await self._subscribe(self._clients[0])
         except ClientError as error:
@@ -111,13 +108,14 @@ class Subscription:
         return self
 
     async def __anext__(self) -> SubscriptionEvent:
-        """Return the next event. Raises SubscriptionRefused if no node can provide the blocks. Raises the last error,
+        """Returns the next event. Raises SubscriptionRefused if no node can provide the blocks. Raises the last error,
         such as NodeUnreachable, if no block arrived for `Reconnect.give_up_s` seconds."""
         while True:
             if self._failure is not None:
                 raise self._failure
             if self._is_over:
                 raise StopAsyncIteration
+            # One round either returns an event, ends the iteration, or learns why this node cannot go on.
             try:
                 if self._problem is not None:
                     raise self._take_problem()
@@ -131,6 +129,7 @@ class Subscription:
                     raise SubscriptionRefused(SubscribeStatus.SUCCESS, self._source.end_reason)
                 self._is_over = True
             except (SubscriptionRefused, *PASSING) as error:
+                # The items of an incomplete block are useless: the next node sends the block from its beginning.
                 self._drop_source()
                 self._judge(error)
                 if self._begun is not None:
@@ -143,13 +142,13 @@ class Subscription:
                 self._failure = error
 
     def close(self) -> None:
-        """End the subscription, so that the node sends nothing more. A repeated call is harmless."""
+        """Ends the subscription, so that the node sends nothing more. Safe to repeat."""
         self._is_over = True
         self._drop_source()
         # blocking only: self._clients[self._at].session.shell.give_way()
 
     async def _subscribe(self, client: StreamClient) -> _Source:
-        """Subscribe at this node, beginning with the next block. Raises ClientError."""
+        """Subscribes at this node, beginning with the next block. Raises ClientError."""
         start = await self._find_start(client)
         conversation = client.converse(SERVICE)
         try:
@@ -164,11 +163,8 @@ class Subscription:
         return source
 
     async def _find_start(self, client: StreamClient) -> int | None:
-        """Return the block with which to begin. None means the next new block.
-
-        If no first block is set yet and this node had no blocks at an earlier attempt, return the first block that it
-        has now.
-        """
+        """Returns the block with which to begin; None means the next new block. If this node had no blocks at an
+        earlier attempt and no block has arrived since, that is the first block it has now."""
         if self._next is not None or client.address not in self._found_empty:
             return self._next
         conversation = client.converse("block_status")
@@ -185,7 +181,7 @@ class Subscription:
         return problem
 
     def _judge(self, problem: ClientError) -> None:
-        """Fail if no other attempt can help, or if no block arrived for `give_up_s` seconds."""
+        """Fails if no other attempt can help, or if no block arrived for `give_up_s` seconds."""
         waited_s = self._now_s() - self._progress_s
         final = isinstance(problem, SubscriptionRefused) and (
             problem.status in FINAL
@@ -195,7 +191,7 @@ class Subscription:
             self._failure = problem
 
     async def _next_node(self) -> None:
-        """Change to the next node. After the last node, wait for a delay and continue with the first node."""
+        """Changes to the next node. After the last node, waits for a delay and continues with the first one."""
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
             await self._clients[0].session.shell.wait(Waiting(), self._backoff.next_delay_s())
@@ -211,13 +207,9 @@ class Subscription:
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Note with which block the subscription begins at this node.
-
-        number: the first block that the node will send; None if the node has no blocks.
-        asked: the first block that was requested; None if none was requested.
-        Raises DamagedAnswer if the node had no blocks before and has some now: this subscription could miss its first
-        blocks. The next attempt requests the node's first block.
-        """
+        """Notes with which block the subscription begins at this node: `number`, or None if the node has no blocks.
+        `asked` was requested. Raises DamagedAnswer if blocks came to an empty node meanwhile: this subscription could
+        miss its first ones."""
         if number is None:
             self._found_empty.add(node)
         elif asked is None and node in self._found_empty and self._next is None:
@@ -225,7 +217,7 @@ class Subscription:
         self._begin_at(number)
 
     def _begin_at(self, number: int | None) -> None:
-        """Set the first block if it is not known yet, so that the next connection begins with the same block."""
+        """Sets the first block if it is not known yet, so that the next connection begins with the same block."""
         if self._next is None:
             self._next = number
 
@@ -244,8 +236,7 @@ class Subscription:
         return BlockArrived(number, response.root)
 
     def _patience_s(self) -> float | None:
-        """Return how many seconds to wait for a connection at most, so that the subscription fails after `give_up_s`
-        seconds without a block. None: no limit."""
+        """Returns how many seconds to wait for a connection at most, so that the subscription fails in time."""
         if self._give_up_s is None:
             return None
         return max(0.0, self._progress_s + self._give_up_s - self._now_s())
@@ -255,10 +246,7 @@ class Subscription:
 
 
 class _Source:
-    """A subscription at one node, from `begin` to its end or `leave`.
-
-    end_reason: the reason that the node gave for the end of the subscription.
-    """
+    """A subscription at one node, from `begin` to its end or `leave`. `end_reason` is what the node gave."""
 
     def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
         self.end_reason = ""
@@ -272,7 +260,7 @@ class _Source:
         self._told_bytes = 0
 
     async def begin(self) -> int | None:
-        """Subscribe at the node. Returns the number of the first block. None if the node has no blocks."""
+        """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
         await self._say(SubscribePacked(self._request) if self._compress else self._request)
         try:
             response = await self._answer(self._answer_s_max)
@@ -290,8 +278,8 @@ class _Source:
         return response.start_block
 
     async def next(self) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
-        """Return the next message about a block. None after the last one. Raises SubscriptionRefused or
-        another ClientError."""
+        """Returns the next message about a block, None after the last one. Raises SubscriptionRefused or another
+        ClientError."""
         # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
         # window at a time, because one message for each read would cost too much.
         if (self._taken_bytes - self._told_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
@@ -300,6 +288,7 @@ class _Source:
         response = await self._answer(None)
         if isinstance(response, Subscribed):
             raise UnexpectedAnswer("a second beginning of one subscription")
+        # A gap in the sequence means that items of a block are lost.
         if response.sequence != self._sequence:
             raise DamagedAnswer(f"message {self._sequence} of the subscription is missing")
         self._sequence += 1
@@ -314,7 +303,7 @@ class _Source:
         return response
 
     def leave(self) -> None:
-        """End the conversation with the node. A node that still has the subscription is asked to send nothing more."""
+        """Ends the conversation. A node that still has the subscription is asked to send nothing more."""
         if self._is_subscribed:
             self._is_subscribed = False
             with suppress(ClientError):

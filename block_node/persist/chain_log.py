@@ -1,10 +1,9 @@
 """The blocks of one chain on disk: as messages of the chain's stream, with an index and other tables. The caller
 provides the session and its transaction.
 
-A block is stored in one transaction, together with its index row. So the block is stored completely or not at all, and
-its parts are consecutive messages. Blocks are deleted by number, but messages are deleted only from the start of the
-stream. So the space of a block that backfill stored late becomes free only when all blocks that were stored earlier
-are deleted.
+A block is stored in one transaction with its index row: completely or not at all, and its parts are consecutive
+messages. Blocks are deleted by number, but messages only from the start of the stream. So the space of a block that
+backfill stored late becomes free only when all blocks that were stored earlier are deleted.
 """
 
 from __future__ import annotations
@@ -32,27 +31,22 @@ from stream_storage.contract import Append, Session, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
 
 STREAM_PREFIX = "block_node."
-"""The prefix of the names of streams that only the block node writes."""
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
 TRUNCATE_MESSAGES = 1_000
-"""The maximum number of messages that one transaction deletes from the start of the stream. Later transactions delete
-the remaining messages."""
+"""The most messages that one transaction deletes from the start of the stream. Later transactions delete the others."""
 APPEND_PARTS = 8
-"""The number of parts of a staged block (kept on disk before its verification) that are in memory together while the
-block is copied."""
+"""The number of staged parts of a block that are in memory together while the block is copied."""
 
 
 class StoredChain(msgspec.Struct, frozen=True):
     """The stored state of a chain.
 
-    - available: the blocks that can be read.
-    - stored: the available blocks and the blocks that retention has deleted.
+    - available: the blocks that can be read; stored: also those that retention has deleted.
     - damaged: the blocks whose bytes are damaged or gone.
     - blocks, size_bytes: the number of available and damaged blocks, and their total size.
-    - newest: the location of the highest available or damaged block. None if there is none.
-    - verifier_state: the state of the verifier that was stored last. Empty if no state was stored since the table
-      `block_index` was built.
+    - newest: the location of the highest available or damaged block.
+    - verifier_state: the state that was stored last. Empty if none was stored since `block_index` was built.
     """
 
     available: BlockRanges
@@ -65,13 +59,8 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """The result of storing a block.
-
-    place: the location of the block.
-    is_new: False if the same block was already stored.
-    stream_id: the id of the chain's stream.
-    mended_bytes: the size of the damaged block in whose stead the block is stored; None if no block was damaged.
-    """
+    """The result of storing a block. `is_new` is False if the same block was already stored; `mended_bytes` is the size
+    of the damaged block that it replaces."""
 
     place: BlockPlace
     is_new: bool
@@ -82,14 +71,11 @@ class StoredBlock(NamedTuple):
 class NewBlock(msgspec.Struct, frozen=True):
     """A verified block to be stored.
 
-    - root: the root hash of the block.
-    - items: the number of items.
-    - parts: the bytes of the serialized `Block`, cut into parts, without the parts that are staged. A part is staged if
-      it was written to disk before the verification.
+    - parts: the bytes of the serialized `Block`, cut into parts, without the staged ones (on disk before the
+      verification).
     - attempt: the number under which parts are staged. None if no part is staged.
     - staged, staged_bytes: the number of staged parts, and their total size.
-    - verifier_state: the state from which the verifier can continue after this block. Empty if the state need not
-      be stored.
+    - verifier_state: the state from which the verifier can continue after this block. Empty if it need not be stored.
     - other_roots: the other possible root hashes of the block. The next block shows which root hash is right.
     - corrected_root: the right root hash of the previous block, if that block is stored under a wrong one; else empty.
     """
@@ -111,28 +97,26 @@ class NewBlock(msgspec.Struct, frozen=True):
 
 
 def stream_name(chain: str) -> str:
-    """Returns the name of the stream that contains the blocks of a chain."""
     return STREAM_PREFIX + chain
 
 
 class ChainLog:
-    """Reads and writes the blocks of one chain. For faults of a disk or a file, every method raises StorageError and no
-    other error."""
+    """Reads and writes the blocks of one chain. For faults of a disk or a file, every method raises StorageError only.
+    All methods that change something must run in a writing transaction."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain
 
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
-        """Opens the chain. Returns its stream and its state; the stream is None if it does not exist.
-
-        If the table `block_index` does not fit the stream, reads the whole stream and rebuilds the table. Deletes all
-        staged parts (parts that were kept on disk before verification). Must run in a writing transaction. Creates no
-        stream, so that a node that receives no blocks leaves no trace of a chain.
-        """
+        """Opens the chain. Returns its stream and its state. Creates no stream, so that a node that receives no blocks
+        leaves no trace of a chain."""
+        # Without a stream there is no block, and nothing else in the tables counts.
         stream = session.log.find_stream(stream_name(self.chain), 0)
         if stream is None:
             return None, StoredChain(BlockRanges(), BlockRanges(), BlockRanges(), 0, 0, None, b"")
+        # Staged parts belong to blocks that an earlier process was verifying.
         session.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
+        # Another program may have changed the stream: only the stream itself tells which blocks are stored.
         known = sql.find_sound_chain(session, self.chain)
         if known is None or known[:2] != (stream.stream_id, stream.next_index):
             self._rebuild(session, stream)
@@ -140,10 +124,13 @@ class ChainLog:
 
     def state(self, session: Session) -> StoredChain:
         execute = session.execute
+        # Without a missing block, the lowest and the highest number tell the ranges; to search for gaps takes far
+        # longer.
         _, _, blocks, size_bytes, verifier_state, _ = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
         first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
         without_hole = count and last - first + 1 == count
         available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
+        # Damaged blocks are neither readable nor stored, so they are fetched again; evicted blocks are stored for good.
         damaged = BlockRanges((row[0], row[0]) for row in execute(sql.DAMAGED, (self.chain,)) if row[0] in available)
         for each in damaged:
             available.discard(*each)
@@ -161,17 +148,15 @@ class ChainLog:
     def store(
         self, session: Session, block: NewBlock, time_us: int, behind: int | None = None, *, mends: bool = False
     ) -> StoredBlock:
-        """Stores a block, unless the same block is already stored. Must run in a writing transaction.
+        """Stores a block, unless the same block is already stored.
 
-        mends: whether the stored bytes of the block are damaged or gone, so that it is stored again.
-        time_us: the time of the messages of the block, in microseconds since 1970.
-        behind: the number of a block that must already be stored, usually the previous block; None if no other block is
-        required.
+        time_us: the time of the messages, in microseconds since 1970. behind: a block that must already be stored,
+        usually the previous one. mends: whether the stored bytes of the block are damaged, so that it is stored again.
 
-        Raises BlockConflict if a different block with the same number is stored. Raises PredecessorMissing if the block
-        `behind` is not stored. Raises StagedPartMissing if a staged part (a part that was written to disk before the
-        verification) is missing.
+        Raises BlockConflict if a different block with the same number is stored, PredecessorMissing if the block
+        `behind` is not stored, StagedPartMissing if a staged part is missing.
         """
+        # 1. A damaged block is written into its own place if it fits there, else it is stored like a new one.
         known = self.find(session, block.number)
         mended_bytes = None
         if mends and known is not None:
@@ -182,14 +167,18 @@ class ChainLog:
             # The block does not fit into its place, so it is stored like a new one.
             self._forget(session, known)
             known = None
+        # 2. A block that is stored already must be the same block.
         if known is not None:
             # The root hash of the stored block may have been corrected after the block was stored.
             if known.root != block.root and known.root not in block.other_roots:
                 raise BlockConflict(block.number, known.root, block.root)
             self._drop_staged(session, block.attempt)
             return StoredBlock(known, False, self._stream_id(session))
+        # 3. A gap at the end of the chain must not come to be.
         if behind is not None and self.find(session, behind) is None:
             raise PredecessorMissing(block.number, behind)
+        # 4. The parts become consecutive messages, each with the mark of the block, from which the index can be
+        # rebuilt.
         row = self._ensure_chain(session, time_us)
         stream = session.log.get_stream(row[0])
         first_index, parts = stream.next_index, block.staged + len(block.parts)
@@ -203,20 +192,21 @@ class ChainLog:
             keys = [key_of(block.number)] * len(run)
             session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
             index += len(run)
+        # 5. The index row, the totals and the verifier's state follow in the same transaction.
         self._add_place(session, place)
         sql.grow_chain(session, self.chain, row, index, 1, place.size_bytes, block.verifier_state)
+        # 6. The footer of this block has shown that the previous one is stored under a wrong root hash.
         if block.corrected_root:
             sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
         self._drop_staged(session, block.attempt)
         return StoredBlock(place, True, stream.stream_id, mended_bytes)
 
     def mark_damaged(self, session: Session, number: int) -> None:
-        """Notes that the bytes of a stored block are damaged or gone. Must run in a writing transaction."""
         sql.mark_damaged(session, self.chain, number)
 
     def _write_again(self, session: Session, block: NewBlock, time_us: int) -> bool:
-        """Writes a damaged block into its place, and returns whether it fits there."""
         place = sql.find_sound_place(session, self.chain, block.number)
+        # The block must be the one that is stored, and must fit into its messages.
         roots = (block.root, *block.other_roots)
         if place is None or place.root not in roots or not fits(place, block.parts, block.items):
             return False
@@ -233,14 +223,12 @@ class ChainLog:
         sql.grow_chain(session, self.chain, row, row[1], -1, -place.size_bytes)
 
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
-        """Writes parts of an unverified block to disk; the first of them has the part number `part`. Must run in a
-        writing transaction."""
+        """Writes parts of an unverified block to disk, from part number `part` on."""
         rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
         session.execute_many(sql.ADD_STAGED, rows)
 
     def unstage(self, session: Session, attempt: int) -> None:
-        """Deletes the parts of a block that were written to disk before its verification. Called if the block will not
-        be stored. Must run in a writing transaction."""
+        """Deletes the staged parts of a block that will not be stored."""
         self._drop_staged(session, attempt)
 
     def find(self, session: Session, number: int) -> BlockPlace | None:
@@ -250,13 +238,11 @@ class ChainLog:
         return None if row is None else BlockPlace(*row)
 
     def roots(self, session: Session, last: int) -> list[bytes]:
-        """Returns the root hashes of the stored blocks up to number `last`, in the order of numbers. Missing blocks
-        are skipped."""
+        """Returns the root hashes of the stored blocks up to number `last`, in the order of numbers."""
         return [row[0] for row in session.execute(sql.ROOTS, (self.chain, last))]
 
     def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
-        """Returns the locations of up to `limit` consecutive blocks, starting with block `number`. Stops at the first
-        missing block."""
+        """Returns the locations of up to `limit` consecutive blocks, starting with block `number`."""
         rows = session.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
         found: list[BlockPlace] = []
         for row in rows.fetchall():
@@ -266,12 +252,10 @@ class ChainLog:
         return found
 
     def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
-        """Reads consecutive parts of a block, starting with part number `part`. Returns at least one part; all parts
-        together have at most `bytes_max` bytes, unless the first part alone is larger.
-
-        Raises DatabaseCorrupt if the messages at this location are not the parts of the block.
-        """
+        """Reads consecutive parts of a block: at least one, and together at most `bytes_max` bytes. Raises
+        DatabaseCorrupt if the messages at this location are not the parts of the block."""
         records = session.log.read(self._stream_id(session), place.first_index + part, place.parts - part, bytes_max)
+        # The mark of the first message shows that the location is right; the seals of the log cover the bytes.
         index = place.first_index + part
         if not records or records[0][0] != index or not _is_part(records[0][4], place, part):
             reason = f"index {index} does not have part {part} of block {place.number} as it was stored"
@@ -279,12 +263,10 @@ class ChainLog:
         return [record[1] for record in records]
 
     def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
-        """Deletes the lowest blocks, at most `blocks` of them, but never the highest block of the chain. Returns the
-        locations of the deleted blocks.
-
-        Must run in a writing transaction.
-        """
+        """Deletes the lowest blocks, at most `blocks`, but never the highest of the chain. Returns the locations of the
+        deleted ones."""
         execute = session.execute
+        # One block more is read than may go: if it is missing, the highest one is among the others.
         found = [BlockPlace(*row) for row in execute(sql.PLACES_FROM, (self.chain, 0, blocks + 1))]
         gone = found[:-1] if len(found) <= blocks else found[:blocks]
         if not gone:
@@ -292,6 +274,7 @@ class ChainLog:
         execute_many = session.execute_many
         for statement in (sql.DELETE_PLACE, sql.CLEAR_DAMAGED):
             execute_many(statement, [(self.chain, place.number) for place in gone])
+        # The list of deleted blocks is written anew, so that it stays one row for each range.
         evicted = BlockRanges(execute(sql.EVICTED, (self.chain,)))
         for place in gone:
             evicted.add(place.number)
@@ -300,17 +283,19 @@ class ChainLog:
         row = sql.get_chain(session, self.chain)
         stream = session.log.get_stream(row[0])
         sql.grow_chain(session, self.chain, row, stream.next_index, -len(gone), -size_bytes)
+        # Messages go from the start of the stream only, up to the first block that is still there.
         first_index = execute(sql.FIRST_PLACE, (self.chain,)).fetchone()[0]
         session.log.truncate_before(stream.stream_id, min(first_index, stream.first_index + TRUNCATE_MESSAGES))
         return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
-        """Builds the table `block_index`, which finds a block by its number, again from the headers of the stream's
-        messages. If two blocks have the same number, the table keeps the first one."""
+        """Builds the table `block_index` again from the headers of the stream's messages. Of two blocks with one
+        number, the first remains."""
         execute = session.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
         sql.set_chain(session, self.chain, row)
+        # The verifier's state is lost with the row: the verifier continues from the root hashes.
         blocks = size_bytes = 0
         corrected: list[tuple[int, bytes]] = []
         for place, root_before in self._stored_places(session, stream):
@@ -321,22 +306,21 @@ class ChainLog:
                 blocks += 1
                 size_bytes += place.size_bytes
         sql.grow_chain(session, self.chain, row, stream.next_index, blocks, size_bytes)
+        # A corrected root hash stands with the next block. It is applied last, when its block is in the index.
         for number, root in corrected:
             sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
-        """Yields the locations of the complete blocks of the stream, read from the headers of its messages. With each
-        location comes the right root hash of the previous block, if that block is stored under a wrong one; else
-        empty bytes.
-
-        Skips a block if its first messages were deleted, or if one of its parts was lost.
-        """
+        """Yields the locations of the complete blocks of the stream. With each comes the right root hash of the
+        previous block, if that block is stored under a wrong one; else empty bytes. Skips blocks of which messages were
+        deleted or lost."""
         index = stream.first_index
         begun: BlockPlace | None = None
         root_before = b""
         while index < stream.next_index:
             records = session.log.read(stream.stream_id, index, REBUILD_PAGE_MESSAGES, REBUILD_PAGE_BYTES)
             for index, _, _, _, headers in records:
+                # A lost message makes its whole block unreadable.
                 if headers == LOST_EXTRAS:
                     begun = None
                     continue
@@ -344,9 +328,11 @@ class ChainLog:
                 if mark is None or mark.number > sql.NUMBER_MAX:
                     reason = f"message {index} of the stream {stream.name!r} is no part of a block"
                     raise DatabaseCorrupt(corrupt_text(reason))
+                # The first part of a block says how many parts follow.
                 if mark.part == 0:
                     root_before = find_root_before(headers)
                     begun = BlockPlace(mark.number, index, mark.parts, mark.items, mark.size_bytes, mark.root)
+                # The block is complete when its last part follows all others without a gap.
                 if (
                     begun is not None
                     and mark == _mark(begun, index - begun.first_index)
@@ -385,10 +371,8 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether a message of the log is part number `part` of the block at `place`, judged by the headers of the message.
-
-    A block can have several possible root hashes until the next block shows which one is right. Then the headers name
-    all of them, and `place` may have any."""
+    """Whether a message of the log is part number `part` of the block at `place`, judged by its headers. These name all
+    possible root hashes of the block, and `place` may have any of them."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
         return False
@@ -400,7 +384,6 @@ def _mark(place: BlockPlace, part: int) -> BlockMark:
 
 
 def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Groups the parts into lists of at most APPEND_PARTS parts."""
     run: list[bytes] = []
     for part in parts:
         run.append(part)

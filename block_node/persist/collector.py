@@ -1,7 +1,7 @@
 """Collects the items of one block, as they arrive, into the bytes that will be stored. This module stores nothing.
 
-A serialized block is `(0x0A length item)*`, so the items need not be parsed. The bytes are cut into parts at once. The
-caller can remove complete parts before the block is complete, so that a large block does not fill the memory.
+A serialized block is `(0x0A length item)*`, so the items need not be parsed. The bytes are cut into parts at once,
+which the caller can remove before the block is complete, so that a large block does not fill the memory.
 """
 
 from __future__ import annotations
@@ -18,22 +18,19 @@ from block_node.persist.chain_log import NewBlock
 from block_node.persist.mark import PART_BYTES_MAX, cut
 
 PREFIXES_MAX: Final = 0x4000
-"""The number of results of `prefix_of` that are cached, one for each item size. Most items are smaller than 16 KiB."""
+"""The number of item sizes whose prefix is cached. Most items are smaller than 16 KiB."""
 
 
 @lru_cache(maxsize=PREFIXES_MAX)
 def prefix_of(size_bytes: int) -> bytes:
-    """Returns the tag and length that precede an item of `size_bytes` bytes in a block."""
     return item_prefix(size_bytes)
 
 
 class BlockCollector:
     """The collected bytes of one block.
 
-    - attempt: the number under which parts of the block are staged, that is, written to disk before the verification.
-    - item_count: the number of items so far.
+    - attempt: the number under which parts of the block are staged (written to disk before the verification).
     - staged: the number of parts that were removed to be staged.
-    - held_bytes: the number of bytes in memory.
     - broken: whether the pieces of an item did not fit the length at its start. The block is then damaged.
 
     Invariant: all parts except the last have PART_BYTES_MAX bytes. When `add` returns, `_tail` has fewer.
@@ -65,8 +62,8 @@ class BlockCollector:
         self._cut_tail()
 
     def add_piece(self, piece: bytes, *, last: bool) -> None:
-        """Adds the next piece of an item. The size of the whole item must be written before its content, and is read
-        from the first bytes of the item."""
+        """Adds the next piece of an item. The size of the whole item, which is written before it, stands in its first
+        bytes."""
         if self._piece_bytes_left is None:
             self._head += piece
             if len(self._head) < HEAD_BYTES_MIN and not last:
@@ -97,8 +94,8 @@ class BlockCollector:
             self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
 
     def take_parts(self) -> tuple[int, list[bytes]]:
-        """Removes the complete parts from memory. Returns the number of the first part, and the parts. The caller must
-        stage them (write them to disk)."""
+        """Removes the complete parts from memory, and returns them with the number of the first. The caller must stage
+        them."""
         first, parts = self.staged, self._parts
         self._parts = []
         self.staged += len(parts)
@@ -112,7 +109,7 @@ class BlockCollector:
         other_roots: tuple[bytes, ...] = (),
         corrected_root: bytes = b"",
     ) -> NewBlock:
-        """Returns the complete block for storage. Called after the verification. `NewBlock` explains the parameters."""
+        """Returns the complete block for storage, after the verification."""
         parts = self._parts
         if self._tail_bytes or not (self.staged or parts):
             parts = [*parts, b"".join(self._tail)]
@@ -133,8 +130,7 @@ class BlockCollector:
 
 
 def _item_bytes(head: bytes) -> int | None:
-    """Returns the size of an item in bytes, read from the tag and length at its start. None if they cannot
-    be decoded."""
+    """Returns the size of an item from the tag and length at its start. None if they cannot be decoded."""
     try:
         return item_size(head)
     except BlockFormatError:

@@ -18,10 +18,7 @@ Learn = Callable[[StoredChain, StreamRecord], None]
 
 
 class ReadAgain(ReadChain):
-    """The operation that reads the state of a chain and its stream, after all writes that were submitted before.
-
-    Results: `state` and `stream`; None if no block was ever stored.
-    """
+    """Reads the state of a chain and its stream, after all writes that were submitted before."""
 
     __slots__ = ("stream",)
 
@@ -35,11 +32,8 @@ class ReadAgain(ReadChain):
 
 
 def read_again(storage: Runner, log: ChainLog, learn: Learn) -> None:
-    """Reads the state of a chain as soon as the storage knows what it has stored, and passes it to `learn`.
-
-    Writes that are submitted meanwhile are counted in that state if they are done before it is read, and after `learn`
-    if they are done later.
-    """
+    """Reads the state of a chain as soon as the storage knows what it has stored, and passes it to `learn`. Writes that
+    are done before it is read are counted in it, later ones after `learn`."""
 
     def read(operation: ReadAgain) -> None:
         if isinstance(operation.error, CommitUnsettled | ConnectionLost):

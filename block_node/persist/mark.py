@@ -1,14 +1,14 @@
 """The messages of a stored block: the parts of its bytes, and the mark of each part (a message header). No I/O.
 
-A block is stored as consecutive messages of its chain's stream. The joined data of these messages is the block as a
-serialized `Block`, the content of a `.blk` file. The key of each message is the block's number. Each message has one
-header `block/1`, the mark:
+A block is stored as consecutive messages of its chain's stream. Their joined data is the block as a serialized `Block`,
+the content of a `.blk` file. The key of each message is the block's number. Each message has one header `block/1`, the
+mark:
 
     number | part, from 0 | parts | items and bytes of the whole block | its root hash
 
 This root hash is the most likely one at the time when the block was stored. A header `block_roots/1` lists the other
-possible root hashes of the block. The next block can show that one of the others is right. In that case the first
-message of the next block has a header `block_before/1` with the right root hash.
+possible ones. The next block can show that one of the others is right: then its first message has a header
+`block_before/1` with the right root hash.
 """
 
 from __future__ import annotations
@@ -26,19 +26,13 @@ MARK_HEADER: Final = "block/1"
 OTHER_ROOTS_HEADER: Final = "block_roots/1"
 ROOT_BEFORE_HEADER: Final = "block_before/1"
 PART_BYTES_MAX: Final = 1024 * 1024
-"""The maximum size of a part, 1 MiB. A part is small enough to be read, kept in memory and sent as a whole. It is large
-compared to the overhead of a row."""
+"""A part is small enough to be read, kept in memory and sent as a whole, and large compared to the overhead of a
+row."""
 
 
 # type BlockMark struct { number: u64  part: uint  parts: uint  items: uint  size_bytes: uint  root: data }
 class BlockMark(msgspec.Struct, frozen=True):
-    """The mark of a stored message: the value of the header `block/1`.
-
-    number: the number of the block.
-    part: the number of this part, from 0.
-    parts: the number of parts of the block.
-    items, size_bytes, root: the number of items, the size and the root hash of the whole block.
-    """
+    """The mark of a stored message: the value of the header `block/1`."""
 
     number: bare.U64
     part: bare.UInt
@@ -56,16 +50,12 @@ _roots_decoder = bare.Decoder(list[bytes])
 
 
 def key_of(number: int) -> bytes:
-    """Returns the key of a block's messages: the block number as 8 bytes, big-endian."""
     return number.to_bytes(8, "big")
 
 
 def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: bytes = b"") -> bytes:
-    """Returns the serialized headers of a message, in the format that the stream service reads.
-
-    other_roots: the other possible root hashes of the block.
-    root_before: the right root hash of the previous block, if that block is stored under a wrong one; else empty.
-    """
+    """Returns the serialized headers of a message, in the format that the stream service reads. `root_before` is the
+    right root hash of the previous block, if that block is stored under a wrong one."""
     headers = [Header(MARK_HEADER, _mark_encoder.encode(mark))]
     if other_roots:
         headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))
@@ -75,8 +65,7 @@ def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: 
 
 
 def find_other_roots(headers: bytes | None) -> list[bytes]:
-    """Returns the possible root hashes of the block besides the one in its mark. The list is empty if the message has
-    none, or if they cannot be decoded."""
+    """Returns the possible root hashes of the block besides the one in its mark, if they can be decoded."""
     try:
         return [root for value in _values(headers, OTHER_ROOTS_HEADER) for root in _roots_decoder.decode(value)]
     except bare.DecodeError:
@@ -84,8 +73,8 @@ def find_other_roots(headers: bytes | None) -> list[bytes]:
 
 
 def find_root_before(headers: bytes | None) -> bytes:
-    """Returns the right root hash of the previous block, if that block is stored under a wrong one and the message says
-    so. Else returns empty bytes."""
+    """Returns the right root hash of the previous block, if that block is stored under a wrong one; else empty
+    bytes."""
     return next(iter(_values(headers, ROOT_BEFORE_HEADER)), b"")
 
 
@@ -97,8 +86,7 @@ def _values(headers: bytes | None, name: str) -> list[bytes]:
 
 
 def find_mark(headers: bytes | None) -> BlockMark | None:
-    """Returns the mark of a stored message, which is its header `block/1`. None if the message has no mark, or if the
-    mark cannot be decoded."""
+    """Returns the mark of a stored message. None if the message has no mark that can be decoded."""
     try:
         for header in decode_extras(headers).headers:
             if header.name == MARK_HEADER:
@@ -109,6 +97,5 @@ def find_mark(headers: bytes | None) -> BlockMark | None:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """Cuts the bytes of a block into parts of at most PART_BYTES_MAX bytes. Returns at least one part, which can
-    be empty."""
+    """Cuts the bytes of a block into parts of at most PART_BYTES_MAX bytes. Returns at least one part."""
     return [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)] or [b""]

@@ -1,9 +1,9 @@
 """Writes a stored block again whose bytes are damaged or gone, in its own place. The caller provides the session and
 its transaction.
 
-A block that is written again in its place leaves no damage in the chain's stream: who reads the stream finds every
-message at its index, and the index of blocks can be rebuilt. A block can come back with other bytes, because its proofs
-can differ. Then it does not fit into its place, and the caller appends it like a new block.
+Afterwards a reader of the chain's stream finds every message at its index, and the index of blocks can be rebuilt. A
+block can come back with other bytes, because its proofs can differ. Then it does not fit into its place, and the caller
+appends it like a new block.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TIME_BEFORE: Final = compiled(
 
 
 def fits(place: BlockPlace, parts: Sequence[bytes], items: int) -> bool:
-    """Returns whether a block can be written into this place: it has the same size, parts and number of items."""
+    """Whether a block can be written into this place: it has the same size, parts and number of items."""
     return (place.parts, place.size_bytes, place.items) == (len(parts), sum(map(len, parts)), items)
 
 
@@ -56,11 +56,8 @@ def write_again(
     root_before: bytes,
     time_us: int,
 ) -> None:
-    """Writes the parts of a block into the messages of its place.
-
-    other_roots: the other possible root hashes of the block. root_before: the right root hash of the previous block;
-    empty if unknown. time_us: the time of the messages if no other is known, in microseconds since 1970.
-    """
+    """Writes the parts of a block into the messages of its place. root_before: the right root hash of the previous
+    block; empty if unknown. time_us: the time of the messages if no other is known."""
     first, number = place.first_index, place.number
     rows = session.execute(_READ, (stream_id, first, place.parts)).fetchall()
     found = {row[0]: row[1:] for row in rows}

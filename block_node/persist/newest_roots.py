@@ -1,8 +1,5 @@
-"""Computes the possible root hashes of the newest stored block from its items.
-
-Normally the possible root hashes are stored with the chain. They are missing after a rebuild of the index, and in a
-database of an older version, which stored only one root hash for each block.
-"""
+"""Computes the possible root hashes of the newest stored block from its items. They are normally stored with the chain,
+but missing after a rebuild of the index, and in a database of an older version."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ from block_node.persist.stored_items import StoredItems
 from block_node.protocol import Piece
 
 RootsDone = Callable[[tuple[RootCandidate, ...], str], None]
-"""The callback of `find_roots`. It receives the possible root hashes and an empty text; after a failure it receives an
-empty tuple and the reason."""
+"""The callback of `find_roots`: the possible root hashes and an empty text, or an empty tuple and the reason."""
 
 
 def find_roots(store: BlockStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
-    """Reads and hashes the stored block `number`. Passes its possible root hashes to `on_done`."""
     levels = Level.STRUCTURE | settings.levels & Level.MERKLE
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 

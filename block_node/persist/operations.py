@@ -1,5 +1,5 @@
-"""The operations that the storage threads perform for a chain. An operation that writes runs inside one transaction. An
-operation that reads runs on a connection that cannot write."""
+"""The operations that the storage threads perform for a chain: writes in one transaction, reads on a connection that
+cannot write."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from stream_storage.contract import Operation, Session, StreamRecord
 from stream_storage.errors import DatabaseCorrupt
 
 PLACES_PER_READ = 256
-"""The maximum number of blocks that one read looks up."""
 
 
 class StoredParts(msgspec.Struct, frozen=True):
-    """Consecutive parts of a stored block, from part number `first_part` on. place: the location of the block."""
+    """Consecutive parts of a stored block, from part number `first_part` on."""
 
     place: BlockPlace
     first_part: int
@@ -36,8 +35,7 @@ class StoredParts(msgspec.Struct, frozen=True):
 
 
 class OpenChain(Operation):
-    """The operation that opens a chain (`ChainLog.open`). Results: `stream`, the chain's stream, or None if it does not
-    exist; `state`, the state of the chain, or None if the operation failed."""
+    """Opens a chain (`ChainLog.open`). Results: `stream`, `state`."""
 
     __slots__ = ("log", "state", "stream")
 
@@ -52,8 +50,7 @@ class OpenChain(Operation):
 
 
 class ReadChain(Operation):
-    """The operation that reads the present state of a chain. The result `state` is None if no block of the chain was
-    ever stored."""
+    """Reads the present state of a chain. The result `state` is None if no block of the chain was ever stored."""
 
     __slots__ = ("log", "state")
 
@@ -68,8 +65,7 @@ class ReadChain(Operation):
 
 
 class RecountChain(ReadChain):
-    """The operation that counts the blocks of a chain and their bytes anew, and corrects the stored totals. Its result
-    is that of `ReadChain`. Must run in a writing transaction."""
+    """Counts the blocks of a chain and their bytes anew, and corrects the stored totals."""
 
     __slots__ = ()
 
@@ -79,9 +75,8 @@ class RecountChain(ReadChain):
 
 
 class StoreBlock(Operation):
-    """The operation that stores a block (`ChainLog.store`). Results: `place`, the location of the block; `is_new`,
-    False if the same block was already stored; `mended_bytes`, the size of the damaged block that it replaces, or None;
-    `stream`, the chain's stream after the operation."""
+    """Stores a block (`ChainLog.store`). Results: `place`; `is_new`, False if the same block was already stored;
+    `mended_bytes`, the size of the damaged block that it replaces; `stream`, the chain's stream after the operation."""
 
     __slots__ = ("behind", "block", "is_new", "log", "mended_bytes", "mends", "place", "stream", "time_us")
 
@@ -116,8 +111,6 @@ class StoreBlock(Operation):
 
 
 class MarkDamaged(Operation):
-    """The operation that notes that the bytes of a stored block are damaged or gone (`ChainLog.mark_damaged`)."""
-
     __slots__ = ("log", "number")
 
     def __init__(self, log: ChainLog, number: int, on_done: Callable[[MarkDamaged], None]) -> None:
@@ -130,7 +123,7 @@ class MarkDamaged(Operation):
 
 
 class StageParts(Operation):
-    """The operation that writes parts of an unverified block to disk (`ChainLog.stage`)."""
+    """Writes parts of an unverified block to disk (`ChainLog.stage`)."""
 
     __slots__ = ("attempt", "first_part", "log", "parts")
 
@@ -156,7 +149,7 @@ class StageParts(Operation):
 
 
 class Unstage(Operation):
-    """The operation that deletes the parts of an unverified block from disk (`ChainLog.unstage`)."""
+    """Deletes the parts of an unverified block from disk (`ChainLog.unstage`)."""
 
     __slots__ = ("attempt", "log")
     needs_little = True
@@ -171,8 +164,7 @@ class Unstage(Operation):
 
 
 class EvictBlocks(Operation):
-    """The operation that deletes the lowest blocks (`ChainLog.evict`). Results: `evicted`, the locations of the deleted
-    blocks; `stream`, the chain's stream after the operation, with its new first index."""
+    """Deletes the lowest blocks (`ChainLog.evict`). Results: `evicted`; `stream`, with its new first index."""
 
     __slots__ = ("blocks", "evicted", "log", "stream")
     needs_little = True
@@ -190,16 +182,11 @@ class EvictBlocks(Operation):
 
 
 class ReadBlocks(Operation):
-    """The operation that reads consecutive blocks, starting with part number `part` of block `number`. It stops at the
-    first missing block.
+    """Reads at most `blocks` consecutive blocks, from part number `part` of block `number` on, up to the first missing
+    one. At least one part is read, whatever its size. If `part` is beyond the end of the first block, this block has no
+    parts in `found`.
 
-    blocks: the maximum number of blocks.
-    bytes_max: the maximum number of bytes; at least one part is read, whatever its size.
-    found: the result, which lists the parts of each block. If `part` is beyond the end of the first block, this block
-    has no parts in the list.
-
-    The operation fails with an error if the first block is missing or unreadable. A later unreadable block only ends
-    the read.
+    Fails if the first block is missing or unreadable. A later unreadable block only ends the read.
     """
 
     __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
@@ -225,6 +212,7 @@ class ReadBlocks(Operation):
     def apply(self, session: Session) -> None:
         self.found = []
         room_bytes, part = self.bytes_max, self.part
+        # A block that does not fit is left to the next read, which begins with it.
         for place in self.log.places(session, self.number, self.blocks):
             if part >= place.parts:
                 self.found.append(StoredParts(place, part, ()))
@@ -238,6 +226,7 @@ class ReadBlocks(Operation):
                     raise
                 return
             self.found.append(StoredParts(place, part, parts))
+            # The rest of this block comes first in the next read.
             if not self.found[-1].is_last:
                 return
             room_bytes -= sum(map(len, parts))
@@ -247,7 +236,7 @@ class ReadBlocks(Operation):
 
 
 class FindBlock(Operation):
-    """The operation that looks up the location of a block. The result `place` is None if the block is not stored."""
+    """Looks up the location of a block. The result `place` is None if the block is not stored."""
 
     __slots__ = ("log", "number", "place")
 
@@ -262,7 +251,7 @@ class FindBlock(Operation):
 
 
 class ReadRoots(Operation):
-    """The operation that reads the root hashes of the blocks up to number `last` (`ChainLog.roots`)."""
+    """Reads the root hashes of the blocks up to number `last` (`ChainLog.roots`)."""
 
     __slots__ = ("last", "log", "roots")
 

@@ -1,9 +1,8 @@
-"""The plugin that persists blocks: it collects the items of a block as they arrive, and stores the block after
-its verification.
+"""The plugin that persists blocks: it collects the items of a block as they arrive, and stores the block after its
+verification.
 
-The items are collected until the block is verified, refused or dropped. If a block grows beyond HELD_BYTES_MAX in
-memory, its complete parts are kept on disk until the verification (they are staged). So memory is bounded for blocks of
-any size. `block_node.persist.store` decides how blocks are stored.
+If a block grows beyond HELD_BYTES_MAX in memory, its complete parts are staged: kept on disk until the verification. So
+memory is bounded for blocks of any size. `block_node.persist.store` decides how blocks are stored.
 """
 
 from __future__ import annotations
@@ -31,20 +30,17 @@ from block_node.protocol import Piece
 from stream_storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
-"""The maximum number of bytes of one block in memory, 8 MiB. Complete parts of a larger block are written to disk
-before the block is verified."""
+"""The maximum number of bytes of one block in memory. Complete parts of a larger block are staged."""
 STAGING_BYTES_MAX = 16 * 1024 * 1024
-"""The maximum number of bytes that wait to be written to disk before verification, 16 MiB. While there are more, the
-plugin accepts no items."""
+"""The maximum number of bytes that wait to be staged. While there are more, the plugin accepts no items."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Persistence(Plugin):
-    """The plugin that stores verified blocks, and notifies all plugins of the result.
+    """Stores verified blocks, and notifies all plugins of the result.
 
-    Invariant: `_staging_bytes` is the size of the parts that were submitted for staging (writing to disk before
-    verification) and are not confirmed yet.
+    Invariant: `_staging_bytes` is the size of the parts that were submitted for staging and are not confirmed yet.
     """
 
     name: ClassVar[str] = "persistence"
@@ -68,6 +64,7 @@ class Persistence(Plugin):
             self._forget(attempt)
 
     def handle_items(self, event: ItemEvent) -> None:
+        # Items of an attempt whose beginning did not come here are not collected, and the block is not stored.
         if isinstance(event, BlockBegun):
             self._attempts[event.attempt] = BlockCollector(event.attempt)
         elif isinstance(event, ItemsReceived):
@@ -100,7 +97,7 @@ class Persistence(Plugin):
         self.inlet.resume()
 
     def _verified(self, result: VerificationNotification) -> None:
-        """Stores a block that passed verification. Forgets a block that failed verification."""
+        # A refused block is forgotten, with its staged parts.
         if not result.success:
             self._forget(result.attempt)
             if not result.attempt:
@@ -108,6 +105,7 @@ class Persistence(Plugin):
             return
         number = result.block_number
         collector = self._attempts.pop(result.attempt, None) or self._backfilled.pop(number, None)
+        # This plugin was restarted while the block arrived, or a piece of the block was wrong.
         if collector is None or collector.broken:
             self._tell_failure(number, result.source, "its items did not all come here; send the block again")
             return
@@ -128,6 +126,7 @@ class Persistence(Plugin):
         first, parts = collector.take_parts()
         size_bytes = sum(map(len, parts))
         self._staging_bytes += size_bytes
+        # The disk is slower than the publishers.
         if self._staging_bytes > STAGING_BYTES_MAX:
             self.inlet.pause()
 

@@ -1,7 +1,6 @@
 """Sets of block numbers, kept as ranges: the numbers of blocks that are stored, readable or missing. No I/O.
 
-A set usually grows at its end, where adding a number takes constant time. Elsewhere, adding a number takes a search and
-a shift of the later ranges.
+Adding a number takes constant time at the end of a set. Elsewhere it takes a search and a shift of the later ranges.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class BlockRanges:
         return map(BlockRange, reversed(self._firsts), reversed(self._lasts))
 
     def __len__(self) -> int:
-        """Returns the number of ranges."""
         return len(self._firsts)
 
     def __contains__(self, number: int) -> bool:
@@ -57,16 +55,13 @@ class BlockRanges:
 
     @property
     def first(self) -> int | None:
-        """The lowest number. None if the set is empty."""
         return self._firsts[0] if self._firsts else None
 
     @property
     def last(self) -> int | None:
-        """The highest number. None if the set is empty."""
         return self._lasts[-1] if self._lasts else None
 
     def count(self) -> int:
-        """Returns the number of block numbers in the set."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def copy(self) -> BlockRanges:
@@ -98,12 +93,13 @@ class BlockRanges:
         return holes
 
     def add(self, first: int, last: int | None = None) -> None:
-        """Adds the numbers from `first` to `last`. Adds only `first` if `last` is None."""
         last = first if last is None else last
         assert 0 <= first <= last, f"no range of block numbers: {first} to {last}"
+        # Blocks usually come in order.
         if self._lasts and first == self._lasts[-1] + 1:
             self._lasts[-1] = last
             return
+        # All ranges that overlap or touch the new one become one.
         start = bisect_left(self._lasts, first - 1)
         end = bisect_right(self._firsts, last + 1)
         if start < end:
@@ -113,13 +109,12 @@ class BlockRanges:
         self._lasts[start:end] = [last]
 
     def discard(self, first: int, last: int | None = None) -> None:
-        """Removes the numbers from `first` to `last`, or only `first` if `last` is None. Numbers that are not in the
-        set are ignored."""
         last = first if last is None else last
         start = bisect_left(self._lasts, first)
         end = bisect_right(self._firsts, last)
         if start >= end:
             return
+        # The first and the last range that overlap may keep a part.
         left = []
         if self._firsts[start] < first:
             left.append((self._firsts[start], first - 1))

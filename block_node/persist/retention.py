@@ -1,13 +1,11 @@
-"""BlockRetention: how many stored blocks are kept. `block_node.persist.store` deletes the others."""
-
 from __future__ import annotations
 
 import msgspec
 
 
 class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of the stored blocks: `blocks` in number and `size_bytes` in bytes. None means no limit. Beyond a
-    limit the lowest blocks are deleted, but never the highest block."""
+    """The limits of the stored blocks; None means no limit. Beyond a limit the lowest blocks are deleted, but never the
+    highest."""
 
     blocks: int | None = None
     size_bytes: int | None = None

@@ -1,5 +1,5 @@
-"""The scan: reads all stored blocks again and again, slowly, so that bytes that are damaged or gone are found before a
-reader needs them. The store makes such a block a missing one."""
+"""The scan: reads all stored blocks again and again, slowly, so that damage is found before a reader needs the block.
+The store makes such a block a missing one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ockam.actors.worker import Worker
 from stream_storage.errors import DatabaseCorrupt, StorageClosed
 
 READ_BYTES = 256 * 1024
-"""The maximum number of bytes in one read of the scan, 256 KiB. It is small, so that readers wait for it briefly."""
+"""Small, so that readers wait for a read of the scan only briefly."""
 PAUSE_S = 5.0
-"""The pause in seconds between two rounds through all blocks, which matters for short chains only, and after a read
-that failed for another reason than its block, such as a database that is away."""
+"""The pause between two rounds through all blocks, which matters for short chains only, and after a read that failed
+for another reason than its block, such as a database that is away."""
 
 
 class BlockScan(Worker):
@@ -42,7 +42,7 @@ class BlockScan(Worker):
             return
 
     def _has_read(self, operation: ReadBlocks) -> None:
-        """Goes on behind what was read. A block that cannot be read is left out until the next round."""
+        """Goes on behind the blocks that were read. A block that cannot be read is left out until the next round."""
         size_bytes = sum(len(part) for found in operation.found for part in found.parts)
         last = operation.found[-1] if operation.error is None else None
         self._number, self._part = operation.number + 1, 0

@@ -1,9 +1,9 @@
 """The tables for the blocks of a chain, and their SQL statements as text. `block_node.persist.mark` defines the
 messages of the chain's stream.
 
-The table `block_index` finds a block by its number. It can be rebuilt from the stream alone. The tables `block_evicted`
-and `block_damaged` cannot be rebuilt. The first lists the blocks that retention has deleted, so that they are not
-fetched again; the second those whose bytes are damaged or gone.
+`block_index` finds a block by its number, and can be rebuilt from the stream alone. `block_evicted` (blocks that
+retention has deleted, so that they are not fetched again) and `block_damaged` (blocks whose bytes are damaged or gone)
+cannot be rebuilt.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from stream_storage.seal import seal_column, seal_of
 from stream_storage.statement import compiled, upsert
 
 NUMBER_MAX: Final = 2**63 - 1
-"""The largest block number, which is the largest integer of SQLite. A chain with one block per nanosecond reaches this
-number after three centuries."""
+"""The largest integer of SQLite. A chain with one block per nanosecond reaches it after three centuries."""
 
 block_chains = Table(
     "block_chains",
@@ -52,13 +51,9 @@ block_chains = Table(
     Column("verifier_state", LargeBinary, nullable=False),
     seal_column(),
 )
-"""The table of chains, with one row for each chain.
-
-indexed_to: the stream's next index when `block_index` was last written; if the stream has a different next index,
-`block_index` is rebuilt.
-blocks, size_bytes: the number and the total size of the blocks in `block_index`.
-verifier_state: the state of the verifier that was stored last; empty if unknown.
-"""
+"""One row for each chain. indexed_to: the stream's next index when `block_index` was last written; if the stream has
+another one, `block_index` is rebuilt. blocks, size_bytes: the totals of `block_index`. verifier_state: the state of the
+verifier that was stored last; empty if unknown."""
 
 block_index = Table(
     "block_index",
@@ -88,8 +83,7 @@ block_damaged = Table(
     Column("number", BigInteger, primary_key=True),
     seal_column(),
 )
-"""The table of stored blocks whose bytes a reader found damaged or gone. They count as missing until they are stored
-again, also after a restart."""
+"""The stored blocks whose bytes a reader found damaged or gone. They count as missing until they are stored again."""
 block_staged = Table(
     "block_staged",
     metadata,
@@ -98,16 +92,13 @@ block_staged = Table(
     Column("part", Integer, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
-"""The table of staged parts: parts of blocks that are too large to wait in memory for their verification. The rows of
-an earlier process are deleted when the chain is opened."""
+"""The parts of blocks that are too large to wait in memory for their verification. Rows of an earlier process are
+deleted when the chain is opened."""
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """The location of a stored block in its stream: `parts` consecutive messages, the first one at index `first_index`.
-
-    number: the number of the block.
-    items, size_bytes, root: the number of items, the size and the root hash of the block.
-    """
+    """The location of a stored block in its stream: `parts` consecutive messages, the first one at index
+    `first_index`."""
 
     number: int
     first_index: int
@@ -162,7 +153,7 @@ ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
 
 
 def find_chain(session: Session, chain: str) -> ChainRow | None:
-    """Returns the row of a chain. None if the chain has no row. Raises DatabaseCorrupt if the row is damaged."""
+    """Returns the row of a chain. Raises DatabaseCorrupt if the row is damaged."""
     row = session.execute(GET_CHAIN, (chain,)).fetchone()
     if row is None:
         return None
@@ -174,8 +165,7 @@ def find_chain(session: Session, chain: str) -> ChainRow | None:
 
 
 def find_sound_chain(session: Session, chain: str) -> ChainRow | None:
-    """Returns the row of a chain. None if the chain has no row, or if the row is damaged. A damaged row can be rebuilt
-    from the stream."""
+    """Returns the row of a chain. None also if the row is damaged: it can be rebuilt from the stream."""
     with suppress(DatabaseCorrupt):
         return find_chain(session, chain)
     return None
@@ -186,7 +176,7 @@ def set_chain(session: Session, chain: str, row: ChainRow) -> None:
 
 
 def get_chain(session: Session, chain: str) -> ChainRow:
-    """Returns the row of a chain, which must exist. Raises DatabaseCorrupt if the row is damaged."""
+    """Returns the row of a chain, which must exist. Raises DatabaseCorrupt if it is damaged."""
     known = find_chain(session, chain)
     assert known is not None, "the chain has begun"
     return known
@@ -201,18 +191,14 @@ def grow_chain(
     more_bytes: int,
     verifier_state: bytes = b"",
 ) -> None:
-    """Replaces the row of a chain, and changes its totals by `more_blocks` and `more_bytes`.
-
-    known: the present row, which the caller has read. To read and check the row again would cost as much as the write.
-    verifier_state: the new state of the verifier; empty to keep the present state.
-    """
+    """Replaces the row of a chain, and changes its totals. known: the present row, which the caller has read; to check
+    it again would cost as much as the write. verifier_state: empty to keep the present one."""
     stream_id, _, blocks, size_bytes, state = known
     row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
     set_chain(session, chain, row)
 
 
 def recount_chain(session: Session, chain: str) -> None:
-    """Sets the totals in the row of a chain to those of `block_index`. Does nothing if the chain has no row."""
     known = find_chain(session, chain)
     if known is not None:
         blocks, size_bytes = session.execute(_COUNT_PLACES, (chain,)).fetchone()
@@ -225,8 +211,7 @@ def add_place(session: Session, chain: str, place: BlockPlace) -> None:
 
 
 def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
-    """Replaces the root hash of a stored block, because the next block has shown that another one is right. Does
-    nothing if the block is not stored."""
+    """Replaces the root hash of a stored block, because the next block has shown that another one is right."""
     row = session.execute(FIND_PLACE, (chain, number)).fetchone()
     if row is not None:
         seal = seal_of(block_index.name, (chain, *row[:-1], root))
@@ -247,10 +232,7 @@ def find_sound_place(session: Session, chain: str, number: int) -> BlockPlace | 
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Replaces the stored list of the blocks that retention has deleted.
-
-    ranges: the first and the last block of each range.
-    """
+    """Replaces the stored list of the blocks that retention has deleted, by the first and last block of each range."""
     session.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.execute_many(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
@@ -292,15 +274,15 @@ FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_ch
 SPAN: Final = compiled(
     select(func.min(_places.number), func.max(_places.number), func.count()).where(_of_chain), "chain"
 )
-"""Selects the lowest number, the highest number and the count of a chain's blocks. Most chains have no missing block.
-For these chains the three values give the ranges, eight times faster than `RANGES`."""
+"""The lowest number, the highest number and the count of a chain's blocks. If no block is missing, they give the
+ranges, eight times faster than `RANGES`."""
 _run = _places.number - func.row_number().over(order_by=_places.number)
 _runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
 RANGES: Final = compiled(
     select(func.min(_runs.c.number), func.max(_runs.c.number)).group_by(_runs.c.run).order_by(_runs.c.run),
     "chain",
 )
-"""Selects the first and the last number of every range of consecutive blocks, in ascending order."""
+"""The first and the last number of every range of consecutive blocks, in ascending order."""
 
 _evicted = block_evicted.c
 EVICTED: Final = compiled(

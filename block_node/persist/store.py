@@ -1,8 +1,8 @@
 """The stored blocks of a node, for use in the trio thread: which blocks are stored, and how to read and add blocks.
 
 The store survives the crash of a worker that uses it. Blocks are stored in the order of the calls, each in its own
-transaction. If the store cannot store a block at the end of the chain, it stores no higher block either. So there is no
-missing block at the end of the stored blocks.
+transaction. After a block that could not be stored at the end of the chain, no higher block is stored, so no block is
+missing there.
 """
 
 from __future__ import annotations
@@ -37,21 +37,16 @@ from stream_storage.errors import CommitUnsettled, DatabaseCorrupt, DiskFull, St
 from stream_storage.runner import Runner
 
 EVICT_BLOCKS = 16
-"""The maximum number of blocks that one transaction deletes. Between two of these transactions, new blocks can
-be stored."""
+"""The maximum number of blocks that one transaction deletes. New blocks can be stored between two of these
+transactions."""
 
 logger = structlog.get_logger(__name__)
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a block store.
-
-    - blocks, size_bytes: the number and the total size of the blocks that can be read.
-    - first_block, last_block: the lowest and the highest of these blocks. None if there is no block.
-    - damaged: the number of stored blocks whose bytes are damaged or gone.
-    - stored, evicted, mended, failed: how many blocks were stored, deleted by retention, stored again in the stead of a
-      damaged one, or could not be stored, since the start of the node.
-    """
+    """The statistics of a block store. `stored`, `evicted` (by retention), `mended` (in the stead of a damaged block)
+    and `failed` count blocks since the start of the node; `damaged` counts stored blocks whose bytes are damaged or
+    gone."""
 
     blocks: int
     size_bytes: int
@@ -67,13 +62,10 @@ class BlockStoreStatistics(msgspec.Struct, frozen=True):
 class BlockStore:
     """The block store of one chain.
 
-    - available: the blocks that can be read.
-    - ever_stored: the available blocks and the blocks that retention has deleted.
+    - available: the blocks that can be read; ever_stored: also those that retention has deleted.
     - damaged: the stored blocks whose bytes a reader found damaged or gone. They are missing until they come again.
-    - newest: the location of the highest available or damaged block. None if there is none.
-    - on_damaged: called with the number of each block that is found damaged or gone.
+    - newest: the location of the highest available or damaged block.
     - verifier_state: the verifier state that was stored last. Empty if there is none.
-    - on_stream_changed: called with the chain's stream when the chain is opened and after each change.
     - is_open: whether it is known which blocks are stored. is_closed: whether another node writes the chain now.
     - refusal: the reason why no block can be stored now. None if blocks can be stored.
     - `_refused_from`: the lowest block at the end of the chain that could not be stored. Higher blocks are refused
@@ -113,16 +105,15 @@ class BlockStore:
         self.verifier_state = b""
 
     def when_open(self, function: Callable[[], None]) -> None:
-        """Calls a function once when the store has read which blocks are stored. If that is known already, the call
-        happens at once."""
+        """Calls a function once, as soon as the store has read which blocks are stored."""
         if self.is_open:
             function()
         else:
             self._when_open.append(function)
 
     def open(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Reads the state of the stored blocks, and deletes the parts of unverified blocks from disk. A repeated call
-        is harmless."""
+        """Reads the state of the stored blocks, and deletes the parts of unverified blocks from disk. Safe to
+        repeat."""
 
         def opened(operation: OpenChain) -> None:
             if operation.error is None and operation.state is not None:
@@ -137,13 +128,13 @@ class BlockStore:
         self._storage.submit_write(OpenChain(self._log, opened))
 
     def close(self) -> None:
-        """Begins no more writes by itself, and reports no more changes of the stream, because another node writes the
-        chain from now on. What was submitted before is still done."""
+        """Begins no more writes by itself, because another node writes the chain from now on. Submitted writes are
+        still done."""
         self.is_closed = True
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Compares the known state with the blocks on disk. Blocks that another program has deleted are removed
-        from `available`."""
+        """Compares the known state with the disk. Blocks that another program has deleted are removed from
+        `available`."""
         before = self.available.copy()
 
         def counted(operation: RecountChain) -> None:
@@ -152,8 +143,11 @@ class BlockStore:
                 self._learn(operation.state)
             on_done(operation.error)
 
+        # Reading is cheap and blocks nothing; the totals are corrected in a writing transaction only if blocks have
+        # gone.
         def read(operation: ReadChain) -> None:
             there = BlockRanges() if operation.state is None else operation.state.available
+            # A block that retention has deleted since is no longer in `available`, so it does not count.
             gone = [hole for each in before for hole in there.missing(*each)]
             if operation.error is not None or not any(first in self.available for first, _ in gone):
                 on_done(operation.error)
@@ -169,14 +163,14 @@ class BlockStore:
             on_done(error)
 
     def kept_from(self, last: int) -> int:
-        """Returns the number below which backfill need not fetch blocks, because retention would remove them.
-
-        last: the block up to which all blocks will be stored.
-        """
+        """Returns the number below which backfill need not fetch blocks, because retention would remove them. All
+        blocks up to `last` will be stored."""
+        # What retention has deleted once is not fetched again.
         evicted = self.ever_stored.copy()
         for each in self.available:
             evicted.discard(*each)
         lowest = 0 if evicted.last is None else evicted.last + 1
+        # A limit in bytes cannot tell how many blocks fit, so at that limit nothing below the first block is fetched.
         limits = self.retention
         if limits.blocks is not None:
             lowest = max(lowest, last - limits.blocks + 1)
@@ -185,9 +179,9 @@ class BlockStore:
         return lowest
 
     def store(self, block: NewBlock, on_done: Callable[[StorageError | None], None]) -> None:
-        """Stores a verified block. Calls `on_done` when the block is synced to disk, or with an error if it could not
-        be stored."""
+        """Stores a verified block. Calls `on_done` when the block is synced to disk, or with an error."""
         assert self.is_open, "nothing is stored before it is known what is"
+        # A block above a failed one would leave a gap, which a later start could not tell from a lost block.
         number, behind = block.number, block.number - 1
         if self._refused_from is not None and number > self._refused_from:
             self._discard(block)
@@ -198,12 +192,14 @@ class BlockStore:
             self._note_failed(block, error)
             on_done(error)
             return
+        # This is the block that all others wait for.
         if number == self._refused_from:
             self._refused_from = None
         self._under_way[number] += 1
 
         def stored(operation: StoreBlock) -> None:
             self._no_longer_under_way(number)
+            # An unsettled commit may have stored the block: the state is read again before anything else is decided.
             if operation.error is not None:
                 self._note_failed(block, operation.error)
                 self._read_if_unsettled(operation.error, self.apply_retention)
@@ -237,14 +233,13 @@ class BlockStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        """Writes parts of an unverified block to disk. They are kept under the number `attempt` until
-        the verification."""
+        """Writes parts of an unverified block to disk, where they are kept under the number `attempt` until the
+        verification."""
         self._storage.submit_write(
             StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
         )
 
     def unstage(self, attempt: int) -> None:
-        """Deletes the parts of an unverified block that were written to disk under the number `attempt`."""
         try:
             self._storage.submit_write(Unstage(self._log, attempt, ignore_done))
         except StorageClosed:
@@ -260,8 +255,8 @@ class BlockStore:
         *,
         blocks: int = 1,
     ) -> None:
-        """Reads consecutive blocks, at most `blocks`, starting with part number `part` of block `number`.
-        See `ReadBlocks`. A block whose bytes are damaged or gone is missing from then on."""
+        """Reads consecutive blocks, see `ReadBlocks`. A block whose bytes are damaged or gone is missing from then
+        on."""
 
         def read(operation: ReadBlocks) -> None:
             if isinstance(operation.error, DatabaseCorrupt):
@@ -271,13 +266,11 @@ class BlockStore:
         self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, read, blocks=blocks))
 
     def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
-        """Looks up the location of block `number`. Passes the finished operation, which has the location,
-        to `on_done`."""
         self._storage.submit_read(FindBlock(self._log, number, on_done))
 
     def read_roots(self, last: int, on_done: Callable[[ReadRoots], None]) -> None:
-        """Reads the root hashes of the blocks up to number `last`. A verifier continues from them if no verifier state
-        is stored."""
+        """Reads the root hashes of the blocks up to number `last`, from which a verifier without a stored state
+        continues."""
         self._storage.submit_read(ReadRoots(self._log, last, on_done))
 
     def statistics(self) -> BlockStoreStatistics:
@@ -313,6 +306,7 @@ class BlockStore:
         """Makes a stored block a missing one, because its bytes are damaged or gone."""
         if number not in self.available or self.is_closed:
             return
+        # While the block counted as available or stored, nobody would bring it again.
         logger.error("block_damaged", block=number, reason=reason)
         self.available.discard(number)
         self.ever_stored.discard(number)
@@ -343,8 +337,8 @@ class BlockStore:
             self._refused_from = block.number if refused is None else min(refused, block.number)
 
     def _read_if_unsettled(self, error: StorageError, then: Callable[[], None]) -> bool:
-        """Reads the state of the chain again and calls `then`, if it is not known what a write has done. Returns
-        whether it does."""
+        """If it is not known what a write has done, reads the state of the chain again, then calls `then`. Returns
+        whether it reads."""
 
         def learn(state: StoredChain, stream: StreamRecord) -> None:
             self._learn(state)
@@ -378,6 +372,7 @@ class BlockStore:
                 self._evicting = self._read_if_unsettled(operation.error, counted)
                 return
             self._evicting = False
+            # The blocks stay in `ever_stored`: nobody is to send them again.
             for place in operation.evicted:
                 self._evicted += 1
                 self._blocks -= 1
@@ -390,6 +385,7 @@ class BlockStore:
                 logger.info(
                     "blocks_deleted", blocks=len(numbers), first=min(numbers), last=max(numbers), by="retention"
                 )
+            # Another transaction follows if the limit is still exceeded.
             self._note_stream(operation.stream)
             self.apply_retention()
 
@@ -401,8 +397,8 @@ class BlockStore:
             self._evicting = False
 
     def _excess(self) -> int:
-        """Returns how many blocks to delete in the next transaction: at most EVICT_BLOCKS blocks above the limit in
-        number, or one block if only the limit in bytes is exceeded."""
+        """Returns how many blocks to delete in the next transaction. If only the limit in bytes is exceeded, one block
+        at a time."""
         beyond = 1 if self.retention.blocks is None else max(1, self._blocks - self.retention.blocks)
         return min(EVICT_BLOCKS, beyond)
 
@@ -412,6 +408,6 @@ class BlockStore:
 
 
 def _report_unmarked(operation: MarkDamaged) -> None:
-    """Logs that a damaged block counts as available again after the next start, until the damage is found again."""
+    """Logs that the damaged block counts as available again after the next start, until the damage is found again."""
     if operation.error is not None:
         logger.error("block_damage_not_noted", block=operation.number, reason=str(operation.error))

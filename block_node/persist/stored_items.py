@@ -1,5 +1,4 @@
-"""Reads the items of one stored block in batches, and passes them to a callback. It checks no item, and keeps the bytes
-of at most one read in memory."""
+"""Reads the items of one stored block in batches, with at most one read in memory. It checks no item."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from block_node.persist.store import BlockStore
 from stream_storage.errors import StorageClosed
 
 READ_BYTES: Final = 1024 * 1024
-"""The maximum number of bytes in one read, 1 MiB."""
 
 HasRead = Callable[[ReadBlocks], None]
 Guard = Callable[[HasRead], HasRead]
@@ -25,8 +23,8 @@ class StoredItems:
     - take: called with each batch of items. If it returns False, the reader stops. If it raises a BlockError, the
       reader reports the block as damaged.
     - on_done: called once at the end, with the reason of a failure or with an empty text.
-    - guard: a function that wraps the callback which the store calls. An exception in `take` or `on_done` then fails
-      the worker that reads, not the store.
+    - guard: wraps the callback of the store: an exception in `take` or `on_done` fails the worker that reads, not the
+      store.
     """
 
     def __init__(

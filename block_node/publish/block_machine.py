@@ -1,8 +1,7 @@
 """The state machine of the blocks that publishers send, from the header of a block until the block is durable.
 
-The table `TRANSITIONS` lists the stages of a block, the changes between them and the consequences of each change.
-This module sends nothing. Its only user, `block_node.publish.publish_machine`, reports the changes and carries out
-the consequences.
+`TRANSITIONS` lists the stages of a block, the changes between them and the consequences of each change. The machine
+sends nothing: `block_node.publish.publish_machine` reports the changes and carries out the consequences.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Stage(enum.Enum):
 
 
 class Change(enum.Enum):
-    """An event that changes the stage of one block. The value of each member describes the event."""
+    """An event that changes the stage of one block."""
 
     ACCEPTED = "its header was accepted"
     BEGUN_ANEW = "its publisher sent the header again"
@@ -125,16 +124,12 @@ TRANSITIONS: dict[tuple[Stage, Change], Step] = {
     (_VERIFIED, Change.PUBLISHER_LEFT): Step(_VERIFIED, (Then.ORPHAN,)),
     (_VERIFIED, Change.NODE_FAILED): Step(_MISSING),
 }
-"""The transition table: for each stage and change, the next stage and the consequences. A pair that is not listed
-cannot happen. Items arrive only in RECEIVING, and do not change the stage."""
+"""For each stage and change, the next stage and the consequences. A pair that is not listed cannot happen. Items arrive
+only in RECEIVING, and do not change the stage."""
 
 
 class ReceivedItems(NamedTuple):
-    """The items of one message from a publisher.
-
-    size_bytes: the total size of the items.
-    held_bytes: the memory that the items take in the queue, including the overhead.
-    """
+    """The items of one message from a publisher. `held_bytes` is their memory in the queue, including the overhead."""
 
     items: list[bytes]
     piece: Piece
@@ -214,22 +209,18 @@ class Blocks:
         return self._blocks.get(number)
 
     def get(self, number: int) -> BlockInFlight:
-        """Returns a block that is in flight. Raises KeyError if the block is not in flight."""
         return self._blocks[number]
 
     def all(self) -> list[BlockInFlight]:
-        """Returns a new list of the blocks in flight, ordered by number."""
+        """Returns the blocks in flight in a new list, ordered by number, so that the caller may remove blocks."""
         return [self._blocks[number] for number in sorted(self._blocks)]
 
     @property
     def last_block(self) -> int | None:
-        """The watermark: the highest block up to which all blocks are verified and durable. None if there is no
-        such block."""
         return self._watermark.last_block
 
     @property
     def next_durable(self) -> int:
-        """The lowest block that is not durable. When this block becomes durable, `last_block` rises."""
         return self._watermark.next_durable
 
     @property
@@ -242,13 +233,12 @@ class Blocks:
 
     @property
     def awaited(self) -> int | None:
-        """The lowest block that is not durable, if that block was backfilled and is being stored; else None."""
+        """The lowest block that is not durable, if it was backfilled and is being stored; else None."""
         number = self._watermark.next_durable
         return number if number < self.next_to_verify and number not in self._blocks else None
 
     @property
     def view(self) -> PublishView:
-        """The facts from which `decision.decide` finds the answer to a header."""
         mark = self._watermark
         taken = {*mark.above, *self._blocks}
         # A backfilled block that is being stored is not in flight, but publishers need not send it either.
@@ -257,8 +247,8 @@ class Blocks:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the blocks in flight have reached `ahead_blocks_max` or `queued_bytes_max`. The node then accepts
-        only the lowest missing block."""
+        """Whether a limit (`ahead_blocks_max`, `queued_bytes_max`) is reached. Then only the lowest missing block is
+        accepted."""
         limits = self._limits
         return self.queued_bytes >= limits.queued_bytes_max or len(self._blocks) >= limits.ahead_blocks_max
 
@@ -269,7 +259,6 @@ class Blocks:
         return number not in self._blocks and any(each > number for each in self._blocks)
 
     def begin(self, number: int, publisher: PublisherState, now_s: float) -> None:
-        """Puts a missing block in flight after the node has accepted its header."""
         assert number not in self._blocks, "a block has one publisher at a time"
         # The first block of an empty node may have a lower number than the configured first block.
         if number < self._watermark.next_durable:
@@ -280,12 +269,14 @@ class Blocks:
         self.step(block, Change.ACCEPTED)
 
     def step(self, block: BlockInFlight, change: Change) -> tuple[Then, ...]:
-        """Makes one step of the transition table with this block. Returns the consequences, which the caller must
-        carry out."""
+        """Makes one step of the transition table. Returns the consequences, which the caller must carry out."""
+        # A pair that the table does not have is a mistake of this node, and raises KeyError.
         block.stage, then = TRANSITIONS[block.stage, change]
         if block.stage is Stage.VERIFIED and change is Change.VERIFIED:
+            # Each block needs the result of the block before it, so verification goes on with the next number only now.
             self.next_to_verify = block.number + 1
         elif block.stage is Stage.MISSING or block.stage is Stage.OVER:
+            # In both stages no publisher sends the block any more. It leaves the flight, and its memory is free.
             del self._blocks[block.number]
             self._over += 1
             self._expired += change is Change.TIMED_OUT
@@ -298,10 +289,6 @@ class Blocks:
         return then
 
     def add(self, block: BlockInFlight, items: list[bytes], piece: Piece) -> None:
-        """Appends the items of one message to the queue of a block.
-
-        piece: whether the items are whole, or which piece of a large item the message has.
-        """
         limits, count = self._limits, len(items)
         size_bytes = sum(map(len, items))
         held_bytes = size_bytes + ITEM_OVERHEAD_BYTES * count + EVENT_OVERHEAD_BYTES
@@ -314,12 +301,10 @@ class Blocks:
         block.deadline_s += earned_s
 
     def allow_processing(self, block: BlockInFlight, now_s: float) -> None:
-        """Sets the deadline of a block: from now on the plugins may take `processing_s_max` seconds."""
         block.deadline_s = now_s + self._limits.processing_s_max
 
     def durable(self, number: int) -> bool:
-        """Notes that a block is durable. Returns whether the watermark rose: the highest block up to which all blocks
-        are durable."""
+        """Notes that a block is durable. Returns whether the watermark rose."""
         moved = self._watermark.durable(number)
         self.verified_below(self._watermark.next_durable)
         return moved
@@ -332,25 +317,22 @@ class Blocks:
             self.verified_below(self._watermark.next_durable)
 
     def verified_below(self, number: int) -> None:
-        """Raises `next_to_verify` to `number`: no block with a lower number needs verification."""
         self.next_to_verify = max(self.next_to_verify, number)
 
     def verify_again_from(self, number: int) -> None:
-        """Lowers `next_to_verify` to `number`: blocks from this number on need verification again. The plugins must
-        have no items of these blocks."""
+        """Lowers `next_to_verify` to `number`. The plugins must have no items of these blocks."""
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        """Returns the lowest block that is not verified, if something of it can be forwarded to the plugins; else None.
-
-        Blocks with higher numbers wait, because verification needs the result of the previous block.
-        """
+        """Returns the block to forward to the plugins, if it has something to forward. Higher blocks wait, because
+        verification needs the result of the previous block."""
         block = self._blocks.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """Takes the next event for the plugins out of the block, and returns it. The caller must publish the event at
-        once. The first event is `BlockBegun`. One `ItemsReceived` for each message follows, then `BlockEnded`."""
+        """Takes the next event for the plugins out of the block: `BlockBegun`, one `ItemsReceived` a message, then
+        `BlockEnded`. The caller must publish the event at once."""
+        # The plugins know the items by the attempt, so results about dropped items can be told from later ones.
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts
@@ -360,34 +342,32 @@ class Blocks:
             block.queued_bytes -= received.held_bytes
             self.queued_bytes -= received.held_bytes
             return ItemsReceived(block.number, block.attempt, received.items, received.size_bytes, received.piece)
+        # All items are out. From now on the block waits for the plugins, and has their deadline.
         self.step(block, Change.FORWARDED)
         self.allow_processing(block, now_s)
         return BlockEnded(block.number, block.attempt)
 
     def extend_held(self, elapsed_s: float) -> None:
-        """Adds `elapsed_s` seconds to the deadline of each block whose publisher is held: the node did not read from
-        the publisher during this time."""
+        """Adds `elapsed_s` seconds to the deadline of each block whose publisher was not read during this time."""
         for block in self._blocks.values():
             if block.stage is Stage.RECEIVING and block.publisher is not None and block.publisher.is_held:
                 block.deadline_s += elapsed_s
 
     def late(self, now_s: float) -> Iterator[BlockInFlight]:
-        """Yields the blocks whose deadline has passed, lowest first. The caller can remove blocks during
-        the iteration."""
+        """Yields the blocks whose deadline has passed, lowest first. The caller may remove blocks meanwhile."""
         for block in self.all():
             is_late = block.stage is not Stage.COMPLETE and block.deadline_s <= now_s
             if is_late and self._blocks.get(block.number) is block:
                 yield block
 
     def stalled(self, end: int) -> Iterator[BlockInFlight]:
-        """Yields the blocks with numbers lower than `end` that are still being received, lowest first. The caller can
-        remove blocks during the iteration."""
+        """Yields the blocks below `end` that are still being received, lowest first. The caller may remove blocks
+        meanwhile."""
         for block in self.all():
             if block.number < end and block.stage is Stage.RECEIVING and self._blocks.get(block.number) is block:
                 yield block
 
     def _forget_items(self, block: BlockInFlight) -> None:
-        """Drops the items of a block that were not forwarded to the plugins."""
         self.queued_bytes -= block.queued_bytes
         block.queue.clear()
         block.queued_bytes = 0
@@ -396,12 +376,14 @@ class Blocks:
         return InFlightStatistics(len(self._blocks), self.queued_bytes, self._begun, self._over, self._expired)
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold."""
+        # The numbers agree: durable blocks are verified, and the next block is missing.
         self._watermark.check()
         assert self._watermark.next_durable <= self.next_to_verify
         assert self.next_block == self.view.wanted
+        # No block and no byte was lost or counted twice.
         assert self._begun - self._over == len(self._blocks), "a block was lost, or ended twice"
         assert self.queued_bytes == sum(block.queued_bytes for block in self._blocks.values())
+        # Each block in flight is listed under its number, and only the next one is with the plugins.
         for number, block in self._blocks.items():
             assert block.number == number >= self._watermark.next_durable
             assert number not in self._watermark.above

@@ -1,27 +1,18 @@
 """Records the newest block that publishers have offered while the node lacked earlier blocks, and whether the node
-approaches it.
-
-specs/block_publish.md, "Base Protocol": the node must record the offered number, keep trying to catch up to it, and
-detect that connections bring no progress. This module fetches nothing; backfill fetches the missing blocks.
-"""
+approaches it: specs/block_publish.md, "Base Protocol". It fetches nothing; backfill does."""
 
 from __future__ import annotations
 
 import msgspec
 
 CONTACTS_MAX = 3
-"""The number of contacts in a row without progress after which the node reports that it is stalled. A contact is an
-offer of a block that is too high for the node."""
+"""How many contacts (offers of too high blocks) in a row without progress mean that the node is stalled."""
 CONTACT_INTERVAL_S = 1.0
-"""The interval in seconds within which several offers count as one contact, because several publishers often connect
-at once."""
+"""Offers within this time count as one contact, because several publishers often connect at once."""
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """A report that the node has not come closer to the target block.
-
-    contacts: the number of contacts (offers of too high blocks) in a row without progress.
-    """
+    """A report that the node has not come closer to the target block, after `contacts` contacts."""
 
     target_block: int
     contacts: int
@@ -31,7 +22,6 @@ class CatchUp:
     """The progress of the node toward the newest block that publishers have offered.
 
     Invariant: `target` is the highest offered block that was too high for the node and that the node has not reached.
-    None if there is no such block.
     """
 
     def __init__(self) -> None:
@@ -42,11 +32,7 @@ class CatchUp:
         self._contact_s = 0.0
 
     def offered(self, block_number: int, last_block: int | None, now_s: float) -> Stalled | None:
-        """Records an offer of a block that is too high for the node. Returns a report when the node becomes stalled,
-        else None.
-
-        last_block: the last acknowledged block; None if there is none.
-        """
+        """Records an offer of a block that is too high for the node. Returns a report when the node becomes stalled."""
         before = self.target
         self.target = block_number if before is None else max(before, block_number)
         distance = self.target - (-1 if last_block is None else last_block)
@@ -64,7 +50,6 @@ class CatchUp:
         return Stalled(self.target, self._contacts)
 
     def reached(self, last_block: int) -> None:
-        """Notes that the node has all blocks up to `last_block`. Clears the target if the node has reached it."""
         if self.target is not None and last_block >= self.target:
             self.target = None
             self.stalled = False

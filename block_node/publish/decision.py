@@ -1,9 +1,8 @@
-"""Decides the answer to the header of a block. It is a pure function of the blocks that the node has and the blocks in
-flight: accepted from a publisher, and not durable yet.
+"""Decides the answer to the header of a block, as a pure function of the blocks that the node has and the blocks in
+flight.
 
-The function follows specs/block_publish.md, "Base Protocol", and adds a rule for several publishers. The first
-publisher that sends the header of a block sends the block, and all other publishers skip it. This module changes no
-state; `block_node.publish.publish_machine` does.
+It follows specs/block_publish.md, "Base Protocol", and adds a rule for several publishers: the first one that sends the
+header of a block sends the block, and all others skip it.
 """
 
 from __future__ import annotations
@@ -15,13 +14,8 @@ import msgspec
 
 
 class Verdict(enum.Enum):
-    """The answer to the header of a block.
-
-    - ACCEPT: the publisher sends the block.
-    - DUPLICATE: the number of the block is not above the last acknowledged block.
-    - SKIP: another publisher sends the block, or the node has the block already.
-    - BEHIND: the node is behind the publisher; the block number is too high for the node.
-    """
+    """The answer to the header of a block. DUPLICATE: it is acknowledged already. SKIP: another publisher sends it, or
+    the node has it. BEHIND: its number is too high for the node."""
 
     ACCEPT = "accept"
     DUPLICATE = "duplicate"
@@ -33,12 +27,9 @@ class PublishView(msgspec.Struct, frozen=True):
     """The facts that decide the answer to a header.
 
     - last_block: the highest block up to which all blocks are verified and durable. None if there is no such block.
-    - next_durable: the lowest block that is not durable. It follows `last_block`, or is the configured first block of
-      an empty node.
-    - taken: the blocks above `last_block` that are already durable, or in flight: accepted from a publisher and not
-      durable yet.
-    - crowded: whether the blocks in flight have reached a limit, so that the node accepts only the lowest
-      missing block.
+    - next_durable: the lowest block that is not durable: after `last_block`, or the first block of an empty node.
+    - taken: the blocks above `last_block` that are already durable or in flight.
+    - crowded: whether the blocks in flight have reached a limit, so that only the lowest missing block is accepted.
     """
 
     last_block: int | None
@@ -56,19 +47,17 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def frontier(self) -> int:
-        """The highest block number that the node may accept: the number after the highest block in `taken`, or
-        `next_durable` if `taken` is empty."""
+        """The highest block number that the node may accept, after all blocks in `taken`."""
         return max(self.taken, default=self.next_durable - 1) + 1
 
     @property
     def fresh(self) -> bool:
-        """Whether no block of the chain has arrived yet. Only then may the first block have a lower number than the
-        configured first block."""
+        """Whether no block of the chain has arrived yet. Only then may the first block have a lower number than
+        configured."""
         return not self.taken and (self.last_block is None or self.last_block < self.next_durable - 1)
 
 
 def decide(block_number: int, view: PublishView) -> Verdict:
-    """Returns the answer to the header of block `block_number`."""
     if view.last_block is not None and block_number <= view.last_block:
         return Verdict.DUPLICATE
     if block_number in view.taken:

@@ -1,7 +1,7 @@
 """Keeps the root hashes of durable blocks that are not acknowledged yet, and the session that sent each block. No I/O.
 
-An acknowledgement lists these root hashes. A publisher compares them with its own, and so notices if the node stored
-another block with the same number.
+A publisher compares the root hashes in an acknowledgement with its own, and so notices if the node stored another block
+with the same number.
 """
 
 from __future__ import annotations
@@ -11,18 +11,12 @@ import msgspec
 from block_node.protocol import DurableBlock
 
 NAMED_MAX = 500
-"""The maximum number of blocks whose root hashes one acknowledgement lists. At 60 bytes per block, the list fits into a
-frame of 65,000 bytes, the limit of the legacy framing. Publishers request the root hashes of other blocks from the
-service `block_get`.
-"""
+"""The most blocks that one acknowledgement lists. At 60 bytes per block, the list fits into a frame of 65,000 bytes,
+the limit of the legacy framing. Publishers request other root hashes from the service `block_get`."""
 
 
 class DurableRoot(msgspec.Struct, frozen=True):
-    """The root hash of one durable block.
-
-    owner: the number of the session that sent the block. None if the stored block came from another source, or if that
-    session has ended.
-    """
+    """The root hash of one durable block, and the session that sent it; None if it came from another source."""
 
     root: bytes
     owner: int | None
@@ -38,11 +32,8 @@ class DurableRoots:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """Notes the root hash of a durable block, unless it is empty. If there are more than NAMED_MAX root hashes, the
-        one of the highest block is dropped, because low blocks are acknowledged first.
-
-        owner: the number of the session that sent the block, or None (`DurableRoot`).
-        """
+        """Notes a root hash, unless it is empty. Above NAMED_MAX, the one of the highest block is dropped, because low
+        blocks are acknowledged first."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
@@ -56,8 +47,6 @@ class DurableRoots:
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """Converts noted root hashes to the block list of an acknowledgement to the session `session_id`.
-
-    In that list, a block has `own` True if this session sent it.
-    """
+    """Converts root hashes to the block list of an acknowledgement to a session, which is told whether a block is its
+    own."""
     return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

@@ -1,9 +1,9 @@
 """Takes blocks from publishers whose stored bytes are damaged or gone, and has them verified and stored again.
 
-The node has acknowledged such a block, so its publisher offers a duplicate. The answer to a duplicate is DuplicateBlock
-with the last known block (specs/block_publish.md, "Base Protocol"). Here it comes when the block is stored again, and
-not at once, so that the publisher sends the block. A block is kept in memory as a whole, as in a backfill, and only one
-at a time; the others are duplicates like any other.
+The node has acknowledged such a block, so its publisher offers a duplicate. The answer DuplicateBlock
+(specs/block_publish.md, "Base Protocol") comes only when the block is stored again, so that the publisher sends the
+block. A block is kept in memory as a whole, as in a backfill, and only one at a time; the others are duplicates like
+any other.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from block_node.publish.limits import PublishLimits
 from block_node.publish.refusals import status_of
 
 BYTES_MAX = 128 * 1024 * 1024
-"""The maximum size of a block that is taken, 128 MiB: the largest message of the reference block node. Backfill has a
-bound of its own."""
+"""The largest message of the reference block node. Backfill has a bound of its own."""
 
 FindRoots = Callable[[int, Callable[[tuple[bytes, ...]], None]], None]
-"""Finds the root hashes of which a stored block must have one, and passes them on. They are empty if any may come."""
+"""Passes on the root hashes of which a stored block must have one. They are empty if any may come."""
 
 
 class MendingSession(Protocol):
-    """MendingSession: a session that sends a block to be stored again."""
+    """A session that sends a block to be stored again."""
 
     def mended(self, block_number: int) -> None:
         """Called when the block is stored, or cannot be taken."""
@@ -43,10 +42,8 @@ class MendingSession(Protocol):
 
 
 class Mending:
-    """Mending: the one block that is being taken again.
-
-    is_lost: returns whether the stored bytes of a block are damaged or gone.
-    now_s: a clock that never goes back, in seconds.
+    """The one block that is being taken again. is_lost: returns whether the stored bytes of a block are damaged or
+    gone.
 
     Invariant: `_session` is set exactly while a block is being received, verified or stored.
     """
@@ -72,11 +69,9 @@ class Mending:
         self._began_s = 0.0
 
     def wants(self, number: int) -> bool:
-        """Returns whether a block that is offered should be sent."""
         return self._session is None and self._is_lost(number)
 
     def takes(self, session: MendingSession, number: int) -> bool:
-        """Returns whether this block of this session is being taken."""
         return session is self._session and number == self._number
 
     def begin(self, session: MendingSession, number: int, items: list[bytes]) -> None:

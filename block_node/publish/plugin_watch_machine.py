@@ -1,8 +1,4 @@
-"""Watches whether the plugins still accept items, and whether they still store backfilled blocks. It performs no I/O.
-
-A block from a publisher has its own deadlines (`block_node.publish.block_machine.BlockInFlight`). This watch notices a
-plugin that hangs while no such block is in flight.
-"""
+"""Watches whether the plugins still accept items, and whether they still store backfilled blocks. No I/O."""
 
 from __future__ import annotations
 
@@ -10,23 +6,17 @@ from block_node.events import NodeFailed
 
 
 class PluginWatch:
-    """The last time at which the plugins accepted items, and the last time at which no backfilled block waited to
-    be stored.
-
-    patience_s: the seconds that may pass since either time before the node counts as failed.
-    """
+    """Notices a plugin that hangs while no block of a publisher (these have deadlines) is in flight. `patience_s` may
+    pass in which the plugins accept no items, or a backfilled block waits to be stored, before the node counts as
+    failed."""
 
     def __init__(self, patience_s: float, now_s: float) -> None:
         self._patience_s = patience_s
         self._took_s = self._stored_s = now_s
 
     def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailed | None:
-        """Returns a failure of the node if the plugins accepted nothing or stored no backfilled block for `patience_s`,
-        else None.
-
-        is_full: whether the plugins accept no items now.
-        awaited_block: the verified, backfilled block that must be stored next. None if there is no such block.
-        """
+        """Returns a failure of the node, or None. is_full: whether the plugins accept no items now. awaited_block: the
+        verified, backfilled block that must be stored next."""
         if not is_full:
             self._took_s = now_s
         if awaited_block is None:

@@ -1,12 +1,10 @@
 """The state of all publishing on one node: which publisher sends which block, and the stage of each block. No I/O.
 
-The machine handles events from publishers, plugins and the clock. It changes its own state at once, and appends actions
-to `effects`: answers to publishers, events for the plugins, and log lines. The runner (`block_node.publish.runner`)
-carries them out later. The machine calls no other part of the node, so no other part ever sees a half-done change.
+The machine handles events from publishers, plugins and the clock. It changes its own state at once and appends actions
+to `effects`: answers to publishers, events for the plugins, log lines. The runner (`block_node.publish.runner`) carries
+them out later, so no other part of the node ever sees a half-done change.
 
-An acknowledgement names the watermark: the highest block up to which all blocks are verified and durable. Every
-publisher receives every acknowledgement. The caller passes all times, in seconds. The rules are those of
-specs/block_publish.md. `block_node.publish.decision` decides the answer to a header.
+The caller passes all times, in seconds. Source: specs/block_publish.md.
 """
 
 from __future__ import annotations
@@ -52,14 +50,15 @@ from block_node.publish.watermark_machine import Watermark
 
 
 class PublishMachine:
-    """The state of publishing on one node.
+    """The state of publishing on one node. A new machine continues after `last_block`, the highest stored block; if
+    that is None, it begins at `first_block`.
 
-    - blocks: the blocks in flight. Only the machine changes them.
+    An acknowledgement names the watermark, the highest block up to which all blocks are verified and durable. Every
+    publisher receives every acknowledgement.
+
     - effects: the actions to be carried out, oldest first.
-    - forward_due: whether the runner must forward items to the plugins. The runner clears this flag.
-    - admit_due: whether the runner must check which paused publishers may be read again. The runner clears this flag.
-
-    A new machine continues after `last_block`, the highest stored block. If that is None, it begins at `first_block`.
+    - forward_due, admit_due: the runner must forward items to the plugins, or check which paused publishers may be read
+      again. The runner clears these flags.
 
     Invariant (`check`): the invariant of `blocks` holds. A session receives a block exactly if the block is RECEIVING
     and belongs to that session's publisher. A block in any other stage belongs to a connected publisher, or to none.
@@ -82,7 +81,6 @@ class PublishMachine:
 
     @property
     def last_block(self) -> int | None:
-        """The highest acknowledged block. None if no block is acknowledged."""
         return self.blocks.last_block
 
     @property
@@ -91,12 +89,12 @@ class PublishMachine:
 
     @property
     def feeding(self) -> int:
-        """The number of publishers whose last offer was not too high for the node."""
         return sum(each.behind is None for each in self._publishers.values())
 
     def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
-        """Whether to continue reading from this publisher. has_room: returns whether the plugins accept items now;
-        called only if the answer depends on that."""
+        """Whether to continue reading from this publisher. `has_room` (do the plugins accept items now?) is called only
+        if the answer depends on it."""
+        # Below the limits, the node reads from every publisher.
         if not self.blocks.is_crowded:
             return True
         # Only the rest of the block that is being verified makes room: no other block can be verified before it.
@@ -122,7 +120,7 @@ class PublishMachine:
         )
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold."""
+        # Each block in flight and its publisher agree about the arriving block.
         self.blocks.check()
         for block in self.blocks.all():
             publisher = block.publisher
@@ -131,6 +129,7 @@ class PublishMachine:
             else:
                 assert self._publishers.get(publisher.publisher_id) is publisher
                 assert (block.stage is Stage.RECEIVING) == (publisher.session.block_number == block.number)
+        # A session that receives a block receives one that is in flight.
         for publisher in self._publishers.values():
             publisher.session.check()
             assert publisher.session.block_number is None or publisher.session.block_number in self.blocks
@@ -138,29 +137,30 @@ class PublishMachine:
     # Events from publishers.
 
     def join(self, publisher: PublisherState) -> None:
-        """Adds a publisher whose session was opened."""
         self._publishers[publisher.publisher_id] = publisher
         self.effects.append(PublisherStatus(PublisherChange.CONNECTED, len(self._publishers)))
 
     def leave(self, publisher: PublisherState, now_s: float) -> None:
-        """Removes a publisher that has disconnected, without an answer to it. A repeated call is harmless."""
+        """Removes a publisher that has disconnected, without an answer to it. Safe to repeat."""
         self._close(publisher, None)
         self.go_on(now_s)
 
     def end(
         self, publisher: PublisherState, status: PublishStatus, block_number: int | None, reason: str, now_s: float
     ) -> None:
-        """Ends the publisher's stream, with the status and the reason. A repeated call is harmless."""
+        """Ends the publisher's stream with an answer. Safe to repeat."""
         self._end(publisher, status, block_number, reason)
         self.go_on(now_s)
 
     def header(self, publisher: PublisherState, number: int, items: list[bytes], now_s: float) -> None:
-        """Handles the header of a block. items: all items of the message; the first item is the header."""
+        """Handles the header of a block, which is the first of `items`."""
+        # The session decides first: it discards the header if it has ended.
         session = publisher.session
         before = session.block_number
         action = session.header(number)
         if action is Action.DISCARD:
             return
+        # The same header again: the publisher sends this block once more, so the items of its first try are dropped.
         if action is Action.BEGIN_ANEW:
             block = self.blocks.get(number)
             self._change(block, Change.BEGUN_ANEW, "its publisher began it anew")
@@ -172,6 +172,7 @@ class PublishMachine:
             self._change(
                 self.blocks.get(before), Change.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
             )
+        # Only an accepted block is in flight afterwards. The items after any other answer are discarded by the session.
         if self.offer(publisher, number, now_s) is Verdict.ACCEPT:
             session.take(Input.ACCEPTED, number)
             self._add(self.blocks.get(number), items, Piece.WHOLE, now_s)
@@ -182,13 +183,14 @@ class PublishMachine:
             self.go_on(now_s)
 
     def offer(self, publisher: PublisherState, number: int, now_s: float) -> Verdict:
-        """Answers a header, and returns the verdict. After ACCEPT the block is in flight. After any other verdict the
-        publisher receives the reason."""
+        """Answers a header, and returns the verdict. After ACCEPT the block is in flight."""
+        # The cursor is the block that this publisher would send next; each answer below may set it back.
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1
         view = self.blocks.view
         verdict = decide(number, view)
         publisher.behind = number if verdict is Verdict.BEHIND else None
+        # ACCEPT sends no answer: the publisher continues with the items.
         if verdict is Verdict.ACCEPT:
             self.blocks.begin(number, publisher, now_s)
         elif verdict is Verdict.DUPLICATE and view.last_block is not None:
@@ -207,16 +209,15 @@ class PublishMachine:
         return verdict
 
     def items(self, publisher: PublisherState, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Handles items that do not begin with a header. Raises RequestRefused if no header came before, or if the
-        pieces of an item are out of order."""
+        """Handles items that do not begin with a header. Raises RequestRefused if they are out of order."""
         session = publisher.session
         if session.items(piece) is Action.ADD:
             assert session.block_number is not None, "a session that adds items receives a block"
             self._add(self.blocks.get(session.block_number), items, piece, now_s)
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
-        """Handles the end of a block. Returns the action of the session; NOTE and COMPLETE_AND_NOTE mean that the
-        session did not expect this end. Raises RequestRefused if the last piece of an item has not arrived."""
+        """Handles the end of a block, and returns the action of the session: NOTE and COMPLETE_AND_NOTE are to be
+        logged. Raises RequestRefused if the last piece of an item has not arrived."""
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:
@@ -226,7 +227,6 @@ class PublishMachine:
         return action
 
     def stream_end(self, publisher: PublisherState, end: EndStream, now_s: float) -> None:
-        """Handles the end of a publisher's stream."""
         publisher.session.take(Input.STREAM_END)
         publisher.note_end(end)
         self.leave(publisher, now_s)
@@ -234,10 +234,9 @@ class PublishMachine:
     # Results from the plugins.
 
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
-        """Handles the result of verifying a block: a valid block now waits until it is stored, an invalid one
-        is refused."""
         number = notification.block_number
         block = self.blocks.find(number)
+        # Attempt 0 marks a block that backfill brought; no publisher's items were verified.
         if not notification.attempt:
             # If this backfilled block is the next one to verify, publishers continue after it.
             if notification.success and number == self.blocks.next_to_verify:
@@ -246,6 +245,7 @@ class PublishMachine:
                     self._change(block, Change.BACKFILLED, "the block has come in another way")
                 self.go_on(now_s)
         elif block is not None and block.attempt == notification.attempt:
+            # Only the present attempt counts.
             # A result with another attempt number is ignored: it is about items that were dropped.
             if notification.success:
                 self._change(block, Change.VERIFIED)
@@ -256,11 +256,11 @@ class PublishMachine:
             self.go_on(now_s)
 
     def persisted(self, notification: PersistedNotification, now_s: float) -> None:
-        """Handles the result of storing a block: acknowledges the blocks that are now durable, or handles
-        the failure."""
+        # A block below the watermark is acknowledged already.
         number = notification.block_number
         if number < self.blocks.next_durable:
             return
+        # A failed write never raises the watermark.
         if not notification.succeeded:
             self._not_persisted(notification, now_s)
             return
@@ -270,6 +270,7 @@ class PublishMachine:
         is_own = block is not None and block.stage is Stage.VERIFIED and block.root == notification.root
         owner = block.publisher if block is not None and is_own else None
         self._roots.note(number, notification.root, owner.publisher_id if owner is not None else None)
+        # A publisher that still sends this block is asked to skip it.
         if block is not None:
             self._change(block, Change.STORED, "the block has come in another way")
         # The watermark rises to the block before the next missing block.
@@ -279,28 +280,26 @@ class PublishMachine:
         self.go_on(now_s)
 
     def node_failed(self, failure: NodeFailed, now_s: float) -> None:
-        """Ends every stream after a failure of the node. Publishers must repeat all blocks that are not durable."""
         self._failures += 1
         status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
         self._end_all(status, failure.block_number, failure.reason, now_s)
 
     def node_stops(self, reason: str, now_s: float) -> None:
-        """Ends every stream because the node stops. Publishers must send the unacknowledged blocks to another node, or
-        to this node after its restart."""
+        """Ends every stream because the node stops. Publishers send the unacknowledged blocks elsewhere, or again
+        later."""
         self._end_all(PublishStatus.SUCCESS, None, reason, now_s)
 
     # Events of the clock.
 
     def tick(self, now_s: float, *, is_full: bool) -> None:
-        """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every
-        `tick_s` seconds.
-
-        is_full: whether the plugins accept no items now.
-        """
+        """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every `tick_s`
+        seconds, with `is_full` if the plugins accept no items now."""
+        # A publisher that neither sends a block nor says anything is gone, even if its connection still exists.
         idle_s_max = self._limits.idle_s_max
         for publisher in list(self._publishers.values()):
             if publisher.is_idle(now_s - idle_s_max):
                 self._end(publisher, PublishStatus.TIMEOUT, None, f"nothing came for {idle_s_max:g} s")
+        # A plugin that misses its deadline is a failure of the node, not of a publisher.
         failure = self._check_deadlines(now_s)
         if failure is None:
             failure = self._plugins.check(now_s, is_full=is_full, awaited_block=self.blocks.awaited)
@@ -312,17 +311,19 @@ class PublishMachine:
         self.check()
 
     def go_on(self, now_s: float) -> None:
-        """Continues after a change: requests the lowest missing block, and sets the flags for the runner to forward
-        items and to read from paused publishers."""
+        """Continues after a change. Every event ends here, because each can open a gap or make room."""
+        # Without blocks in flight, a header may choose the first block of an empty node anew.
         self.blocks.rest()
+        # Ask before making room: a publisher that goes back to the missing block closes the gap by itself.
         self._ask_for_missing(now_s)
         self._make_room(now_s)
+        # The runner compares these flags with the state; a flag set in vain costs one check.
         self.forward_due = self.admit_due = True
 
     # Changes of one block.
 
     def _add(self, block: BlockInFlight, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Adds items from a publisher to the block that the publisher is sending."""
+        # Only the block that is verified next is forwarded; items of higher blocks can fill the queue.
         self.blocks.add(block, items, piece)
         if block.number == self.blocks.next_to_verify:
             self.forward_due = True
@@ -330,7 +331,8 @@ class PublishMachine:
             self._make_room(now_s)
 
     def _refuse(self, block: BlockInFlight, notification: VerificationNotification) -> None:
-        """Handles a block that failed verification. The plugins have already forgotten the block."""
+        """Handles a block that failed verification. The plugins have already forgotten it."""
+        # The refusal is logged and counted even if the publisher is not to blame for it.
         failure, reason = notification.failure, notification.reason
         self.effects.append(self._refusals.add(block.number, failure, reason))
         if notification.informational:
@@ -345,11 +347,8 @@ class PublishMachine:
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
-        """Makes one step of the table of block stages with this block, and carries out the consequences.
-
-        reason: the text for the log and the publisher. status: the final status of the stream, if the step ends
-        the stream.
-        """
+        """Makes one step of the table of block stages, and carries out the consequences. `status` is used if the step
+        ends the stream."""
         publisher = block.publisher
         for then in self.blocks.step(block, change):
             if then is Then.DROP:
@@ -375,12 +374,9 @@ class PublishMachine:
     # All blocks.
 
     def _ask_for_missing(self, now_s: float) -> None:
-        """Requests the lowest missing block from the publishers that can send it.
-
-        These are the publishers that would next send a higher block, and, every `resend_s` seconds, the silent
-        publishers that offered this block or a higher one. Higher missing blocks are not requested: a publisher that
-        goes back to the lowest one sends the following blocks too.
-        """
+        """Requests the lowest missing block from publishers that would next send a higher block, and every `resend_s`
+        seconds from silent publishers that offered this block or a higher one. Higher missing blocks are not requested:
+        a publisher that goes back sends the following blocks too."""
         wanted, resend_s = self.blocks.next_block, self._limits.resend_s
         for publisher in self._publishers.values():
             if publisher.is_to_be_asked(wanted, now_s - resend_s):
@@ -393,16 +389,15 @@ class PublishMachine:
 
     def _make_room(self, now_s: float) -> None:
         """Gives up incomplete blocks, the lowest first, if the blocks in flight have reached a limit and an earlier
-        block is missing.
-
-        Otherwise the missing block could never arrive, because the node would accept no more data.
-        """
+        block is missing. Otherwise the missing block could never arrive, because the node would accept no more data."""
         if not self.blocks.is_crowded:
             return
         for block in self.blocks.all():
+            # Each eviction frees memory, so the limit is checked again before the next one.
             if not (self.blocks.is_crowded and self.blocks.has_gap):
                 return
             publisher = block.publisher
+            # A complete block is kept, so that nobody has to send it again.
             if block.stage is Stage.RECEIVING and publisher is not None:
                 self._change(block, Change.EVICTED, "a block below it is missing, and too much is waiting")
                 self._ask(publisher, self.blocks.next_to_verify, now_s)
@@ -417,13 +412,13 @@ class PublishMachine:
                 )
 
     def _acknowledge(self) -> None:
-        """Sends every publisher an acknowledgement up to the watermark, the highest block up to which all blocks
-        are durable."""
         last_block = self.last_block
         assert last_block is not None, "the watermark has moved"
+        # Catching up is over once the watermark reaches the block that publishers offered.
         self._catch_up.reached(last_block)
         self._acknowledgements += 1
         roots = self._roots.take(last_block)
+        # Publishers that asked for root hashes learn which of these blocks were their own.
         for publisher in self._publishers.values():
             if publisher.wants_roots:
                 self._tell(publisher, RootAcknowledgement(last_block, named(roots, publisher.publisher_id)))
@@ -431,8 +426,7 @@ class PublishMachine:
                 self._tell(publisher, Acknowledgement(last_block))
 
     def _not_persisted(self, notification: PersistedNotification, now_s: float) -> None:
-        """Handles a verified block that could not be stored: the node fails if a publisher waits for the result.
-        Otherwise, blocks from this one on are verified again."""
+        """Handles a verified block that could not be stored: the node fails if a publisher waits for the block."""
         number = notification.block_number
         stages = {block.stage for block in self.blocks.all()}
         if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
@@ -448,11 +442,12 @@ class PublishMachine:
         self.go_on(now_s)
 
     def _check_deadlines(self, now_s: float) -> NodeFailed | None:
-        """Gives up every incomplete block that took too long, and ends the stream of its publisher. Returns a failure
-        of the node if a plugin took too long, else None."""
+        """Gives up every block that arrives too slowly, and ends its publisher's stream. Returns the failure if a
+        plugin is too slow."""
         # A publisher from which the service does not read cannot be late.
         self.blocks.extend_held(now_s - self._ticked_s)
         self._ticked_s = now_s
+        # A block that has arrived completely waits for a plugin: if it is late, the node has failed.
         for block in self.blocks.late(now_s):
             if block.stage is not Stage.RECEIVING:
                 is_verified = block.stage is Stage.VERIFIED
@@ -471,10 +466,12 @@ class PublishMachine:
         self._close(publisher, StreamEnded(status, self.last_block, block_number, reason))
 
     def _close(self, publisher: PublisherState, ended: StreamEnded | None) -> None:
-        """Ends a publisher's session. ended: the last answer, if any. Safe to repeat. The caller must call `go_on`."""
+        """Ends a publisher's session with the last answer, if any. Safe to repeat. The caller must call `go_on`."""
         if self._publishers.pop(publisher.publisher_id, None) is None:
             return
+        # The runner closes the session; from here on this publisher receives no more answers.
         self.effects.append(EndSession(publisher.publisher_id, ended))
+        # A stream that neither side ended in order counts as lost.
         is_success = ended is not None and ended.status is PublishStatus.SUCCESS
         self._lost += publisher.session.state is not State.ENDED and not is_success
         publisher.session.take(Input.FAULT)
@@ -482,13 +479,14 @@ class PublishMachine:
         for block in self.blocks.all():
             if block.publisher is publisher:
                 self._change(block, Change.PUBLISHER_LEFT, "its publisher has left")
+        # The block that this publisher offered exists in the network: backfill may fetch up to it.
         known = max(-1 if each is None else each for each in (self.last_block, self._catch_up.target))
         if publisher.behind is not None and publisher.behind > known:
             self.effects.append(NewestBlockKnownToNetwork(publisher.behind))
         self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
 
     def _end_all(self, status: PublishStatus, block_number: int | None, reason: str, now_s: float) -> None:
-        """Ends every stream. The plugins have already forgotten every block that is not durable."""
+        # The plugins have already forgotten every block that is not durable, so no BlockDropped is needed.
         for block in self.blocks.all():
             self._change(block, Change.NODE_FAILED)
         self.blocks.verify_again_from(self.blocks.next_durable)

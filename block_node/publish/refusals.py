@@ -1,4 +1,4 @@
-"""Refusals: counts the blocks that failed verification, and keeps the last ones with their reasons."""
+"""Counts the blocks that failed verification, and keeps the last ones with their reasons."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from block_node.publish.effects import LogLine
 from block_node.publish.statistics import BlockRefusal
 
 KEPT_MAX = 20
-"""The number of refused blocks that are kept."""
 
 
 class Refusals:
-    """count: the number of refused blocks. last: the last KEPT_MAX of them, the latest at the end."""
+    """The number of refused blocks, and the last KEPT_MAX of them, the latest at the end."""
 
     def __init__(self) -> None:
         self.count = 0
         self.last: deque[BlockRefusal] = deque(maxlen=KEPT_MAX)
 
     def add(self, block_number: int, failure: str | None, reason: str) -> LogLine:
-        """Counts a block, and returns its log line. failure: the kind of the failure, as a `FailureKind` value."""
+        """Counts a block, and returns its log line. failure: a `FailureKind` value."""
         self.count += 1
         self.last.append(BlockRefusal(block_number, failure or "", reason))
         return LogLine("block_refused", {"block": block_number, "failure": failure, "reason": reason}, is_warning=True)
 
 
 def status_of(failure: str | None) -> PublishStatus:
-    """Returns the final status of a stream whose block failed verification."""
     too_large = failure == FailureKind.LIMIT_EXCEEDED.value
     return PublishStatus.INVALID_REQUEST if too_large else PublishStatus.BAD_BLOCK_PROOF

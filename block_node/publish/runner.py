@@ -1,8 +1,5 @@
-"""Carries out the effects of the publish machine: answers to publishers, events for the plugins, log lines.
-
-The runner decides nothing (`block_node.publish.publish_machine` does) and reads no messages
-(`block_node.publish.session` does).
-"""
+"""Carries out the effects of the publish machine: answers to publishers, events for the plugins, log lines. It decides
+nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ logger = structlog.get_logger(__name__)
 
 
 class Session(Protocol):
-    """The interface of the worker that serves one publisher's session, `block_node.publish.session.PublishSession`."""
-
     publisher: PublisherState
 
     @property
@@ -41,9 +36,8 @@ class Session(Protocol):
 
 
 class PublishRunner:
-    """Connects the publish machine with the sessions, the clock and the facility, which delivers events to the plugins.
-
-    After every change of the machine, the caller calls `perform`.
+    """Connects the publish machine with the sessions, the clock and the facility. After every change of the machine,
+    the caller calls `perform`.
 
     call_later: schedules a function after a number of seconds. The worker of the service sets it at its start. If that
     worker fails, its scheduled calls are lost, and the next tick of the new worker makes up for them.
@@ -71,23 +65,19 @@ class PublishRunner:
         return list(self._sessions.values())
 
     def join(self, session: Session) -> None:
-        """Adds a session that has an address and can send answers."""
         self._sessions[session.publisher.publisher_id] = session
         self.machine.join(session.publisher)
         self.perform()
 
     def may_read(self, publisher: PublisherState) -> bool:
-        """Whether to continue reading from this publisher. If not, the session stops reading until the runner calls
-        its `admit`."""
+        """Whether to continue reading from this publisher. If not, the session stops reading until `admit` is
+        called."""
         return self.machine.may_read(publisher, self._has_room)
 
     def perform(self) -> None:
-        """Carries out all effects, forwards items to the plugins, and lets sessions read again.
-
-        Called after every change of the machine. A plugin can answer an effect at once with another change, which calls
-        `perform` again. The inner call returns without doing anything, and the outer call carries out the new effects.
-        So all effects happen in the order in which the machine listed them.
-        """
+        """Carries out all effects, forwards items to the plugins, and lets sessions read again. A plugin can answer an
+        effect at once with another change, which calls `perform` again. The inner call does nothing, and the outer call
+        carries out the new effects. So all effects happen in the order in which the machine listed them."""
         if self._performing:
             return
         machine = self.machine

@@ -1,7 +1,6 @@
 """The publishing service: a plugin that opens sessions, and passes notifications to the publish machine.
 
-`block_node.publish.publish_machine` decides which publisher sends which block, and the answers to publishers.
-`block_node.publish.session` reads the messages of one publisher.
+`publish_machine` decides which publisher sends which block. `session` reads the messages of one publisher.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ logger = structlog.get_logger(__name__)
 
 
 class OpeningMessage(msgspec.Struct, frozen=True):
-    """The message that opened a session: its return route and its request. If the same message arrives again, it does
-    not open another session."""
+    """The message that opened a session. If the same message arrives again, it does not open another one."""
 
     route: Route
     request: OpenSession | OpenRootSession
@@ -53,17 +51,13 @@ class OpeningMessage(msgspec.Struct, frozen=True):
 class PublishService:
     """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
 
-    - last_block: the highest stored block. None if the node is empty.
-    - is_stored: returns whether a block is durable. It is called after a crash of the worker, because notifications can
-      be lost.
+    - last_block: the highest stored block. first_block: the first block of an empty node.
+    - is_stored: returns whether a block is durable. Called after a crash of the worker, because notifications can be
+      lost.
     - new_id: returns a random name for a session.
-    - chain: the name of the chain, on which publishers need the right to publish.
-    - first_block: the configured first block of an empty node.
     - is_lost, find_roots: see `block_node.publish.mending.Mending`.
-    - now_s: a clock that never goes back, in seconds.
-    - store_refusal: returns the reason why no block can be stored now. None if blocks can be stored.
-
-    `new_id` and `now_s` are parameters so that a simulation can control them.
+    - now_s: a clock that never goes back. A simulation controls it, and `new_id`.
+    - store_refusal: returns the reason why no block can be stored now.
     """
 
     def __init__(
@@ -98,11 +92,10 @@ class PublishService:
         self._worker_starts = 0
 
     def register(self, address: str = SERVICE_ADDRESS) -> None:
-        """Registers the worker of the service at `address`, which also starts the worker."""
         self.node.register([local(address)], lambda: PublishWorker(self))
 
     def worker_started(self, context: Context) -> None:
-        """Handles a start of the worker: the first start, or a restart after a crash. A restart ends all sessions."""
+        """Handles a start of the worker. A restart after a crash ends all sessions."""
         self._worker_starts += 1
         self.runner.call_later = context.call_later
         if self._worker_starts == 1:
@@ -118,16 +111,15 @@ class PublishService:
     # Sessions.
 
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> str | None:
-        """Opens a session. If the same message has opened a session already, that session sends its first
-        answer again.
-
-        Returns None. If the publisher's identity has too many sessions, returns the reason and opens none."""
+        """Opens a session. If the same message has opened one already, that session answers again. Returns the reason
+        if the publisher's identity has too many sessions."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
         if isinstance(worker, PublishSession):
             worker.opened()
             return None
+        # An identity has a quota of sessions, which each session gives back when it closes.
         refusal = message.origin.usage.take("block_publish_sessions_max", message.origin.peer)
         if refusal is not None:
             return refusal
@@ -139,14 +131,15 @@ class PublishService:
         return None
 
     def tick(self) -> None:
-        """Checks deadlines, and ends the sessions of publishers that have disconnected. Called every
-        `tick_s` seconds."""
+        """Checks deadlines, and ends the sessions of publishers that have disconnected. Called every `tick_s`
+        seconds."""
         for session in self.runner.sessions():
             if not session.reachable:
                 session.leave()
         self.mending.tick()
         self.machine.tick(self.now_s(), is_full=self.facility.full)
         self.runner.perform()
+        # A message that comes after the end of its session opens a new one.
         for opening, address in list(self._addresses.items()):
             if not self.node.is_registered(address):
                 del self._addresses[opening]
@@ -170,6 +163,7 @@ class PublishWorker(Plugin):
         self._tick()
 
     def handle(self, message: Message) -> None:
+        # Only an opening message, with a way back, belongs here.
         try:
             request = PUBLISH.decode_request(message.payload)
             if not isinstance(request, OpenSession | OpenRootSession):
@@ -182,6 +176,8 @@ class PublishWorker(Plugin):
             logger.info("block_publish_refused", **message.origin.who, reason=str(error))
             self.reply(message, error_payload(str(error)))
             return
+        # The node may be unable to take blocks now, or the identity may have too many sessions: the answer ends the
+        # stream.
         refusal = self._find_refusal()
         if refusal is not None:
             self.reply(message, PUBLISH.encode_response(refusal))
@@ -192,7 +188,6 @@ class PublishWorker(Plugin):
             self.reply(message, PUBLISH.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_PUBLISH, self._service.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

@@ -1,8 +1,7 @@
 """One publisher's session as a worker with its own address: reads the publisher's messages, and sends answers.
 
-`block_node.publish.session_machine` decides which message is permitted in which state.
-`block_node.publish.publish_machine` decides the answers. To stop reading from a publisher, the worker pauses its
-mailbox. The mailbox then fills, and the connection that delivers to the mailbox stops reading.
+`session_machine` decides which message is permitted in which state, `publish_machine` decides the answers. To stop
+reading from a publisher, the worker pauses its mailbox. The mailbox then fills, and its connection stops reading.
 """
 
 from __future__ import annotations
@@ -45,13 +44,8 @@ logger = structlog.get_logger(__name__)
 
 
 class PublishSession(Worker):
-    """The worker of one publisher's session. When the publisher or the node ends the stream, the worker's address
-    becomes free again.
-
-    route: the route back to the publisher.
-    publisher: the state of this publisher in the publish machine.
-
-    Until it is closed, the session counts as one of the open sessions of the identity that opened it.
+    """The worker of one publisher's session. When the publisher or the node ends the stream, its address becomes free
+    again. Until then, the session counts for the identity that opened it.
 
     Invariant: while `publisher.is_held` is True, the mailbox is paused, and `_held_run` has the messages that were
     delivered but not handled.
@@ -82,8 +76,7 @@ class PublishSession(Worker):
 
     @property
     def reachable(self) -> bool:
-        """Whether the connection to the publisher still exists: the first address of the route back is registered. Also
-        True if that address is not local, because the connection cannot be checked then."""
+        """Whether the connection to the publisher still exists. Also true if its address is not local."""
         return self.route[0].type != LOCAL or self._node.is_registered(self.route[0])
 
     def started(self) -> None:
@@ -94,8 +87,7 @@ class PublishSession(Worker):
             self.opened()
 
     def stopped(self) -> None:
-        """Ends the session when the worker stops, even after a crash: its incomplete block is given up, and its address
-        is free again."""
+        # After a crash too, the incomplete block is given up and the address becomes free.
         if not self._is_over:
             block_number = self.publisher.session.block_number
             self._end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
@@ -105,15 +97,14 @@ class PublishSession(Worker):
         self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`.
-
-        Only the publisher that opened the session may use it, through the same connection."""
+        """Only the publisher that opened the session may use it, through the same connection."""
         return Demand(Right.BLOCK_PUBLISH, self._chain) if message.return_route[:1] == self.route[:1] else None
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
         last_block = self._machine.last_block
         return PUBLISH.encode_response(StreamEnded(PublishStatus.ERROR, last_block, None, reason))
 
+    # Every message shows that the publisher is alive, also one that must wait.
     def receive(self, run: Sequence[Message]) -> None:
         self.publisher.used_s = self._now_s()
         slice_bytes = 0
@@ -146,10 +137,8 @@ class PublishSession(Worker):
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))
 
     def close(self, ended: StreamEnded | None) -> None:
-        """Ends the session.
-
-        ended: the last answer to the publisher. None if the publisher ended the stream or has disconnected.
-        """
+        """Ends the session, with the last answer if there is one. Safe to repeat."""
+        # The quota is given back once, also if the session ends twice.
         if not self._is_over:
             self._usage.give_back("block_publish_sessions_max")
         self._is_over = True
@@ -177,7 +166,6 @@ class PublishSession(Worker):
         self._runner.perform()
 
     def admit(self) -> None:
-        """Resumes reading from this publisher, if reading was stopped."""
         if self.publisher.is_held:
             self.publisher.is_held = False
             self.context.call_later(0, self._read_on)
@@ -185,8 +173,7 @@ class PublishSession(Worker):
     # The path of a message.
 
     def _take(self, request: PublishRequest) -> None:
-        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if the message breaks
-        the protocol."""
+        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if it breaks the protocol."""
         if isinstance(request, OpenSession | OpenRootSession):
             raise RequestRefused("a session is opened at the service's address")
         # A repeated message is ignored. A message after a gap cannot be used.
@@ -201,8 +188,8 @@ class PublishSession(Worker):
         self._runner.perform()
 
     def _take_items(self, request: BlockItems) -> None:
-        """Handles a message with items. Raises RequestRefused or ProtocolError if the message breaks the protocol."""
         items, piece = request.items, request.piece
+        # A set without items says nothing, and a piece beside other items would leave their order open.
         if not items:
             raise RequestRefused("a set of items is empty")
         if piece is not Piece.WHOLE and len(items) != 1:
@@ -214,6 +201,8 @@ class PublishSession(Worker):
                 self._runner.mending,
                 self._machine.last_block,
             )
+            # A header ends the mending of another block. A duplicate of a damaged block is collected, to be stored
+            # again.
             mending.leave(self)
             if last_block is not None and number <= last_block and mending.wants(number):
                 mending.begin(self, number, items)
@@ -223,9 +212,9 @@ class PublishSession(Worker):
             self._runner.mending.add(self, items, piece)
 
     def _take_block_end(self, block_number: int) -> None:
-        """Handles the end of a block. Raises RequestRefused if the last piece of an item has not arrived."""
         current = self.publisher.session.block_number
         action = self._machine.block_end(self.publisher, block_number, self._now_s())
+        # An end out of place does no harm, so it is only logged.
         if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
             logger.info("block_end_out_of_place", peer=self.peer, block=block_number, receiving=current)
         self._runner.mending.finish(self)
@@ -253,8 +242,8 @@ class PublishSession(Worker):
 
 
 def _header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises RequestRefused if the header is in pieces or cannot be decoded, or
-    if the number cannot be stored; and ProtocolError if the header is empty."""
+    """Returns the block number in a header. Raises RequestRefused if the header is in pieces, cannot be decoded, or has
+    a number that cannot be stored; ProtocolError if it is empty."""
     if piece is not Piece.WHOLE:
         raise RequestRefused("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
@@ -270,5 +259,4 @@ def _header_number(header: bytes, piece: Piece) -> int:
 
 
 def session_address(name: str) -> Address:
-    """Returns the address of the session with the random name `name`."""
     return Address(LOCAL, f"block_publish_{name}".encode())

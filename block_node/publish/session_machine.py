@@ -1,9 +1,8 @@
 """The state machine of one publisher's session: which message is permitted in which state, and which action follows.
 
-It performs no I/O. `block_node.publish.publish_machine` decides about blocks, and `block_node.publish.session` reads
-the messages. The table `TRANSITIONS` lists all steps of the machine. The header of a block causes two of them. The
-first step returns the action OFFER: the caller asks the publish machine whether the publisher may send the block. The
-answer, ACCEPTED or REFUSED, is the input of the second step.
+`publish_machine` decides about blocks, and `session` reads the messages. The header of a block causes two steps: the
+first returns OFFER, so the caller asks the publish machine whether the publisher may send the block. The answer,
+ACCEPTED or REFUSED, is the input of the second step.
 """
 
 from __future__ import annotations
@@ -115,8 +114,7 @@ TRANSITIONS: dict[tuple[State, Input], Step] = {
     (_ENDED, Input.STREAM_END): Step(Action.DISCARD, _ENDED),
     (_ENDED, Input.FAULT): Step(Action.NOTHING, _ENDED),
 }
-"""The transition table of a session: for each state and input, the action and the next state. A pair that is not listed
-cannot happen."""
+"""For each state and input, the action and the next state. A pair that is not listed cannot happen."""
 
 
 class RequestRefused(Exception):
@@ -145,10 +143,7 @@ class SessionMachine:
         self.next_sequence = 0
 
     def take(self, happened: Input, block_number: int | None = None) -> Action:
-        """Makes one step of the transition table, and returns the action.
-
-        block_number: the number in the header if the input is ACCEPTED, else None.
-        """
+        """Makes one step of the transition table, and returns the action. `block_number` comes with ACCEPTED."""
         action, self.state = TRANSITIONS[self.state, happened]
         if happened is Input.ACCEPTED:
             self.block_number = block_number
@@ -158,34 +153,35 @@ class SessionMachine:
         return action
 
     def header(self, block_number: int) -> Action:
-        """Handles the header of a block, and returns the action. A header also ends an item that arrives in pieces and
-        is not complete."""
+        # A header also ends an item that arrives in pieces and is not complete.
         self.in_item = False
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 
     def items(self, piece: Piece) -> Action:
-        """Handles items that do not begin with a header, and returns the action. Raises RequestRefused if no header
-        came before, or if the pieces of an item are out of order."""
+        """Handles items that do not begin with a header. Raises RequestRefused if no header came before, or if the
+        pieces of an item are out of order."""
+        # Between two items, the next piece must begin one; within an item, it must not.
         begins_item = piece is Piece.WHOLE or piece is Piece.FIRST
         if self.state is State.RECEIVING and begins_item is self.in_item:
             raise RequestRefused("the pieces of an item do not follow each other")
         action = self.take(Input.ITEMS)
         if action is Action.REFUSE_REQUEST:
             raise RequestRefused("items came before a header")
+        # After a first or middle piece, the rest of the item is still to come.
         if action is Action.ADD:
             self.in_item = piece is Piece.FIRST or piece is Piece.MIDDLE
         return action
 
     def block_end(self, block_number: int) -> Action:
-        """Handles the end of a block, and returns the action. Raises RequestRefused if the last piece of an item has
-        not arrived."""
+        """Handles the end of a block. Raises RequestRefused if the last piece of an item has not arrived."""
         if self.in_item:
             raise RequestRefused(f"block {self.block_number} ends in the middle of an item")
+        # An end with another number still ends the arriving block; the caller logs it.
         foreign = self.state is State.RECEIVING and block_number != self.block_number
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
     def in_order(self, sequence: int) -> bool:
-        """Returns True if this message is the next one, False if it was received before. Raises MessageMissing if an
+        """Returns whether this message is the next one; False if it was received before. Raises MessageMissing if an
         earlier message was lost."""
         if sequence > self.next_sequence:
             raise MessageMissing(f"message {self.next_sequence} is missing; {sequence} came")
@@ -195,7 +191,6 @@ class SessionMachine:
         return True
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold."""
         assert (self.block_number is not None) == (self.state is State.RECEIVING)
         assert not self.in_item or self.state is State.RECEIVING
 
@@ -241,28 +236,23 @@ class PublisherState:
         return PublisherStatistics(self.publisher_id, self.session.block_number, newest, self.behind, self.is_held)
 
     def note_end(self, end: EndStream) -> None:
-        """Notes the newest block of the network that the end of a stream names, because the node is too far behind. In
-        the real protocol, the highest unsigned number stands for an unknown block."""
+        """Notes the newest block of the network, which a publisher names when the node is too far behind. The highest
+        unsigned number stands for an unknown block in the real protocol."""
         latest, earliest = end.latest_block, end.earliest_block or 0
         if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and earliest <= latest <= NUMBER_MAX:
             self.behind = max(latest, -1 if self.behind is None else self.behind)
 
     def is_idle(self, since_s: float) -> bool:
-        """Whether the publisher sends no block and has sent nothing since the time `since_s`. False while the node does
-        not read from it."""
+        """Whether the publisher is silent since `since_s` and sends no block. False while the node does not read from
+        it."""
         return self.session.block_number is None and not self.is_held and self.used_s <= since_s
 
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
-        """Whether to request the block `wanted` from the publisher.
-
-        True if the publisher would next send a higher block. Also true for a silent publisher that offered that block
-        or a higher one. A publisher is silent if it sends no block, and if neither a message nor a request was sent
-        since the time `since_s`.
-        """
+        """Whether to request the block `wanted` from the publisher: it would next send a higher block, or it is silent
+        since `since_s` (no message and no request) and offered that block or a higher one."""
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)
 
 
 def described(publishers: Iterable[PublisherState]) -> list[PublisherStatistics]:
-    """Returns the state of the first publishers, at most SESSIONS_LISTED_MAX."""
     return [each.describe() for each in islice(publishers, SESSIONS_LISTED_MAX)]

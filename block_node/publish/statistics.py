@@ -1,4 +1,4 @@
-"""The statistics of publishing on one node, as values."""
+"""The statistics of publishing on one node."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ import msgspec
 
 
 class InFlightStatistics(msgspec.Struct, frozen=True):
-    """The state of the blocks in flight (accepted from publishers and not durable yet), and counters since the start of
-    the node.
-
-    - blocks: the number of blocks in flight.
-    - queued_bytes: the memory that received items take until they are forwarded to the plugins.
-    - begun: the number of blocks that were accepted.
-    - over: the number of accepted blocks that are not in flight any more.
-    - expired: the number of blocks that the node took away from publishers that were too slow.
-    """
+    """The blocks in flight, and counters since the start of the node: `begun` blocks were accepted, `over` are not in
+    flight any more, `expired` were taken away from publishers that were too slow."""
 
     blocks: int
     queued_bytes: int
@@ -24,18 +17,12 @@ class InFlightStatistics(msgspec.Struct, frozen=True):
 
 
 SESSIONS_LISTED_MAX = 50
-"""The largest number of publishers whose state is listed."""
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
-    """The state of one connected publisher.
-
-    - publisher_id: the number of its session.
-    - block_number: the block that it sends now. None if it sends none.
-    - newest_offered: the highest block whose header it has sent. None before its first header.
-    - behind: the block that it offered last, if that block was too high for the node; else None.
-    - is_held: whether the node has stopped reading from it.
-    """
+    """The state of one connected publisher. block_number: the block that it sends now. newest_offered: the highest
+    block whose header it has sent. behind: the block that it offered last, if that block was too high for the node.
+    is_held: whether the node has stopped reading from it."""
 
     publisher_id: int
     block_number: int | None
@@ -45,10 +32,7 @@ class PublisherStatistics(msgspec.Struct, frozen=True):
 
 
 class BlockRefusal(msgspec.Struct, frozen=True):
-    """A block that failed verification.
-
-    - failure: the kind of the failure, as a `FailureKind` value. reason: what is wrong, in words.
-    """
+    """A block that failed verification. failure: a `FailureKind` value."""
 
     block_number: int
     failure: str
@@ -58,15 +42,13 @@ class BlockRefusal(msgspec.Struct, frozen=True):
 class PublishStatistics(msgspec.Struct, frozen=True):
     """The state of publishing, and counters since the start of the node.
 
-    - publishers: the number of connected publishers.
-    - publishers_lost: the number of publishers that disconnected without ending their stream, or whose stream the node
-      ended for a fault.
-    - last_block: the highest acknowledged block. None if no block is.
-    - next_block: the lowest block that no publisher sends and that the node does not have.
-    - target_block: the highest offered block that the node has not reached. None if there is no such block.
-    - catch_up_stalled: whether the node does not get closer to `target_block`.
-    - sessions: the first connected publishers.
-    - refusals: the last blocks that failed verification, the latest at the end.
+    - publishers_lost: publishers that disconnected without ending their stream, or whose stream the node ended for a
+      fault.
+    - last_block: the highest acknowledged block. next_block: the lowest that no publisher sends and that the node
+      lacks.
+    - target_block: the highest offered block that the node has not reached.
+    - sessions: the first connected publishers. refusals: the last blocks that failed verification, the latest at the
+      end.
     """
 
     publishers: int

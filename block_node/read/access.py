@@ -1,8 +1,5 @@
-"""The service `block_get`: sends one stored block to a reader, one portion of its bytes for each request.
-
-The reader requests the next portion after it has received the previous one. So a block of any size is sent in bounded
-memory. Source of the answers: facts/block_node.md §1.5 and A1.
-"""
+"""The service `block_get`: sends one stored block to a reader, one portion of its bytes for each request, so that a
+block of any size is sent in bounded memory. Source of the answers: facts/block_node.md §1.5 and A1."""
 
 from __future__ import annotations
 
@@ -24,29 +21,21 @@ from ockam.protocol import ProtocolError, error_payload
 from stream_storage.errors import DatabaseCorrupt
 
 NUMBER_LATEST = 2**64 - 1
-"""The block number that means "unknown" in the reference block node. In a request for a block it means the
-latest block."""
+"""The number that means "unknown" in the reference block node, and the latest block in a request."""
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 ANSWER_OVERHEAD_BYTES = 512
-"""The bytes of a frame that an answer needs in addition to the bytes of the block: names, numbers, root hash, routes
-and sizes."""
+"""The bytes of a frame that an answer needs in addition to the bytes of the block."""
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
-"""The maximum number of unsent bytes on a connection, 4 MiB. Beyond it, the service answers no requests from this
-connection until some bytes are sent."""
+"""With more unsent bytes on a connection, its requests wait until some of them are sent."""
 BACKLOG_RETRY_S = 0.02
 WAITING_MAX = 1_000
-"""The maximum number of waiting requests. While there are more, the service pauses its mailbox, and connections
-stop reading."""
+"""With more waiting requests, the service pauses its mailbox, and connections stop reading."""
 
 logger = structlog.get_logger(__name__)
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the service `block_get` since its start.
-
-    answers: the number of answers for each status name.
-    sent_bytes: the bytes of blocks that were sent.
-    """
+    """The statistics of the service `block_get` since its start, with the number of answers for each status name."""
 
     answers: dict[str, int]
     sent_bytes: int
@@ -79,7 +68,6 @@ class AccessService(Worker):
         self._go_on()
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -96,8 +84,8 @@ class AccessService(Worker):
         return waiting
 
     def _go_on(self) -> None:
-        """Answers waiting requests. Stops when a read from the store begins, or when every waiting request comes from a
-        connection with too many unsent bytes."""
+        """Answers waiting requests, until a read from the store begins, or all wait for connections with too many
+        unsent bytes."""
         # A request moves to the end of the queue if its connection has too many unsent bytes. The loop stops when this
         # is true of every waiting request.
         behind = 0
@@ -109,6 +97,7 @@ class AccessService(Worker):
                 continue
             behind = 0
             self._serve(message, request)
+        # Nothing says when a connection has sent its bytes, so the service tries again.
         if behind and not self._retrying:
             self._retrying = True
             self.context.call_later(BACKLOG_RETRY_S, self._retry)

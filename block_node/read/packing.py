@@ -1,7 +1,6 @@
 """Compresses the items of a message to a subscriber with zstd (`PackedItems`), and decompresses them.
 
-The compressed data is the BARE encoding of `list<data>`. It is one zstd frame that states its uncompressed size. Each
-message is compressed separately, so that the subscriber can decompress each message separately.
+The compressed data is the BARE encoding of `list<data>`, as one zstd frame that states its uncompressed size.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from block_node.protocol_reading import PackedItems, SubscribedItems, SubscribeR
 from ockam.protocol import ProtocolError
 
 LEVEL: Final = 1
-"""The compression level of zstd. All levels compress blocks to about a sixth of their size, and level 1 takes the
-least time."""
+"""All levels compress blocks to about a sixth of their size, and level 1 takes the least time."""
 UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The maximum uncompressed size of one message, 4 MiB. A node sends at most 1 MiB of items in one message, and the
-lengths of the items."""
+"""The maximum uncompressed size of one message. A node sends at most 1 MiB of items in one, and the lengths of the
+items."""
 
 # type Items list<data>
 _encoder = bare.Encoder(list[bytes])
@@ -27,8 +25,7 @@ _decoder = bare.Decoder(list[bytes])
 
 
 def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
-    """Returns the message with its items compressed. Returns the unchanged message if compression does not make
-    it smaller."""
+    """Returns the message with its items compressed, or unchanged if compression does not make it smaller."""
     data = _encoder.encode(message.items)
     compressed = zstandard.ZstdCompressor(level=LEVEL).compress(data)
     if len(compressed) >= len(data):
@@ -39,8 +36,8 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """Converts a `PackedItems` to a `SubscribedItems`. Returns any other message unchanged. Raises
-    ProtocolError if the compressed data is damaged, or if the items exceed UNPACKED_BYTES_MAX bytes."""
+    """Converts a `PackedItems` to a `SubscribedItems`. Returns any other message unchanged. Raises ProtocolError if the
+    compressed data is damaged, or if the items exceed UNPACKED_BYTES_MAX bytes."""
     if not isinstance(message, PackedItems):
         return message
     try:

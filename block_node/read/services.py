@@ -20,17 +20,12 @@ SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get",
 
 
 class ReadStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the services for readers. Each counter starts at 0 when its service starts."""
-
     subscribe: SubscribeStatistics
     access: AccessStatistics
 
 
 class ReadServices:
-    """The three services of a block node for readers.
-
-    address_book: a serialized `NodeAddressBook`, which `block_status` returns; None if there is none.
-    """
+    """The three services for readers. address_book: a serialized `NodeAddressBook`, which `block_status` returns."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The service `block_status`: answers which blocks the node has, and which block it needs next. It changes nothing.
 
-Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration. A
-reference block node once reported its configured first block as its last stored block, and its publishers stopped
-sending (§7.3 there).
+Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration: a
+reference block node once reported its configured first block as its last one, and its publishers stopped sending (§7.3
+there).
 """
 
 from __future__ import annotations
@@ -24,22 +24,15 @@ from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
 
 RANGES_MAX = 100_000
-"""The maximum number of ranges in one answer. If the node has more ranges, the answer lists the highest ones, because
-readers need these first."""
+"""The maximum number of ranges in one answer. Readers need the highest ones first."""
 RANGE_BYTES = 16
 DETAIL_OVERHEAD_BYTES = 2_048
-"""The bytes of a frame that an answer needs in addition to the ranges and the address book: names, versions, routes
-and sizes."""
+"""The bytes of a frame that an answer needs in addition to the ranges and the address book."""
 
 
 class StatusService(Worker):
-    """The worker that answers at `block_status`.
-
-    next_expected: returns the block that a publisher should send next; None if it is unknown.
-    version: the version of this program.
-    plugins: returns the version of each plugin by name.
-    address_book: a serialized `NodeAddressBook`; None if there is none.
-    """
+    """The worker that answers at `block_status`. `next_expected` returns the block that a publisher should send next,
+    `plugins` the version of each plugin by name; `address_book` is a serialized `NodeAddressBook`."""
 
     def __init__(
         self,
@@ -78,7 +71,6 @@ class StatusService(Worker):
         self.reply(message, STATUS.encode_response(response))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -86,6 +78,7 @@ class StatusService(Worker):
 
     def _detail(self, message: Message) -> StatusDetail:
         book = self._address_book
+        # A frame may be too small for the address book: the ranges are more important.
         room_bytes = message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES - len(book or b"")
         if room_bytes < 0:
             book, room_bytes = None, message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES
@@ -100,5 +93,4 @@ class StatusService(Worker):
 
 
 def _newest(ranges: BlockRanges, ranges_max: int) -> list[BlockRange]:
-    """Returns the highest ranges, at most `ranges_max`, in ascending order."""
     return [BlockRange(each.first, each.last) for each in list(ranges)[-ranges_max:]]

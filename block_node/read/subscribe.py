@@ -1,7 +1,7 @@
 """The service `block_subscribe`: starts a worker for each subscription, and passes events on to all subscriptions.
 
-`block_node.read.subscription` decides what a subscription sends. The service is a plugin that publishers never wait for
-(not gating). Subscribers read stored blocks at their own speed, so no subscriber can slow down a publisher.
+`block_node.read.subscription` decides what a subscription sends. The service is not gating: subscribers read stored
+blocks at their own speed, so none can slow down a publisher.
 """
 
 from __future__ import annotations
@@ -42,12 +42,8 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of subscriptions.
-
-    sessions: the present number of subscriptions.
-    begun: how many subscriptions began since the start of the service.
-    ended: by status name, how many subscriptions ended or were refused since then.
-    """
+    """The statistics of subscriptions. begun, ended: since the start of the service, by status name; refused ones have
+    ended."""
 
     sessions: int
     begun: int
@@ -56,9 +52,6 @@ class SubscribeStatistics(msgspec.Struct, frozen=True):
 
 class SubscribeService(Plugin):
     """The plugin that answers at `block_subscribe`.
-
-    now_s: a clock in seconds that never jumps.
-    new_id: returns 16 hexadecimal digits.
 
     Invariant: `_sessions` has the registered workers of subscriptions, each with the usage of the identity for which it
     counts. `_under_way` has the blocks whose items have begun to arrive, and which are neither stored nor dropped yet.
@@ -113,7 +106,6 @@ class SubscribeService(Plugin):
             self.reply(message, SUBSCRIBE.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -153,7 +145,7 @@ class SubscribeService(Plugin):
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
     def _begin(self, message: Message, request: Subscribe, packs: bool) -> Refusal | None:
-        """Starts a subscription. Returns the refusal if the subscription is not possible, else None."""
+        """Starts a subscription, or returns the refusal."""
         available = self._store.available
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
         if isinstance(plan, Refusal):
@@ -199,8 +191,8 @@ class SubscribeService(Plugin):
         self._publishers = active
 
     def _look_for_end(self) -> None:
-        """Informs all subscriptions if the last publisher has disconnected and none of its blocks is still
-        being stored."""
+        """Informs all subscriptions if the last publisher has disconnected and none of its blocks is still being
+        stored."""
         if self._source_ended and not self._under_way:
             self._source_ended = False
             for session in list(self._sessions):

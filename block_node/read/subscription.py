@@ -1,8 +1,8 @@
 """One subscription as a worker: it sends its subscriber the blocks of a range in order, each block once.
 
-Old and new blocks are all read from the store, so no block is missed between history and live blocks. A subscription in
-the early mode also sends items before they are verified, once it has sent all earlier blocks (`early_event`).
-`block_node.read.subscription_plan` decides the meaning of a request.
+All blocks are read from the store, so none is missed between history and live blocks. A subscription in the early mode
+also sends items before they are verified, once it has sent all earlier blocks (`early_event`). `subscription_plan`
+decides the meaning of a request.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from ockam.protocol import ProtocolError, error_payload
 from stream_storage.errors import DatabaseCorrupt
 
 CHUNK_BYTES = 1024 * 1024
-"""The maximum number of bytes of items in one message, 1 MiB, as the reference block node's `maxChunkSizeBytes`."""
+"""The maximum number of bytes of items in one message, as the reference block node's `maxChunkSizeBytes`."""
 READ_BYTES = 1024 * 1024
-"""The maximum number of bytes in one read, 1 MiB. The memory of a subscription holds at most one read."""
+"""The maximum number of bytes in one read. The memory of a subscription holds at most one read."""
 MESSAGE_OVERHEAD_BYTES = 512
 """The bytes of a frame that a message needs in addition to its items: names, numbers, routes and sizes."""
 
@@ -117,9 +117,7 @@ class SubscribeSession(Worker):
         return self._request.return_route[0]
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender of this message needs, see `ockam.identity.rules.authorizer.Guarded`.
-
-        Only the subscriber may confirm and end its subscription, through the connection that began it."""
+        """Only the subscriber may confirm and end its subscription, through the connection that began it."""
         return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None
 
     def started(self) -> None:
@@ -140,12 +138,14 @@ class SubscribeSession(Worker):
 
     def go_on(self) -> None:
         """Sends as much as possible. Called when a block was stored, and when the subscriber has confirmed items."""
+        # Items that were read come first, and a running read continues by itself.
         if self.stage is Stage.ENDED or not self._send_waiting() or self._reading:
             return
         if self._plan.end is not None and self.next_block is not None and self.next_block > self._plan.end:
             self.end(SubscribeStatus.SUCCESS, "")
         elif self._begins_too_high:
             self.end(SubscribeStatus.NOT_AVAILABLE, f"no block up to {self._plan.end} is here")
+        # An early block comes from the publisher's items; reading continues after its end.
         elif self.stage is not Stage.EARLY:
             if self._find_next():
                 self._read()
@@ -163,8 +163,10 @@ class SubscribeSession(Worker):
     def early_event(self, event: ItemEvent) -> None:
         """Handles an event of the block that the node receives. Called only in the early mode."""
         if isinstance(event, BlockBegun):
+            # Without a first block, the subscription begins with the next new one.
             if self.next_block is None and self._plan.start is None:
                 self.next_block = event.block_number
+            # Only the next block is sent early: the subscriber has all earlier ones.
             if self.stage is Stage.WAITING and event.block_number == self.next_block:
                 self.stage, self._early_attempt = Stage.EARLY, event.attempt
         elif self.stage is Stage.EARLY and event.attempt == self._early_attempt:
@@ -175,11 +177,7 @@ class SubscribeSession(Worker):
                 self.go_on()
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
-        """Handles the verification result of the block that is sent early.
-
-        attempt: the number of the attempt to receive the block.
-        root: the root hash of the block; None if the verification failed.
-        """
+        """Handles the verification result of the block that is sent early. `root` is None if it failed."""
         if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
             return
         if root is None:
@@ -195,10 +193,12 @@ class SubscribeSession(Worker):
         """Ends the subscription if a time limit has passed: for a subscriber that takes nothing, for a missing block,
         or for the whole subscription."""
         now_s, limits = self._now_s(), self._limits
+        # A slow subscriber is ended before anything else, because nothing can be sent to it.
         if not self._has_room:
             if now_s - self._moved_s >= limits.slow_s_max:
                 self.end(SubscribeStatus.TOO_SLOW, f"nothing was taken for {limits.slow_s_max:g} s")
             return
+        # A subscription that lasts too long ends between two blocks only.
         if limits.duration_s_max is not None and now_s - self._began_s >= limits.duration_s_max and not self._in_block:
             self.end(SubscribeStatus.SUCCESS, f"a subscription lasts {limits.duration_s_max:g} s")
         elif self.stage is Stage.WAITING and now_s - self._moved_s >= limits.missing_s_max and self._is_missing:
@@ -206,16 +206,13 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def end(self, status: SubscribeStatus, reason: str) -> None:
-        """Ends the subscription, and sends the subscriber the status and the reason. A repeated call is harmless."""
+        """Ends the subscription with a last message. Safe to repeat."""
         if self.stage is not Stage.ENDED:
             self._tell(SubscriptionEnded(self._request_id, self._next_sequence(), status, reason))
             self.leave(status)
 
     def leave(self, status: SubscribeStatus | None = None) -> None:
-        """Ends the subscription without a message to the subscriber. A repeated call is harmless.
-
-        status: the reason, for the statistics; None if the subscriber ended the subscription or has disconnected.
-        """
+        """Ends the subscription without a message. Safe to repeat. `status` is counted; None if the subscriber left."""
         if self.stage is not Stage.ENDED:
             self.stage = Stage.ENDED
             self._outgoing.clear()
@@ -253,17 +250,17 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def _find_next(self) -> bool:
-        """Returns whether the next block is stored. Sets `next_block` if it was not known."""
+        """Whether the next block is stored. Sets `next_block` if it was not known."""
         available = self._store.available
         if self.next_block is None:
             self.next_block = available.last if self._plan.end is None else available.first
         return self.next_block is not None and self.next_block in available
 
     def _wait(self) -> None:
-        """Waits for the next block, which is not stored. Ends the subscription instead if that block will
-        never arrive."""
+        """Waits for the next block, or ends the subscription if that block will never arrive."""
         first = self._store.available.first
         number = self.next_block
+        # Retention has deleted the block. A damaged one may still come again.
         if number is not None and first is not None and number < first and number not in self._store.damaged:
             reason = f"block {self.next_block} is not kept any more; the first one is {first}"
             self.end(SubscribeStatus.NOT_AVAILABLE, reason)
@@ -330,8 +327,8 @@ class SubscribeSession(Worker):
         return True
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends items of a block that is not verified yet. If the window has no room for unconfirmed bytes, tells the
-        subscriber to discard the items of this block. The whole block is then sent after it is stored."""
+        """Sends items of a block that is not verified yet. Without room in the window, the subscriber discards this
+        block, which is sent again after it is stored."""
         if not self._has_room:
             self._withdraw()
             return
@@ -349,6 +346,7 @@ class SubscribeSession(Worker):
 
     def _send_items(self, chunk: ItemBatch, *, verified: bool) -> None:
         assert self.next_block is not None, "items are of a block"
+        # The time limit for a slow subscriber begins with the first unconfirmed byte.
         if not self._sent_bytes - self._taken_bytes:
             self._moved_s = self._now_s()
         self._sent_bytes += chunk.size_bytes

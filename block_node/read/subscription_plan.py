@@ -1,9 +1,6 @@
-"""Decides which blocks a subscription sends, or why the node refuses it. Also defines the limits of subscriptions.
-
-It performs no I/O. Source: facts/block_node.md §4.3 and S1 to S8. There is one difference. A reference block node
-without blocks refuses every range. This node accepts a range that begins within `ahead_blocks_max`, and waits for
-its blocks.
-"""
+"""Decides which blocks a subscription sends, or why the node refuses it. No I/O. Source: facts/block_node.md §4.3 and
+S1 to S8, with one difference: a reference block node without blocks refuses every range. This node accepts a range that
+begins within `ahead_blocks_max`, and waits for its blocks."""
 
 from __future__ import annotations
 
@@ -18,12 +15,9 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     - ahead_blocks_max: how many blocks above the last stored block a subscription may begin (`maximumFutureRequest` of
       the reference block node).
-    - sessions_max: the maximum number of subscriptions at a time.
     - window_bytes_min, window_bytes_max: the limits of the window, the unconfirmed bytes that a subscriber permits.
-    - slow_s_max: a subscription ends if its window is full and no `Received` message comes for this many seconds.
-    - missing_s_max: a subscription ends after it has waited this many seconds for a missing block below a stored one.
-    - duration_s_max: a subscription ends with SUCCESS after this many seconds. None means no limit.
-    - tick_s: the seconds between two checks of these limits.
+    - slow_s_max: how long a full window may stay without a `Received`. missing_s_max: how long a subscription waits for
+      a missing block below a stored one. duration_s_max: after it, a subscription ends with SUCCESS.
     """
 
     ahead_blocks_max: int = 4_000
@@ -37,12 +31,8 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The accepted range of a subscription: blocks from `start` to `end`, both included.
-
-    start: None means the first block that this node will ever store.
-    end: None means no end.
-    early: whether the node also sends items before their block is verified.
-    """
+    """The accepted range of a subscription, both ends included. start: None means the first block that this node will
+    ever store. end: None means no end. early: whether items are also sent before their block is verified."""
 
     start: int | None
     end: int | None
@@ -55,11 +45,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def plan_subscription(request: Subscribe, first: int | None, last: int | None, ahead_max: int) -> Plan | Refusal:
-    """Plans a subscription, or refuses it.
-
-    first, last: the lowest and the highest block that can be read; None if no block is stored.
-    ahead_max: how many blocks above `last` a subscription may begin.
-    """
+    """Plans a subscription, or refuses it. first, last: the blocks that can be read; None if no block is stored."""
     start, end = request.start_block, request.end_block
     if start is not None and start > NUMBER_MAX:
         return Refusal(SubscribeStatus.INVALID_START_BLOCK, f"no block has number {start}; leave it out for what comes")
@@ -67,6 +53,7 @@ def plan_subscription(request: Subscribe, first: int | None, last: int | None, a
         return Refusal(SubscribeStatus.INVALID_END_BLOCK, f"no block has number {end}; leave it out for no end")
     if start is not None and end is not None and end < start:
         return Refusal(SubscribeStatus.INVALID_END_BLOCK, f"the end {end} is below the start {start}")
+    # Without a start, the subscription begins with the next new block, or at the first block if it has an end.
     newest = -1 if last is None else last
     begins = start if start is not None else newest + 1 if end is None else first
     if start is not None and first is not None and start < first:

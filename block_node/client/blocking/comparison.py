@@ -24,19 +24,15 @@ from stream_client.blocking.client import StreamClient
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
-"""The checks that a block must pass before its root hash is computed: it has a header, a footer and a proof, and no
-item is missing."""
+"""The checks that a block must pass before its root hash is computed."""
 STEP_BYTES: Final = 16 * 1024
-"""After this many bytes of small blocks, 16 KiB, the questions about them are sent, so that the node looks for their
-roots while the next blocks are read. A large block is read in its chunks."""
+"""After this many bytes of small blocks, the questions about them are sent, so that the node looks for their roots
+while the next blocks are read."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
-    """The root hashes and the size of a block that the program gave to the publisher.
-
-    roots: one root hash for each hash scheme that can apply; only the node knows the right scheme.
-    size_bytes: the total size of all items, without their tags and lengths.
-    """
+    """The size (without tags and lengths) of a block of the program, and its root hash by each scheme that can apply;
+    only the node knows the right scheme."""
 
     roots: tuple[RootCandidate, ...]
     size_bytes: int
@@ -55,8 +51,8 @@ class GivenReader:
         return self._reader.size_bytes
 
     def step(self) -> GivenBlock | None:
-        """Read one more chunk. Returns the root hashes and the size after the last chunk, else None. Raises BlockError
-        if the block is not complete."""
+        """Reads one more chunk. Returns the result after the last one, else None. Raises BlockError if the block is not
+        complete."""
         if next(self._steps, None) is not None:
             return None
         return GivenBlock(self._reader.finish().roots, self._reader.size_bytes)
@@ -71,15 +67,14 @@ class GivenReader:
 
 
 class Comparison:
-    """Compares blocks with the node's blocks of the same numbers, in steps. Between the steps the client sends
-    and receives.
+    """Compares blocks with the node's blocks of the same numbers, in steps, between which the client sends and
+    receives.
 
-    The blocks are read one after the other. The node is asked for a root as soon as its block was read, and the next
-    block is read before the answer: if every stored block waited for an answer, publishing blocks again would take
-    longer than at first.
+    The node is asked for a root as soon as its block was read, and the next block is read before the answer: otherwise
+    publishing blocks again would take longer than at first.
 
-    on_done: called once for each block with its number, and with None if the two blocks are the same. Otherwise its
-    second argument is AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
+    on_done: called once for each block with its number, and with None if the two blocks are the same; else with
+    AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
 
     Invariant: every block is in `_unread`, in `_asked` (with the function that gives the question up), or done.
     """
@@ -92,10 +87,8 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[int, ClientError | BlockError | None], None],
     ) -> None:
-        """Begin the comparison.
-
-        stored: for each number, the root hash of the node's block; empty bytes if the comparison must ask the node.
-        """
+        """Begins the comparison. `stored` has the root hashes of the node's blocks; empty bytes if the node must be
+        asked."""
         self._client = client
         self._unread = deque(blocks)
         self._stored = stored
@@ -108,7 +101,7 @@ class Comparison:
         self._stop_step = client.session.shell.call_later(0.0, self._step)
 
     def cancel(self) -> None:
-        """Stop the comparison without calling `on_done` any more."""
+        """Stops the comparison without calling `on_done` any more."""
         self._on_done = _ignored
         self._unread.clear()
         self._stop_step()
@@ -118,7 +111,7 @@ class Comparison:
         self._rest()
 
     def _step(self) -> None:
-        """Read blocks until STEP_BYTES are read, and ask for their roots."""
+        """Reads blocks until STEP_BYTES are read, and asks for their roots."""
         read_bytes = 0
         while self._unread and read_bytes < STEP_BYTES:
             block = self._unread[0]
@@ -126,6 +119,7 @@ class Comparison:
                 self._reader = GivenReader(block)
             before_bytes = self._reader.size_bytes
             given: GivenBlock | BlockError | None
+            # A large block is read over several steps.
             try:
                 given = self._reader.step()
             except BlockError as error:
@@ -145,8 +139,8 @@ class Comparison:
             self._stop_step = self._client.session.shell.call_later(0.0, self._step)
 
     def _ask(self, number: int, given: GivenBlock, offset: int) -> None:
-        """Ask the node for the root hash of its block. The answer also has bytes of the block, from byte `offset` on.
-        An offset near the end of the block keeps the answer small."""
+        """Asks the node for the root hash of its block. The answer also has bytes of the block, from byte `offset` on:
+        an offset near the end keeps it small."""
         if not self._asked:
             self._answered_s = self._client.session.now_s()
         # The question is noted and timed first: if the client has ended, the answer comes at once, and ends both.
@@ -163,7 +157,7 @@ class Comparison:
             self._asked[number] = forget
 
     def _look_at_time(self) -> None:
-        """Fail if questions are open and none was answered for `answer_s_max` seconds."""
+        """Fails if questions are open and none was answered for `answer_s_max` seconds."""
         session = self._client.session
         left_s = self._answered_s + self._answer_s_max - session.now_s() if self._asked else self._answer_s_max
         if left_s > 0:
@@ -210,16 +204,16 @@ class Comparison:
 
 
 def _ignored(number: int, error: ClientError | BlockError | None) -> None:
-    """Do nothing. Replaces `on_done` after the comparison was cancelled."""
+    """Replaces `on_done` after the comparison was cancelled."""
 
 
 def _nothing() -> None:
-    """Do nothing. Stands for the function that gives a question up while the question is being asked."""
+    """Stands for the function that gives a question up while the question is being asked."""
 
 
 def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
-    """Compare two blocks that the program gave with the same number. Raises AnotherBlock if they differ, and BlockError
-    if one is not complete."""
+    """Compares two blocks that the program gave with the same number. Raises AnotherBlock if they differ, and
+    BlockError if one is not complete."""
     first, second = _read(client, one), _read(client, other)
     if first.roots != second.roots:
         raise AnotherBlock(number, first.roots[0].root, second.roots, None)
