@@ -2,8 +2,7 @@
 
 The facility (`block_node.facility`) delivers the events to all plugins. A block is received in one or more attempts.
 The events of an attempt are, in order: `BlockBegun`, any number of `ItemsReceived`, then `BlockEnded` or
-`BlockDropped`. The events of two blocks are never mixed. A block that was dropped can begin again, with a new attempt
-number.
+`BlockDropped`. The events of two blocks are never mixed. A dropped block can begin again, with a new attempt number.
 
 After `BlockEnded`, exactly one `VerificationNotification` with the same attempt number follows. If it reports success,
 exactly one `PersistedNotification` follows, unless a `NodeFailed` comes first. A failure can be reported before
@@ -20,7 +19,6 @@ import msgspec
 from block_node.protocol import Piece
 
 EVENT_OVERHEAD_BYTES = 128
-"""The number of bytes that each event counts for in a queue, in addition to its items."""
 ITEM_OVERHEAD_BYTES = 64
 """The memory that an item takes in addition to its content: a million empty items also occupy memory."""
 
@@ -42,8 +40,8 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
 
 class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
-    """Items of the current block have arrived. The first item of a block is its header, which is never split. An item
-    larger than a frame comes in pieces in several events, so that no plugin needs the whole item in memory."""
+    """Items of the current block have arrived. The first item of a block is its header, which is never split. Larger
+    items come in pieces in several events, so that no plugin needs a whole one in memory."""
 
     block_number: int
     attempt: int
@@ -74,11 +72,9 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     """The result of verifying a block. For blocks that continue the chain, the successes come in the order of numbers.
 
     attempt: the attempt in which the block was received. 0 for a block from a backfill.
-    root: the root hash of the block. Empty if unknown. other_roots: its other possible root hashes; the next block
-    shows which one is right.
-    failure: the reason of the failure, as a `FailureKind` value. reason: a description for the log.
-    informational: True if nobody caused the failure, for example because the block was already verified from another
-    source.
+    root: empty if unknown. other_roots: the other possible root hashes; the next block shows which one is right.
+    failure: the reason, as a `FailureKind` value, and in words for the log in `reason`.
+    informational: nobody caused the failure, for example because the block was already verified from another source.
     verifier_state: the state of the chain after this block, to be stored with it. Empty if the block does not continue
     it.
     previous_root: after a success, the root hash of the preceding block, as the footer of this block names it.
@@ -103,8 +99,7 @@ class PersistedNotification(msgspec.Struct, frozen=True):
     """A verified block was synced to disk, or could not be stored.
 
     Blocks are stored in the order in which they were verified. After a failure, no higher block is stored until the
-    failed block was verified and stored again, so that a failure leaves no gap. Storing a block a second time with the
-    same root hash succeeds. `root` is empty if unknown.
+    failed one was verified and stored again, so that no gap remains. Storing the same block again succeeds.
     """
 
     block_number: int
@@ -163,8 +158,6 @@ class NodeFailed(msgspec.Struct, frozen=True):
     Each plugin discards its parts of unfinished blocks and waits for new ones. It ignores later verification results of
     the discarded blocks. But a block whose commit had begun can still be stored, and its `PersistedNotification`
     counts.
-
-    persistence: whether a block could not be stored. block_number: the block that caused the failure, if one did.
     """
 
     reason: str
@@ -173,8 +166,7 @@ class NodeFailed(msgspec.Struct, frozen=True):
 
 
 class NodeStopping(msgspec.Struct, frozen=True):
-    """The node is about to stop, and all streams end. Blocks that are being stored are still stored. No new block
-    begins."""
+    """The node is about to stop, and all streams end. Submitted blocks are still stored. No new block begins."""
 
     reason: str
 

@@ -1,14 +1,10 @@
-"""The messaging facility: delivers every event to every plugin, in the same order, through one bounded queue per
-plugin.
+"""The messaging facility: delivers every event to every plugin, in the same order, through a bounded queue for each.
 
-Gating plugins (verification, persistence, publishing) must not lose events. While the queue of one is full, `full` is
-True, and every source of items, such as a publisher, waits. Any other plugin is detached and notified if its queue
-grows too long.
+Gating plugins (verification, persistence, publishing) must not lose events. While the queue of one is full, every
+source of items, such as a publisher, waits. Any other plugin is detached and notified if its queue grows too long.
 
 Notifications are accepted even if a queue is full: otherwise a plugin could wait for space in a queue that only the
 plugin itself can empty. Their number is bounded, because each one results from items that were accepted.
-
-All code runs in the trio thread, and no call waits. The facility stores nothing on disk.
 """
 
 from __future__ import annotations
@@ -36,9 +32,9 @@ logger = structlog.get_logger(__name__)
 class Plugin(Worker):
     """A worker that receives events. A subclass overrides the handlers that it needs. A handler must not block.
 
-    A plugin that cannot handle events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`. In
-    between it receives nothing, and its queue fills. An event that a handler publishes through `self.facility.publish`
-    is delivered after the current one, to all plugins including this one.
+    A plugin that cannot handle events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`;
+    meanwhile its queue fills. An event that a handler publishes through `self.facility.publish` is delivered after the
+    current one, to all plugins including this one.
 
     If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If the
     plugin is gating, the crash also publishes `NodeFailed`, which ends all streams. The new plugin ignores the rest of
@@ -71,8 +67,7 @@ class Plugin(Worker):
 
 
 class InletStatistics(msgspec.Struct, frozen=True):
-    """The queue of one plugin: the events in it and their bytes, and the events delivered since the plugin was
-    attached."""
+    """The queue of one plugin, and the number of events delivered since the plugin was attached."""
 
     name: str
     gating: bool
@@ -83,8 +78,7 @@ class InletStatistics(msgspec.Struct, frozen=True):
 
 
 class FacilityStatistics(msgspec.Struct, frozen=True):
-    """The counters of the facility since the node started, and the queues of all attached plugins. `dropped` plugins
-    were detached because their queue grew too long."""
+    """The counters since the node started. `dropped` plugins were detached because their queue grew too long."""
 
     published: int
     dropped: int
@@ -131,7 +125,6 @@ class Inlet:
             self._facility.run()
 
     def detach(self) -> None:
-        """Ends the delivery of events for ever and empties the queue. Safe to repeat."""
         if self._attached:
             self._attached = False
             self._events.clear()
@@ -150,7 +143,6 @@ class Inlet:
         self._lag()
 
     def run(self) -> bool:
-        """Delivers events until the queue is empty, paused or detached. Returns whether any event was delivered."""
         delivered = self._delivered
         while self._events and not self._paused and self._attached:
             self._deliver()
@@ -188,9 +180,7 @@ class Facility:
 
     @property
     def full(self) -> bool:
-        """Returns whether sources of items must wait. The functions passed to `when_room` are called when the
-        wait ends.
-        """
+        """Whether sources of items must wait. The functions passed to `when_room` are called when the wait ends."""
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 
     @property
@@ -199,21 +189,19 @@ class Facility:
         return frozenset(self._missing)
 
     def when_room(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as the facility is not full: at once, or after a later delivery."""
+        """Calls a function once, as soon as the facility is not full."""
         self._waiting.append(function)
         if not self._running:
             self.run()
 
     def attach(self, plugin: Plugin) -> Inlet:
-        """Attaches a plugin, whose `context` is set, to all events that follow. Returns its queue."""
         inlet = Inlet(self, plugin)
         self._inlets.append(inlet)
         self._missing.discard(inlet.name)
         return inlet
 
     def detached(self, inlet: Inlet) -> None:
-        """Removes the queue of a detached plugin. The node cannot continue without a gating one, so `NodeFailed`
-        follows."""
+        """Removes the queue of a detached plugin. The node cannot continue without a gating one."""
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)

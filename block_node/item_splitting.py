@@ -53,7 +53,6 @@ def split_items(items: Sequence[bytes], batch_bytes: int) -> list[ItemBatch]:
 
 
 def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
-    """Splits an item, or a piece of an item, into pieces of at most `batch_bytes` bytes."""
     parts = [data[at : at + batch_bytes] for at in range(0, len(data), batch_bytes)] or [b""]
     begins, ends = piece in (Piece.WHOLE, Piece.FIRST), piece in (Piece.WHOLE, Piece.LAST)
     batches = []
@@ -80,7 +79,7 @@ class ItemSplitter:
         self._missing_bytes = 0
 
     def feed(self, data: bytes) -> list[ItemBatch]:
-        """Adds bytes, and returns the batches that are now complete. Raises NotABlock if the bytes are not a block."""
+        """Adds bytes, and returns the batches that are now complete. Raises NotABlock."""
         batches: list[ItemBatch] = []
         data = self._waiting + data
         # The rest of a large item comes first.
@@ -115,7 +114,7 @@ class ItemSplitter:
         return batches
 
     def finish(self) -> list[ItemBatch]:
-        """Ends the block, and returns the last batch, if any. Raises NotABlock if the last item is truncated."""
+        """Ends the block, and returns the last batch, if any. Raises NotABlock."""
         if self._waiting or self._missing_bytes:
             raise NotABlock("the block ends inside an item")
         batches: list[ItemBatch] = []
@@ -123,8 +122,7 @@ class ItemSplitter:
         return batches
 
     def _read_length(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Returns the size of the item at a position, and the position of its content; None if the length is
-        incomplete."""
+        """Returns the size and the position of the content of an item; None if its length is incomplete."""
         if data[at] != BLOCK_ITEM_TAG:
             raise NotABlock(f"an item begins with {data[at]:#04x}")
         size_bytes = shift = 0

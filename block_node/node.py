@@ -42,8 +42,8 @@ PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
 EARLY_MESSAGES_MAX = 1_000
 EARLY_MESSAGE_BYTES_MAX = 256
-"""The largest message that is kept while the node starts; at most `EARLY_MESSAGES_MAX` are kept. The opening message of
-a publisher is never larger. A publisher whose message is discarded gets no answer and sends it again."""
+"""The largest message that is kept while the node starts. The opening message of a publisher is never larger. If it is
+discarded, the publisher gets no answer and sends it again."""
 
 NODE_STOPS = "the node stops; go on at another one, or here when it is back"
 
@@ -65,8 +65,6 @@ class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockNodeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a block node. `publish` is None until it is known which blocks are stored."""
-
     facility: FacilityStatistics
     store: BlockStoreStatistics
     publish: PublishStatistics | None
@@ -88,8 +86,8 @@ class EarlyPublishers(Worker):
 
 
 class BlockNode:
-    """A block node with all its parts. `publishing`, the service for publishers, is None until the store has determined
-    which blocks are stored; `when_ready` calls a function at this moment."""
+    """A block node with all its parts. The service for publishers, `publishing`, is None until the store has determined
+    which blocks are stored; `when_ready` calls a function then."""
 
     def __init__(
         self,
@@ -104,11 +102,8 @@ class BlockNode:
         tss: TssVerifier | None = None,
         on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
-        """Creates the parts of the node. `address_books` check signatures of record files, `tss` threshold signatures.
-        `on_stream_changed` is called when the record of the stream that stores the blocks has changed.
-
-        Raises SettingsError if the settings of the verifier contradict each other.
-        """
+        """Creates the parts of the node. `on_stream_changed` is called when the record of the stream with the blocks
+        has changed. Raises SettingsError if the settings of the verifier contradict each other."""
         self._node = node
         self._settings = settings
         self._new_id = new_id
@@ -137,13 +132,13 @@ class BlockNode:
         self.store.when_open(self._opened)
 
     def stop(self, reason: str = NODE_STOPS) -> None:
-        """Ends all streams with a status. Call it after all received blocks are acknowledged: publishers send the other
-        ones again, in their next session."""
+        """Ends all streams with a status, after all received blocks are acknowledged. Publishers send other ones
+        again."""
         self.facility.publish(NodeStopping(reason))
 
     def close(self) -> list[Message]:
-        """Ends serving the chain, because another node of the cluster serves it from now on. Call `stop` before.
-        Submitted blocks are still stored. Returns the messages of publishers that were not served, in order."""
+        """Ends serving the chain, because another node serves it from now on. Call `stop` before. Submitted blocks are
+        still stored. Returns the messages of publishers that were not served, in order."""
         self.store.close()
         # The plugins end for good. Without this call, the end of a plugin would count as a failure of the node.
         self.facility.close()
@@ -155,7 +150,6 @@ class BlockNode:
         return waiting
 
     def when_ready(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as publishers are served."""
         if self.publishing is not None:
             function()
         else:
@@ -177,7 +171,6 @@ class BlockNode:
         return ChainState(newest.number + 1, newest.root, None)
 
     def _stored_chain(self) -> ChainState | None:
-        """Returns the newest state of the chain that is stored. None if there is none or it is damaged."""
         if not self.store.verifier_state:
             return None
         try:
@@ -188,8 +181,8 @@ class BlockNode:
 
     def _opened(self) -> None:
         """Continues the start after the store has determined which blocks are stored. The stored state of the chain can
-        lack two values: the possible root hashes of the newest block, and the all-blocks tree. They are computed from
-        the stored blocks; the tree only if every block from 0 on is stored. Then publishers are served."""
+        lack the possible root hashes of the newest block, and the all-blocks tree. They are computed from the stored
+        blocks; the tree only if every block from 0 on is stored. Then publishers are served."""
         if self.store.is_closed:
             return
         newest, indexed = self.store.newest, self.store.available.copy()
@@ -221,8 +214,8 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Computes the possible root hashes of the newest block, and then serves publishers. `before` is the state of
-        the chain without the newest block, perhaps partly unknown."""
+        """Computes the possible root hashes of the newest block behind the chain `before`, and then serves
+        publishers."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

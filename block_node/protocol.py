@@ -1,9 +1,8 @@
 """The messages of the protocol `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md
-§1.3).
+§1.3). `block_node.publish` decides which message is sent when.
 
-A publisher sends blocks to a node. An item is bytes: one serialized `BlockItem`. An item larger than a frame is sent in
-several messages, each with one piece of it (`Piece`). `block_node.publish` decides which message is sent when. The
-protocols of readers are in `block_node.protocol_reading`.
+An item is bytes: one serialized `BlockItem`. An item larger than a frame is sent in several messages, each with one
+piece of it (`Piece`). The protocols of readers are in `block_node.protocol_reading`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Piece(enum.IntEnum):
 
 # type PublisherEndCode enum { UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND }
 class PublisherEndCode(enum.IntEnum):
-    """The reason why a publisher ends its stream, with the numbers of the reference block node's `EndStream.Code`."""
+    """Why a publisher ends its stream, with the numbers of the reference block node's `EndStream.Code`."""
 
     UNKNOWN = 0
     RESET = 1
@@ -41,8 +40,7 @@ class PublisherEndCode(enum.IntEnum):
 # type PublishStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF
 #   PERSISTENCE_FAILED }
 class PublishStatus(enum.IntEnum):
-    """The reason why the node ends a publisher's stream, with the numbers of the reference block node's
-    `EndOfStream.Code`."""
+    """Why the node ends a publisher's stream, with the numbers of the reference block node's `EndOfStream.Code`."""
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -65,9 +63,8 @@ class OpenSession(msgspec.Struct, frozen=True):
 
 # type BlockItems struct { sequence: uint  items: list<data>  piece: Piece }
 class BlockItems(msgspec.Struct, frozen=True, gc=False):
-    """One or more items of a block. The first item of a block is its header, which also comes first in its message.
-    sequence: the number of the message in the session, from 0, in this and the following messages. A gap shows that a
-    message was lost."""
+    """One or more items of a block, whose first item is its header, which begins its message. sequence: the number of
+    the message in the session, from 0, in this and the following messages. A gap shows that a message was lost."""
 
     sequence: bare.UInt
     items: list[bytes]
@@ -85,8 +82,7 @@ class EndOfBlock(msgspec.Struct, frozen=True):
 # type EndStream struct { sequence: uint  code: PublisherEndCode  earliest_block: optional<u64>
 #   latest_block: optional<u64> }
 class EndStream(msgspec.Struct, frozen=True):
-    """Ends a publisher's stream. earliest_block, latest_block: the blocks that the publisher can still send, if it says
-    so."""
+    """Ends a publisher's stream. earliest_block, latest_block: the blocks that the publisher can still send."""
 
     sequence: bare.UInt
     code: PublisherEndCode
@@ -96,8 +92,8 @@ class EndStream(msgspec.Struct, frozen=True):
 
 # type OpenRootSession struct { token: data }
 class OpenRootSession(msgspec.Struct, frozen=True):
-    """An `OpenSession` from a publisher that wants `RootAcknowledgement` instead of `Acknowledgement`. An older node
-    answers with an error. The publisher then sends `OpenSession`."""
+    """An `OpenSession` from a publisher that wants `RootAcknowledgement`. An older node answers with an error. The
+    publisher then sends `OpenSession`."""
 
     token: bytes
 
@@ -114,8 +110,7 @@ _PublishRequest: TypeAlias = Annotated[
 class SessionOpened(msgspec.Struct, frozen=True):
     """The answer to a request to open a session.
 
-    last_block: the last verified block, which is also on disk, in this and the following messages. None if there is
-    none.
+    last_block: the last verified and stored block, in this and the following messages. None if there is none.
     next_block: the lowest block that the node lacks and that no publisher is sending.
     """
 
@@ -166,8 +161,7 @@ class ResendBlock(msgspec.Struct, frozen=True):
 
 # type StreamEnded struct { status: PublishStatus  last_block: optional<u64>  block_number: optional<u64>  reason: str }
 class StreamEnded(msgspec.Struct, frozen=True):
-    """The node has ended the stream of a publisher, which can open a new session. block_number: the block that caused
-    the end, if one did."""
+    """The node has ended the stream of a publisher. block_number: the block that caused the end, if one did."""
 
     status: PublishStatus
     last_block: bare.U64 | None
@@ -191,8 +185,7 @@ class DurableBlock(msgspec.Struct, frozen=True):
 
 # type RootAcknowledgement struct { block_number: u64  blocks: list<DurableBlock> }
 class RootAcknowledgement(msgspec.Struct, frozen=True):
-    """An `Acknowledgement` that also has the root hashes of the newly acknowledged blocks. A block is missing if the
-    node no longer remembers its root hash."""
+    """An `Acknowledgement` with the root hashes of the newly acknowledged blocks, as far as the node remembers them."""
 
     block_number: bare.U64
     blocks: list[DurableBlock]

@@ -1,8 +1,7 @@
 """The messages of the protocols for readers of blocks: `block_subscribe`, `block_get` and `block_status`.
 
 They are routed BARE messages with the content of the reference block node's messages (facts/block_node.md §1.4 to
-§1.6). An item larger than a frame is sent in several messages, each with one piece of it (`Piece`). The protocol of
-publishers is in `block_node.protocol`.
+§1.6). An item larger than a frame is sent in several messages, each with one piece of it (`Piece`).
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 # type Received struct { request_id: uint  size_bytes: uint }
 class Received(msgspec.Struct, frozen=True):
-    """Confirms all items received since the start of the subscription, to its address, which permits the node to send
-    more."""
+    """Confirms all items received since the start of the subscription, at its address: the node may send more."""
 
     request_id: bare.UInt
     size_bytes: bare.UInt
@@ -77,8 +75,8 @@ class Unsubscribe(msgspec.Struct, frozen=True):
 
 # type SubscribePacked struct { subscribe: Subscribe }
 class SubscribePacked(msgspec.Struct, frozen=True):
-    """A `Subscribe` from a subscriber that also accepts compressed items (`PackedItems`). An older node answers with an
-    error; the subscriber then sends `Subscribe`."""
+    """A `Subscribe` from a subscriber that also accepts `PackedItems`. An older node answers with an error; the
+    subscriber then sends `Subscribe`."""
 
     subscribe: Subscribe
 
@@ -93,8 +91,8 @@ _SubscribeRequest: TypeAlias = Annotated[
 
 # type Subscribed struct { request_id: uint  start_block: optional<u64> }
 class Subscribed(msgspec.Struct, frozen=True):
-    """The first answer to a subscription. All answers come from the address of the subscription. start_block: the first
-    block that will be sent. None means the first block that this node will ever store."""
+    """The first answer to a subscription, from whose address all answers come. start_block: the first block that will
+    be sent. None means the first block that this node will ever store."""
 
     request_id: bare.UInt
     start_block: bare.U64 | None
@@ -130,8 +128,7 @@ class SubscribedBlockEnd(msgspec.Struct, frozen=True):
 
 # type SubscribedBlockWithdrawn struct { request_id: uint  sequence: uint  block_number: u64 }
 class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
-    """A block was not completed or is not valid, in an early subscription. The subscriber discards its items, and the
-    block is sent again later."""
+    """An early block was not completed or is not valid. The subscriber discards its items. It is sent again later."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -251,9 +248,8 @@ class PluginVersion(msgspec.Struct, frozen=True):
 # type StatusDetail struct { version: str  plugins: list<PluginVersion>  available: list<BlockRange>
 #   stored: list<BlockRange>  address_book: optional<data> }
 class StatusDetail(msgspec.Struct, frozen=True):
-    """The details of the status of a node. available: the blocks that can be read now. stored: all blocks that were
-    ever stored, including blocks that were deleted later. address_book: a serialized `NodeAddressBook`, if the node has
-    one."""
+    """The details of the status. available: the blocks that can be read now. stored: all blocks that were ever stored,
+    also those deleted later. address_book: a serialized `NodeAddressBook`, if the node has one."""
 
     version: str
     plugins: list[PluginVersion]
@@ -290,8 +286,7 @@ STATUS = Protocol("block_status", StatusRequest, StatusResponse)
 
 
 def opening_of(request: SubscribeRequest) -> tuple[Subscribe, bool]:
-    """Returns the request that begins a subscription, and whether its items are to be packed. Raises ProtocolError if
-    this request begins none."""
+    """Returns the request that begins a subscription, and whether its items are to be packed. Raises ProtocolError."""
     packs = isinstance(request, SubscribePacked)
     if isinstance(request, SubscribePacked):
         request = request.subscribe

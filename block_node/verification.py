@@ -1,5 +1,4 @@
-"""The plugin that verifies blocks while their items arrive, and publishes the results. `block_node.blocks` does the
-checks.
+"""The plugin that verifies blocks while their items arrive, and publishes the results. The checks are in `blocks`.
 
 Blocks from publishers continue the chain and are verified in the order of their numbers. A block from a backfill is
 verified as a whole: like a block from a publisher if it is the next block of the chain, else on its own: it must have
@@ -36,8 +35,7 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verifies the blocks of publishers, one after the other, while their items arrive. In between, it verifies whole
-    blocks from a backfill. `durable_chain` returns the state of the chain after the last block on disk."""
+    """Verifies the blocks of publishers while their items arrive, and in between whole blocks from a backfill."""
 
     name: ClassVar[str] = "verification"
 
@@ -158,8 +156,8 @@ class Verification(Plugin):
 
 
 def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
-    """Returns the result with only those possible root hashes that the chain allows (`roots`, empty if unknown). Raises
-    VerificationFailed if none is left."""
+    """Keeps only those possible root hashes that the chain allows (`roots`). Raises VerificationFailed if none is
+    left."""
     if not roots:
         return result
     fitting = tuple(each for each in result.roots if each.root in roots)

@@ -1,10 +1,9 @@
-"""Compares the chains of the source nodes with each other and with the stored chain, by the root hash of one block. No
-I/O.
+"""Compares the chains of the source nodes with each other and with the stored chain, by the root hash of one block: two
+nodes with the same root hash for a block have the same chain up to it. No I/O.
 
-Two nodes that have the same root hash for one block have the same chain up to this block. The stored chain decides
-which source node has another one. While the node is empty, the operator decides: by the root hash of a known block, or
-by the checks of proofs (an address book). Without either, source nodes with different chains are all left alone,
-because nothing says which of them is right.
+The stored chain decides which source node has another one. While the node is empty, the operator decides: by the root
+hash of a known block, or by the checks of proofs (an address book). Without either, source nodes with different chains
+are all left alone, because nothing says which of them is right.
 """
 
 from __future__ import annotations

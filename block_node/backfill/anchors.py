@@ -15,8 +15,7 @@ AnchorDone = Callable[[bytes | None, str], None]
 
 
 def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
-    """Reads the stored block `number` up to its footer, and calls `on_done` with the root hash of the preceding
-    block."""
+    """Reads the stored block `number` up to its footer, which names the root hash of the preceding block."""
     found: list[bytes] = []
 
     def take(chunk: ItemBatch) -> bool:

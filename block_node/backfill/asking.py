@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class Asker(Worker, Generic[T]):
-    """A worker that sends one request to a service of the source node, and calls `on_done` once with the answer. `read`
-    reads it from its payload, or raises ProtocolError."""
+    """A worker that sends one request to the source node, and calls `on_done` once with the answer that `read`
+    decodes."""
 
     def __init__(
         self,

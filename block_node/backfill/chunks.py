@@ -1,5 +1,4 @@
-"""The data types of the fill machine (`fill_machine`): limits, running requests with their received blocks, and
-actions."""
+"""The data types of the fill machine (`fill_machine`): limits, running requests with their received blocks, actions."""
 
 from __future__ import annotations
 
@@ -13,18 +12,16 @@ PENDING_SHARE = 8
 GENTLE_BYTES = 256 * 1024
 """The largest size of one request while publishers are connected: processing it takes a few milliseconds."""
 SIZE_FADES = 0.98
-"""The factor by which the estimated block size shrinks with each further received block."""
 
 
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits for fetching missing blocks. They apply to history and to the newest blocks separately.
 
     buffer_bytes: the largest total size of blocks that were fetched but are not stored yet.
-    chunks: the largest number of requests at the same time. batch_blocks: the largest number of blocks in one request.
-    retries_max: how often a block is requested again before it is left to the next search. fetch_s_max: for one
-    request.
-    pending_blocks: the largest number of blocks between fetching and the disk, more than 1, so that blocks are verified
-    while the disk syncs. processing_s_max: how long each of them may take.
+    chunks: the most requests at the same time, with at most `batch_blocks` blocks each.
+    retries_max: how often a block is requested again before it is left to the next search.
+    pending_blocks: the most blocks between fetching and the disk: several, so that blocks are verified while the disk
+    syncs.
     """
 
     buffer_bytes: int = 104_857_600
@@ -41,8 +38,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone_bytes(self) -> int:
-        """The largest size of a request that runs alone: the buffer without the part for blocks that are verified or
-        stored."""
+        """The largest size of a request that runs alone: the buffer without the part for pending blocks."""
         return max(1, self.buffer_bytes - self.pending_bytes)
 
     @property
@@ -51,8 +47,6 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """A request to a source node for the blocks from `first` to `last`, inclusive."""
-
     chunk_id: int
     source: str
     first: int
@@ -71,7 +65,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """Consecutive blocks that backfill has stopped fetching. The next search for missing blocks finds them again."""
+    """Consecutive blocks that backfill has stopped fetching, until the next search finds them again."""
 
     first: int
     last: int
@@ -79,8 +73,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct):
-    """A block that was passed on and is not stored yet. since_s: when it was passed on, or last reported as overdue.
-    waits: how many times it was reported."""
+    """A block that was passed on and is not stored yet. since_s: when it was passed on, or last reported as overdue."""
 
     source: str
     size_bytes: int
@@ -90,8 +83,6 @@ class Pending(msgspec.Struct):
 
 
 class Delivered(dict[int, Pending]):
-    """The blocks that were passed on for verification and are not stored yet, by number."""
-
     @property
     def size_bytes(self) -> int:
         return sum(pending.size_bytes for pending in self.values())
@@ -124,7 +115,6 @@ class BatchSize:
         self._block_bytes = 0.0
 
     def blocks(self, gently: bool) -> int:
-        """Returns the number of blocks for the next request, a small one if `gently`."""
         size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if gently else self._limits.chunk_bytes
         if not self._block_bytes:
             return 1 if gently else self._blocks
@@ -135,7 +125,6 @@ class BatchSize:
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:
-        """Records that the blocks of a request did not fit. The next request asks for fewer."""
         came = chunk.next_block - chunk.first
         self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))
 
@@ -147,12 +136,10 @@ class BatchSize:
 
 
 class FetchedRange:
-    """One request for the blocks from `first` to `last`, with the received blocks that were not passed on yet, in
-    ascending order.
+    """One request with the received blocks that were not passed on yet, in ascending order.
 
-    next_block: the next block to be received; partial_bytes: its bytes so far.
+    next_block: the next block to be received; partial_bytes: its bytes so far. complete: no more blocks are expected.
     bytes_max: the share of the buffer that the blocks may use. alone: no other request may run at the same time.
-    complete: no more blocks are expected.
 
     Invariant: `size_bytes` is the total size of `blocks` plus `partial_bytes`.
     """
@@ -191,12 +178,10 @@ class FetchedRange:
 
     @property
     def top(self) -> int:
-        """The highest block in `blocks`, which must not be empty."""
         return next(reversed(self.blocks))
 
     @property
     def bottom(self) -> int:
-        """The lowest block in `blocks`, which must not be empty."""
         return next(iter(self.blocks))
 
     def numbers(self) -> Iterator[int]:

@@ -16,11 +16,8 @@ from stream_storage.errors import StorageClosed
 def ask_opinions(
     state: BackfillState, names: list[str], on_done: Callable[[list[Opinion]], None], guard: Guard
 ) -> None:
-    """Asks source nodes that have answered which blocks they have. Calls `on_done` with what those say that can be
-    compared, at once if there is none.
-
-    names: the names of the source nodes. guard: wraps callbacks, see `block_node.backfill.filler.Guard`.
-    """
+    """Asks source nodes for one root hash each. Calls `on_done` with the answers, at once if there is nothing to
+    ask."""
     claims = {name: ranges for name in names if (ranges := state.health.sources[name].claims)}
     questions = _choose(state, claims)
     opinions: list[Opinion] = []

@@ -53,7 +53,6 @@ class FillMachine:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all missing blocks, requests and fetched blocks."""
         self._batch = BatchSize(self._limits)
         self._open = BlockRanges()
         self._chunks: dict[int, FetchedRange] = {}
@@ -73,7 +72,6 @@ class FillMachine:
         return list(self._chunks.values())
 
     def find_awaited(self, chunk_id: int) -> FetchedRange | None:
-        """Returns a request that still expects blocks."""
         chunk = self._chunks.get(chunk_id)
         return None if chunk is None or chunk.complete else chunk
 
@@ -115,8 +113,8 @@ class FillMachine:
         return None
 
     def grew(self, chunk_id: int, size_bytes: int) -> bool:
-        """Records that `size_bytes` more bytes were received. Returns False if the request is now too large: call
-        `overflowed` then."""
+        """Records that more bytes were received. Returns False if the request is now too large: call `overflowed`
+        then."""
         chunk = self._chunks[chunk_id]
         chunk.partial_bytes += size_bytes
         return chunk.size_bytes <= chunk.bytes_max
@@ -138,9 +136,8 @@ class FillMachine:
             self._remove_if_done(chunk)
 
     def overflowed(self, chunk_id: int) -> None:
-        """Ends a request whose blocks do not fit into its part of the buffer, which is no failure of the source. A
-        request for a single block is repeated alone, with a larger part; if the block does not fit even then, it is
-        given up."""
+        """Ends a request that is too large, which is no failure of the source. A single block is requested again alone,
+        with a larger part of the buffer; if it does not fit even then, it is given up."""
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last
         self._batch.overflowed(chunk)
@@ -184,15 +181,14 @@ class FillMachine:
         return Delivery(number, items, size_bytes, self._anchors.get(number, ()), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
-        """Returns the blocks whose root hashes the caller must find, in the footers of the blocks above, which are
-        stored. The caller reports each by `anchored` or `not_anchored`."""
+        """Returns the blocks whose root hashes the caller must find in the footers of the stored blocks above them."""
         if not self._downwards:
             return []
         tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
         return [top for top in tops if top not in self._anchors and top + 1 not in self.holes]
 
     def anchored(self, number: int, roots: tuple[bytes, ...]) -> None:
-        """Records the root hashes of which a block must have one. Empty means that root hashes are not checked."""
+        """Records the root hashes of which a block must have one. Empty: root hashes are not checked."""
         if number in self.holes:
             self._anchors[number] = roots
 
@@ -201,8 +197,7 @@ class FillMachine:
             self._give_up(number, reason)
 
     def verified(self, number: int, previous_root: bytes) -> None:
-        """Records that a fetched block passed verification. `previous_root`, from its footer, is what the block below
-        must have."""
+        """Records that a fetched block passed verification. Its footer names the root hash of the block below."""
         pending = self.delivered.get(number)
         if pending is None:
             return
@@ -217,8 +212,7 @@ class FillMachine:
         self._batch.was_good()
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
-        """Handles a fetched block that failed verification. Its source counts as failed, and the other blocks of the
-        same request are fetched again."""
+        """Handles a fetched block that failed verification. The other blocks of its request are fetched again."""
         pending = self.delivered.pop(number, None)
         if pending is None:
             return
@@ -346,8 +340,8 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a request. Its blocks that were not received can be requested again. Upwards, received blocks stay if
-        `keep` is True; downwards, they are useless without the missing higher blocks."""
+        """Ends a request; what it did not bring can be requested again. Upwards, received blocks stay if `keep` is
+        True; downwards, they are useless without the missing higher blocks."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())
             del self._chunks[chunk.chunk_id]
@@ -368,8 +362,7 @@ class FillMachine:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
-        """Gives up the blocks of a gap, from `edge` on in the direction in which the gap is filled. Delivered blocks
-        are not affected."""
+        """Gives up the blocks of a gap that are not delivered, from `edge` on in the direction of filling."""
         if edge not in self.holes:
             return
         # Without the block at the edge, none of those behind it can be verified.

@@ -40,7 +40,7 @@ class Guard(Protocol):
 
 
 class Filler:
-    """Fetches the missing blocks of one kind: history or the newest blocks. `wake` asks the plugin to call `step`.
+    """Fetches the missing blocks of one kind. `wake` asks the plugin to call `step`.
 
     Invariant: when `step` returns, `_fetches` has exactly the running requests of the machine.
     """
@@ -75,12 +75,12 @@ class Filler:
 
     @property
     def busy(self) -> bool:
-        """Returns whether blocks are being fetched, or were given up and that was not logged yet."""
+        """Whether blocks are being fetched, or were given up and that was not logged yet."""
         return self.machine.busy or bool(self.machine.given_up)
 
     def step(self, may_deliver: bool) -> Delivery | None:
-        """Does all work that can be done now: checks deadlines, sends requests and passes on at most one block, which
-        it returns. Another block can be ready at once."""
+        """Checks deadlines, sends requests and passes on at most one block, which it returns. Another one can be ready
+        at once."""
         machine, now_s = self.machine, self._now_s()
         for chunk in machine.late(now_s):
             self.fail(chunk.chunk_id, "it took too long", slow=True)
@@ -141,7 +141,6 @@ class Filler:
         self._tidy()
 
     def fail(self, chunk_id: int, reason: str, *, lied: bool = False, slow: bool = False) -> None:
-        """Handles a request that ended before all of its blocks had arrived."""
         chunk = self.machine.find_awaited(chunk_id)
         if chunk is None:
             return
@@ -159,8 +158,8 @@ class Filler:
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _find_anchor(self, number: int) -> None:
-        """Finds the root hash that a missing block must have: the footer of the next block or the state of the chain
-        names it."""
+        """Finds the root hash that a missing block must have, in the footer of the next block or in the state of the
+        chain."""
         if number in self._reading:
             return
         chain = self._verifier.chain

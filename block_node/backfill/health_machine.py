@@ -84,7 +84,6 @@ class Health:
         self.sources = {setting.name: SourceHealth(setting) for setting in settings}
 
     def ready(self, now_s: float) -> list[SourceHealth]:
-        """Returns the source nodes that are not in a pause after a failure."""
         return [each for each in self.sources.values() if each.backoff_until_s <= now_s]
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
@@ -126,8 +125,7 @@ class Health:
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float | None = None) -> int | None:
-        """Returns the highest block that a source node claims to have. With `now_s`, only those that can be asked now
-        count."""
+        """Returns the highest block that a source node claims. With `now_s`, only those that can be asked now count."""
         counted = self.sources.values() if now_s is None else self.ready(now_s)
         lasts = (each.claims.last for each in counted if each.claims is not None and not each.is_excluded)
         return max((last for last in lasts if last is not None), default=None)
@@ -157,8 +155,7 @@ class Health:
             source.backoff_until_s = 0.0
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks from the claims of a source node, which lacked them or sent invalid ones, until its next
-        answer."""
+        """Removes blocks that a source node lacked, or sent invalid ones of, from its claims until its next answer."""
         claims = self.sources[name].claims
         if claims is not None:
             claims.discard(first, last)

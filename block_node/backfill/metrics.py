@@ -55,7 +55,6 @@ COUNTERS = [name for _, name, kind, _ in (*SPECIFIED, *MORE, *OF_SOURCES) if kin
 
 
 def to_prometheus(answer: BackfillReport) -> str:
-    """Formats an answer of the backfill service as Prometheus samples. prometheus-client makes the text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_AnswerCollector(answer))
     text = generate_latest(registry).decode()
@@ -66,8 +65,6 @@ def to_prometheus(answer: BackfillReport) -> str:
 
 
 class _AnswerCollector(Collector):
-    """The metrics of one answer, for a registry of prometheus-client."""
-
     def __init__(self, answer: BackfillReport) -> None:
         self._answer = answer
 
@@ -91,7 +88,7 @@ class _AnswerCollector(Collector):
 
 
 def _family(name: str, kind: str, text: str, values: Mapping[str, float]) -> Metric:
-    """Returns a metric of prometheus-client. values: by the name of a source; by "" for a metric without sources."""
+    """Returns a metric with a value for each source, or with one value under the name ""."""
     # `to_prometheus` writes the type of counters.
     family = Metric(name, text, "unknown" if kind == "counter" else kind)
     for source, value in values.items():

@@ -23,8 +23,6 @@ class Kind(enum.Enum):
 
 
 class Gap(NamedTuple):
-    """A range of missing blocks, from `first` to `last`, inclusive."""
-
     kind: Kind
     first: int
     last: int
@@ -46,8 +44,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def intended_range(first_available: int, last_to_store: int, view: View) -> BlockRange | None:
-    """Returns the range of blocks that this node should have, or None if none yet. `last_to_store` -1 means no
-    limit."""
+    """Returns the range of blocks that this node should have, if any. `last_to_store` -1 means no limit."""
     ends = [view.known.last, view.newest_known, view.next_block - 1]
     if view.follows:
         ends.append(view.sources_last)
@@ -75,7 +72,6 @@ def count_blocks(gaps: Iterable[Gap]) -> int:
 
 
 def without(gaps: Iterable[Gap], taken: BlockRanges) -> list[Gap]:
-    """Returns the parts of the gaps that do not overlap `taken`."""
     return [Gap(gap.kind, *rest) for gap in gaps for rest in taken.missing(gap.first, gap.last)]
 
 
@@ -95,8 +91,8 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
-        """Returns the gaps that should be tried now, and starts their next pauses. Gaps of a `busy` kind keep their
-        pauses; all gaps that are not in `gaps` are forgotten."""
+        """Returns the gaps to try now, and starts their next pauses, but for gaps of a `busy` kind. Forgets all other
+        gaps."""
         before, self._gaps = self._gaps, {}
         found = []
         for gap in gaps:

@@ -1,5 +1,4 @@
-"""The messages of the protocols `node/block_backfill/1` and `node/block_backfill/2`: a client asks for the state of
-backfill, and can start a search. `BackfillStatistics` explains the fields of an answer."""
+"""The messages of `node/block_backfill/1` and `/2`: a client asks for the state of backfill, and can start a search."""
 
 from __future__ import annotations
 
@@ -56,9 +55,8 @@ class BackfillSource(msgspec.Struct, frozen=True):
 #   gaps_detected: uint  blocks_fetched: uint  blocks_stored: uint  fetched_bytes: uint  fetch_errors: uint
 #   persistence_failures: uint  given_up: uint  sources: list<BackfillSource> }
 class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer with the state of backfill, whose fields are those of `BackfillStatistics` and `Counters`. state: 0
-    idle, 1 running, 2 the last run could not fetch all blocks, 3 off because no source node is configured. gaps: the
-    first 1000."""
+    """The answer, with the fields of `BackfillStatistics` and `Counters`. state: 0 idle, 1 running, 2 the last run
+    could not fetch all blocks, 3 off because no source node is configured. gaps: the first 1000."""
 
     request_id: bare.UInt
     state: bare.UInt
@@ -84,9 +82,9 @@ class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
 # type BackfillReport struct { answer: the fields of BackfillAnswer  is_unknown: bool  problem: str
 #   disagreements: list<str> }
 class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
-    """The answer of version 2. is_unknown: whether nobody knows which blocks exist, so that more blocks than `missing`
-    can be missing. problem: why blocks are missing, or why that is unknown. disagreements: how it shows that source
-    nodes have another chain, each with the name of the source node."""
+    """The answer of version 2. is_unknown: whether nobody knows which blocks exist. problem: why blocks are missing, or
+    why that is unknown. disagreements: how it shows that source nodes have another chain, each with the name of the
+    node."""
 
     is_unknown: bool
     problem: str
@@ -94,7 +92,7 @@ class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
 
     @property
     def known_missing(self) -> int | None:
-        """Returns how many blocks are known to be missing. None if no block is, because nobody knows which exist."""
+        """How many blocks are known to be missing. None if no block is, because nobody knows which exist."""
         return None if self.is_unknown and not self.missing else self.missing
 
 

@@ -10,7 +10,6 @@ from block_node.persist.ranges import BlockRange, BlockRanges
 
 
 def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the range of a request that starts at `edge` and extends downwards."""
     first = max(hole.first, edge - blocks + 1)
     lacking = claims.missing(first, edge)
     first = lacking[-1].last + 1 if lacking else first
@@ -18,7 +17,6 @@ def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, lar
 
 
 def highest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the range of a request that starts at `edge` and extends upwards."""
     end = claims.end_of_run(edge)
     assert end is not None, "the source has the block"
     last = min(hole.last, end, edge + blocks - 1)

@@ -45,30 +45,28 @@ from ockam.protocol import ERROR, ProtocolError
 
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
-"""The number of received bytes after which the next `Received` message permits the source node to send more."""
+"""The received bytes after which the next `Received` permits the source node to send more."""
 ANSWER_S_MAX = 10.0
-"""The longest wait for the first answer, in seconds. Messages to an unreachable source node are lost without an
-error."""
+"""The longest wait for the first answer. Messages to an unreachable source node are lost without an error."""
 LOOK_S = 1.0
 LACKING = frozenset(
     {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""If a subscription ends for one of these reasons, the source node does not have the blocks that it claimed."""
+"""The reasons that mean that the source node does not have the blocks that it claimed."""
 REQUEST_ID = 1
 
 T = TypeVar("T")
 
 
 class Packing:
-    """Remembers whether a source node can compress items: until it rejects a request for them, as earlier versions
-    do."""
+    """Remembers whether a source node can compress items: nodes of earlier versions reject the request."""
 
     known = True
 
 
 class RouteSource:
-    """A source of blocks over an Ockam route. `route` leads to the node and has no service; `silence_s_max` is the
-    longest time without a message from the source node during a request."""
+    """A source of blocks over an Ockam route, which has no service. silence_s_max: between two messages of a
+    request."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node
@@ -160,7 +158,6 @@ class Fetching(Worker):
         self._end("the fetch failed")
 
     def cancel(self) -> None:
-        """Cancels the request. Does nothing after the request has ended."""
         if self._listener is not None:
             self._listener = None
             self._leave()
@@ -272,9 +269,8 @@ class Fetching(Worker):
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Returns the block ranges that a source node claims. A range above `NUMBER_MAX` is none: the highest unsigned
-    number stands for an unknown block in the real protocol. Raises ProtocolError if a range ends before it starts, or
-    above `NUMBER_MAX`."""
+    """Returns the block ranges that a source node claims. The real protocol has the highest unsigned number for an
+    unknown block, so a range above `NUMBER_MAX` is none. Raises ProtocolError for any other invalid range."""
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:

@@ -1,5 +1,4 @@
-"""The service `block_backfill`: reports the missing blocks, the progress and the state of the source nodes, and starts
-searches. `block_node.backfill.state` provides the values, and `block_node.backfill.worker` does the work."""
+"""The service `block_backfill`: reports the missing blocks, the progress and the source nodes, and starts searches."""
 
 from __future__ import annotations
 
@@ -30,8 +29,6 @@ WORKER_ADDRESS = "block_backfill_worker"
 
 
 class BackfillService:
-    """The backfill service of one block node. Without configured source nodes it only answers requests."""
-
     def __init__(self, node: Node, blocks: BlockNode, state: BackfillState) -> None:
         self.state = state
         self.worker: Backfill | None = None
@@ -45,8 +42,8 @@ class BackfillService:
             self._blocks.when_ready(self._ready)
 
     def close(self) -> list[Message]:
-        """Ends the service, because another node of the cluster serves the chain from now on. Returns the requests that
-        were not served, in order."""
+        """Ends the service, because another node serves the chain from now on. Returns the requests that were not
+        served."""
         self._node.unregister(local(WORKER_ADDRESS))
         return self._node.retire(local(BACKFILL_ADDRESS))
 
@@ -62,8 +59,6 @@ class BackfillService:
 
 
 class BackfillAnswers(Worker):
-    """The worker that answers requests of the protocols `node/block_backfill/1` and `2`."""
-
     def __init__(self, state: BackfillState) -> None:
         self._state = state
 

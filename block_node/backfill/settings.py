@@ -58,7 +58,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     processing_timeout_secs: float = 10.0
 
     def check(self) -> None:
-        """Raises BackfillSettingsError if a setting is invalid or two settings contradict each other."""
+        """Raises BackfillSettingsError."""
         if not 0 <= self.first_block_available <= NUMBER_MAX:
             raise BackfillSettingsError("firstBlockAvailable: must be a block number")
         if not -1 <= self.last_block_to_store <= NUMBER_MAX:
@@ -78,7 +78,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.sources()
 
     def sources(self) -> list[SourceSetting]:
-        """Returns the parsed source nodes. Raises BackfillSettingsError if a source node is invalid or occurs twice."""
+        """Returns the parsed source nodes. Raises BackfillSettingsError."""
         found = [parse_source(text) for text in self.block_node_sources]
         names = [source.name for source in found]
         if len(set(names)) < len(names):

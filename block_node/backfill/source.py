@@ -23,9 +23,7 @@ class FetchListener(Protocol):
 
     def grew(self, size_bytes: int) -> None: ...
 
-    def block(self, number: int, items: list[bytes]) -> None:
-        """Called with each complete block. The blocks arrive in ascending order without gaps."""
-        ...
+    def block(self, number: int, items: list[bytes]) -> None: ...
 
     def ended(self, reason: str, *, lied: bool) -> None:
         """Called when the request has failed before all blocks had arrived. lied: whether the source node does not have
@@ -35,23 +33,21 @@ class FetchListener(Protocol):
 
 class RunningFetch(Protocol):
     def cancel(self) -> None:
-        """Cancels the request: its listener is not called any more. Does nothing after the request has ended."""
+        """Cancels the request: its listener is not called any more. Safe to repeat."""
         ...
 
 
 class BlockSource(Protocol):
-    """The interface of a source of blocks. `RouteSource` implements it over an Ockam route. Another implementation
-    could use the gRPC services of the reference block node (facts/block_node.md §1)."""
+    """The interface of a source of blocks. Besides `RouteSource`, one could use the gRPC services of the reference
+    block node (facts/block_node.md §1)."""
 
     def ask_status(self, on_done: StatusDone) -> None:
         """Asks which blocks the source node has. Calls `on_done` exactly once."""
         ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """Asks for the root hash of block `number`. Calls `on_done` exactly once. size_bytes: the size of the block, if
-        it is stored here, so that the source node does not send the block."""
+        """Asks for the root hash of block `number`. With its size, if it is stored here, the source need not send the
+        block."""
         ...
 
-    def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch:
-        """Requests the blocks from `first` to `last`, inclusive. The listener receives them."""
-        ...
+    def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...

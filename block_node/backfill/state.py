@@ -1,5 +1,4 @@
-"""The state of backfill on one block node: source nodes, missing blocks, counters. It survives a crash of the
-worker."""
+"""The state of backfill: source nodes, missing blocks, counters. It survives a crash of the worker."""
 
 from __future__ import annotations
 
@@ -37,8 +36,6 @@ MakeSource = Callable[[SourceSetting], BlockSource]
 
 
 class BackfillWork(Protocol):
-    """The interface of the worker `block_node.backfill.worker.Backfill`, as far as the state uses it."""
-
     @property
     def holes(self) -> int: ...
 
@@ -57,10 +54,9 @@ class BackfillWork(Protocol):
 class BackfillState:
     """The state of backfill on one block node. Backfill is off if no source node is configured.
 
-    first_block: the first block of the chain if the node is empty.
     tie: returns a number in [0, 1) that decides between equal source nodes. None means a random number.
     make_source: creates a source node from its setting. None means one over an Ockam route.
-    newest_known: the highest block that publishers have announced. None if unknown.
+    newest_known: the highest block that publishers have announced.
     unknown: why nobody knows which blocks exist, by the last search; empty if a source node said it. None before it.
     """
 
@@ -78,7 +74,6 @@ class BackfillState:
         tie: Callable[[], float] | None = None,
         make_source: MakeSource | None = None,
     ) -> None:
-        """Raises BackfillSettingsError if the settings are invalid."""
         settings.check()
         self._node = node
         self._blocks = blocks
@@ -108,7 +103,6 @@ class BackfillState:
 
     @property
     def publishers(self) -> int:
-        """The number of publishers that feed this node with blocks."""
         return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.feeding
 
     @property
@@ -169,9 +163,8 @@ class BackfillState:
                 return
 
     def note_gaps(self, gaps: list[Gap], unattended: list[Gap]) -> int:
-        """Records the gaps that a search found. Returns the number of new ones: without an end in common with an
-        earlier gap, and partly `unattended` by fillers. A gap that is being filled is in two parts while verified
-        blocks are not stored yet."""
+        """Records the gaps that a search found. Returns the number of new ones: without a common end with an earlier
+        gap, and partly `unattended` by fillers, since a gap that is being filled can fall into two."""
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
         new = [
@@ -198,8 +191,7 @@ class BackfillState:
             source.other_chain, source.is_excluded = text, bool(text) and decides
 
     def note_progress(self, filling: bool) -> None:
-        """Records whether missing blocks are being fetched. A run begins with the first and ends with the last of
-        them."""
+        """Records whether missing blocks are being fetched. A run lasts from the first to the last of them."""
         if filling and self._run is None:
             self.counters.runs += 1
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)

@@ -21,11 +21,10 @@ class State(enum.IntEnum):
 class Counters(msgspec.Struct):
     """The counters of backfill since the node started. They survive a crash of the worker.
 
-    gaps_detected: new gaps. blocks_fetched: complete blocks that were received; blocks_stored: those that were stored.
     fetch_errors: failed requests, and fetched blocks that failed verification.
     given_up: ranges of blocks that were left to the next search. last_given_up: the last of them, and why. Empty once
     nothing is missing.
-    scans: searches for missing blocks. runs: the number of times that fetching started.
+    runs: the number of times that fetching started.
     """
 
     gaps_detected: int = 0
@@ -47,8 +46,7 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
     missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing too
     while no source node answers. None if none was found because nobody knows which blocks exist.
     problem: why blocks are missing, or why that is unknown. Empty if neither is so.
-    gaps: the first ranges of these missing blocks.
-    held_bytes: the total size of blocks that were fetched and are not stored yet. under_way: the running requests.
+    held_bytes: the total size of blocks that were fetched and are not stored yet.
     eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.
     """
 

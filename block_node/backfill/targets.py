@@ -1,6 +1,5 @@
 """Stores the highest block that publishers have announced, so that a restarted node knows which blocks it is missing.
-The list of missing blocks is not stored: it is computed from the range that the node should have, and the stored
-blocks."""
+The list of missing blocks is computed from it and from the stored blocks."""
 
 from __future__ import annotations
 
@@ -41,8 +40,6 @@ _SAVE: Final = compiled(
 
 
 class LoadTarget(Operation):
-    """Reads the highest announced block of a chain. The result is None if nothing valid is stored."""
-
     __slots__ = ("chain", "newest_known")
 
     def __init__(self, chain: str, on_done: Callable[[Any], None]) -> None:

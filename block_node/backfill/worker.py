@@ -38,8 +38,7 @@ SCAN_PAUSE_S = 1.0
 """The shortest time in seconds between the start of a search and the next search that a publisher causes."""
 PUBLISHED_PAUSE_S = 0.016
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
-"""The largest rate of fetched blocks while publishers feed the node. Two blocks are at least `PUBLISHED_PAUSE_S`
-apart."""
+"""The largest rate of fetched blocks while publishers feed the node, besides the pause `PUBLISHED_PAUSE_S`."""
 LIVE_PAUSE_S = 0.05
 """The shortest pause in seconds between two fetched blocks, while a publisher's block is arriving or being stored."""
 
@@ -47,8 +46,6 @@ logger = structlog.get_logger(__name__)
 
 
 class Backfill(Plugin):
-    """The backfill plugin of one block node. It is not gating: publishers never wait for it."""
-
     name: ClassVar[str] = "backfill"
     gating: ClassVar[bool] = False
 
@@ -108,7 +105,7 @@ class Backfill(Plugin):
         return any(filler.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it, also at source nodes and gaps that are in a
+        """Searches for missing blocks because an operator asked for it, also in gaps and source nodes that are in a
         pause."""
         self._asked_for = True
         self._scan(on_disk=True)
@@ -222,8 +219,7 @@ class Backfill(Plugin):
             return
 
     def _loaded(self, operation: LoadTarget) -> None:
-        """Receives the stored number of the highest announced block, and starts the searches. A failed read is repeated
-        later."""
+        """Receives the stored number of the highest announced block, and starts the searches."""
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
             self.context.call_later(self._settings.scan_interval_secs, self._load)

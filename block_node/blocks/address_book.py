@@ -27,8 +27,8 @@ KEY_BITS_MAX = 16384
 
 
 class AddressBook:
-    """The public keys of the nodes of a network, by node number. Raises AddressBookError if there is no key, or if a
-    node number or the length of a key is out of range."""
+    """The public keys of the nodes of a network, by node number. Raises AddressBookError if a key or number is
+    invalid."""
 
     def __init__(self, keys: Mapping[int, RSAPublicKey]) -> None:
         if not keys:
@@ -47,12 +47,11 @@ class AddressBook:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """Returns the numbers of all nodes in the book, in ascending order."""
         return tuple(sorted(self._keys))
 
     @classmethod
     def parse(cls, text: bytes | str) -> AddressBook:
-        """Parses an address book from its JSON text. Raises AddressBookError if the text is invalid."""
+        """Parses an address book from its JSON text. Raises AddressBookError."""
         try:
             book = parse_json(text)
         except ParseError as error:
@@ -70,7 +69,7 @@ class AddressBook:
 
     @classmethod
     def load(cls, path: Path) -> AddressBook:
-        """Reads an address book from a JSON file. Raises AddressBookError if the file is unreadable or invalid."""
+        """Reads an address book from a JSON file. Raises AddressBookError."""
         try:
             return cls.parse(path.read_bytes())
         except OSError as error:
@@ -92,8 +91,7 @@ class AddressBook:
 
     @classmethod
     def deserialize(cls, data: bytes) -> AddressBook:
-        """Parses a `NodeAddressBook`, of which other fields are ignored. Raises AddressBookError if the bytes are
-        invalid."""
+        """Parses a `NodeAddressBook`, of which other fields are ignored. Raises AddressBookError."""
         keys: dict[int, RSAPublicKey] = {}
         try:
             for _, wire, entry in read_fields(data):

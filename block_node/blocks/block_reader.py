@@ -33,12 +33,11 @@ PLAIN_KINDS = (
     ItemKind.STATE_CHANGES,
     ItemKind.TRACE_DATA,
 )
-"""The kinds of nearly all items of a block, hashed without parsing their content. Their tag has one byte, which allows
-a fast check."""
+"""The kinds of nearly all items, hashed without parsing their content. Their tag has one byte, which is checked
+fast."""
 
 HELD_BYTES_MAX = 1 << 16
-"""The largest item, in bytes, that is hashed with one call: up to this size, to concatenate item and prefix is faster
-than a second call of the hash function."""
+"""Up to this size, to concatenate item and prefix is faster than a second call of the hash function."""
 
 FOLD_LEAVES = 1024
 
@@ -53,10 +52,10 @@ class Phase(Enum):
 class ReadBlock(msgspec.Struct, frozen=True):
     """The parsed parts of a complete block.
 
-    roots: the possible root hashes, one for each hash scheme in the settings that uses the block's algorithm. Empty if
-    `Level.MERKLE` is off. rules: the hash functions that these schemes share.
-    record_digest: the digest that the signatures of a record-file proof cover. None if the block has no record file or
-    `Level.RECORD_PROOF` is off.
+    roots: the possible root hashes, one for each hash scheme with the block's algorithm. Empty if `Level.MERKLE` is
+    off.
+    record_digest: the digest that the signatures of a record-file proof cover, if the block has a record file and
+    `Level.RECORD_PROOF` is on.
     """
 
     header: BlockHeader
@@ -99,7 +98,6 @@ class BlockReader:
         self._large: LargeItem | None = None
 
     def add(self, items: Sequence[Item]) -> None:
-        """Processes the next items, each complete."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "an item in parts has no last part, and another item begins")
         self._count(len(items), sum(map(len, items)))
@@ -185,8 +183,8 @@ class BlockReader:
             raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.block_bytes_max} bytes")
 
     def _is_kept(self, kind: int) -> bool:
-        """Whether items of this kind are kept in memory: header, footer and proofs. Raises VerificationFailed if the
-        item is too large for that."""
+        """Whether items of this kind are kept in memory. Raises VerificationFailed if the item is too large for
+        that."""
         if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
             return False
         if len(self._held) > self._settings.small_item_bytes_max:
@@ -206,8 +204,7 @@ class BlockReader:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
 
     def _begin_large(self, head: bytes) -> LargeItem:
-        """Starts to hash an item that is not kept in memory. head: the whole item, or at least its first
-        `HEAD_BYTES_MIN` bytes."""
+        """Starts to hash an item that is not kept, from at least its first `HEAD_BYTES_MIN` bytes."""
         kind = item_kind(head[:HEAD_BYTES_MIN])
         if self._phase is Phase.NOTHING:
             raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it begins with an item {kind}, not with a header")
@@ -306,8 +303,7 @@ def _place(kind: ItemKind) -> int:
 
 
 def _is_one_field(item: Item, size: int) -> bool:
-    """Whether an item with a tag of one byte is exactly one protobuf field. False for an item above `HELD_BYTES_MAX`,
-    which a slower check handles."""
+    """Whether an item with a tag of one byte is exactly one protobuf field. A large one is left to a slower check."""
     if size > HELD_BYTES_MAX:
         return False
     try:

@@ -1,9 +1,8 @@
-"""Checks whether a block continues a chain (verification level L2), and keeps the state of the chain. It hashes no
-items.
+"""Checks whether a block continues a chain (verification level L2), and keeps the state of the chain.
 
-The footer of block N names the root hash of block N-1, and the root hash of the all-blocks tree: the Merkle tree whose
-leaves are the root hashes of blocks 0 to N-1. In the footer of block 0 both are the root hash of an empty tree. If a
-chain starts at a later block, its first block is accepted without this check, and the all-blocks tree is unknown.
+The footer of block N names the root hash of block N-1, and that of the all-blocks tree: the Merkle tree whose leaves
+are the root hashes of blocks 0 to N-1. In the footer of block 0 both are the root hash of an empty tree. If a chain
+starts at a later block, its first block is accepted without this check, and the all-blocks tree is unknown.
 
 A block has one possible root hash for each hash scheme (`hash_scheme`). If neither a known root hash nor a proof
 decides between them, the chain keeps all of them until the footer of the next block names one.
@@ -22,14 +21,10 @@ from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
 from block_node.blocks.proofs import ProofKind
 
 ROOTS_PER_RUN = 1024
-"""The number of root hashes that are added at once to the tree over all root hashes. Adding them one by one would take
-several times as long.
-"""
+"""The number of root hashes that are added at once to the all-blocks tree, several times as fast as one by one."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The root hash that block `target` must have according to the state proof of an earlier block, `by`."""
-
     by: int
     target: int
     root: bytes
@@ -62,7 +57,6 @@ class BlockResult(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> bytes:
-        """The most likely root hash of the block. Empty if none was computed."""
         return self.roots[0].root if self.roots else b""
 
     @property
@@ -92,14 +86,13 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def starting_at(cls, number: int | None) -> ChainState:
-        """Returns the initial state of a chain that starts at block `number`; None means any. A first block other than
-        block 0 is accepted without a check of its link to earlier blocks."""
+        """Returns the initial state of a chain. A first block other than block 0 is accepted without a check of its
+        link."""
         return cls() if number == 0 else cls(number, None, None)
 
     @classmethod
     def from_roots(cls, roots: Iterable[bytes], rules: HashRules = SHA384) -> ChainState:
-        """Returns the state of a chain that starts at block 0, from all its root hashes, in about a second per
-        million."""
+        """Returns the state of a chain that starts at block 0, from all its root hashes: a second per million."""
         tree = StreamingTree(rules)
         last, rest = EMPTY_TREE, iter(roots)
         while run := list(islice(rest, ROOTS_PER_RUN)):
@@ -112,7 +105,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> ChainState:
-        """Parses a state that `encode` serialized. Raises BlockFormatError if the bytes are not such a state."""
+        """Parses a state that `encode` serialized. Raises BlockFormatError."""
         try:
             return msgspec.msgpack.decode(data, type=cls)
         except msgspec.MsgspecError as error:
@@ -126,9 +119,9 @@ class ChainState(msgspec.Struct, frozen=True):
     def reopened(
         self, number: int, root: bytes, roots: tuple[RootCandidate, ...], rules: HashRules = SHA384
     ) -> ChainState:
-        """Returns the state after the stored block `number`, whose possible root hashes were computed again: `roots`,
+        """Returns the state after the stored block `number`, whose possible root hashes were computed again. They are
         empty if `root`, under which the block is stored, is certain. The peaks remain known only if `number` is the
-        next block of this state."""
+        next block."""
         peaks = self.peaks if self.next_number == number else None
         first = next((each.scheme for each in roots if each.root == root), "")
         if first:
@@ -146,8 +139,8 @@ class ChainState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, previous_root=root, peaks=peaks, scheme=scheme, open=())
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
-        """Returns the state after one more block, which the caller has checked. Raises VerificationFailed if more than
-        `claims_max` claims wait for their blocks."""
+        """Returns the state after one more, checked block. Raises VerificationFailed if more than `claims_max` claims
+        wait."""
         # The next block has settled nothing, so the most likely root hash of the last block is taken.
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
         # The tree grows only by a certain root hash; without any, it is lost.
@@ -182,8 +175,8 @@ def check_number(chain: ChainState, result: BlockResult) -> None:
 
 
 def check_link(chain: ChainState, result: BlockResult) -> ChainState:
-    """Checks the two root hashes in the footer of a block; those that the chain does not know are not checked. Returns
-    the chain, in which the right root hash of the preceding block is now certain. Raises VerificationFailed."""
+    """Checks the two root hashes in the footer of a block, as far as the chain knows them. Returns the chain, in which
+    the right root hash of the preceding block is now certain. Raises VerificationFailed."""
     # The footer must name a possible root hash of the last block, and settles which one is right.
     if chain.previous_root is not None and result.previous_root not in _last_roots(chain, result):
         reason = f"its footer names {result.previous_root.hex()} as the root of the block before, which has "

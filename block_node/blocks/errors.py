@@ -16,16 +16,13 @@ class Level(IntFlag):
     """L0: the mandatory items and fields are present and in the right order, and no limit is exceeded."""
 
     MERKLE = 2
-    """L1: the possible root hashes of the block are computed, one for each hash scheme. A known root hash is among
-    them."""
+    """L1: the possible root hashes of the block are computed. A root hash that the settings name is among them."""
 
     CHAIN = 4
-    """L2: the block has the next number. Its footer names the right root hashes of the preceding and of all earlier
-    blocks."""
+    """L2: the block has the next number. Its footer names the right root hashes of all earlier blocks."""
 
     RECORD_PROOF = 8
-    """L3: the RSA signatures over the record file (the format that preceded blocks) are valid for keys in an address
-    book."""
+    """L3: the RSA signatures over the record file (the format that preceded blocks) are valid for an address book."""
 
     STATE_PROOF = 16
     """L4: the state proof, a list of Merkle paths, leads from the root hash of this block to that of a later block."""

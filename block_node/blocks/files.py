@@ -32,8 +32,8 @@ PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 READ_BYTES = 1 << 18
 
 ZSTD_READ_BYTES = 1 << 10
-"""How many compressed bytes are decompressed at once. A zstd block of four bytes can expand to 128 KiB, so these expand
-to at most 32 MiB."""
+"""How many compressed bytes are decompressed at once: a zstd block of four bytes can expand to 128 KiB, these to 32
+MiB."""
 
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
 """The largest window that a zstd frame may demand in memory: the default of the zstd command."""
@@ -48,8 +48,7 @@ NUMBER_MAX = 2**64 - 1
 
 
 def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
-    """Yields the items of a block file, each complete. Raises BlockFileError if the file cannot be read or is damaged,
-    after the items that precede the damage."""
+    """Yields the items of a block file, each complete. Raises BlockFileError after those that precede the damage."""
     for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
         yield piece.data
 
@@ -57,8 +56,7 @@ def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_byte
 def read_pieces(
     path: Path, *, piece_bytes_max: int, item_bytes_max: int = VerifierSettings().item_bytes_max
 ) -> Iterator[ItemPiece]:
-    """Yields the items of a block file, those above `piece_bytes_max` bytes in pieces of that size. Raises
-    BlockFileError."""
+    """Yields the items of a block file, those above `piece_bytes_max` bytes in pieces. Raises BlockFileError."""
     suffix = _suffix(path)
     is_compressed = False
     cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
@@ -80,8 +78,8 @@ def read_pieces(
 
 
 def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
-    """Writes a block file, or replaces one; the suffix decides the compression. Returns the size of the block before
-    it. Raises BlockFileError if the disk fails or the pieces do not form complete items; then nothing is written."""
+    """Writes a block file; the suffix decides the compression. Returns the size of the block before it. Raises
+    BlockFileError if the disk fails or the pieces do not form complete items; then nothing is written."""
     suffix = _suffix(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -102,7 +100,7 @@ def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
 
 
 def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
-    """Returns the path at which the reference block node stores a block below `root`: for block 123
+    """Returns the reference block node's path of a block, such as
     `000/000/000/000/000/0/0000000000000000123.blk.zstd`."""
     digits = f"{number:0{NUMBER_DIGITS}}"
     folders = digits[:-NESTED_DIGITS]
@@ -123,8 +121,8 @@ class FoundFiles(NamedTuple):
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """Finds all files in a folder and its subfolders. Raises BlockFileError if two files have the same block number, or
-    if a block file is not a regular file."""
+    """Finds all files below a folder. Raises BlockFileError for two files of one block, or one that is no regular
+    file."""
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
@@ -142,7 +140,6 @@ def find_files(folder: Path) -> FoundFiles:
 
 
 def find_blocks(folder: Path) -> list[tuple[int, Path]]:
-    """Returns the block files of `find_files` by ascending number."""
     return find_files(folder).blocks
 
 

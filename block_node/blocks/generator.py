@@ -49,8 +49,8 @@ KINDS = (
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The size and form of generated blocks. item_count: with the four items that every block has. item_bytes: the
-    content size of each other item. hapi_version: the version of the network's API (HAPI) in the header."""
+    """The size and form of generated blocks. item_count: with the four that every block has. item_bytes: of each other
+    item."""
 
     item_count: int = 10
     item_bytes: int = 100
@@ -73,8 +73,7 @@ class GeneratedBlock(msgspec.Struct, frozen=True):
 
 
 class ChainGenerator:
-    """Generates blocks that continue a chain. chain: the state after the last generated block. Set it to an earlier
-    state to generate a fork."""
+    """Generates blocks that continue `chain`. Set it to an earlier state to generate a fork."""
 
     def __init__(
         self,
@@ -84,8 +83,8 @@ class ChainGenerator:
         chain: ChainState | None = None,
         seed: int = 0,
     ) -> None:
-        """Creates a generator that continues `chain`, or starts at block 0. Raises SettingsError if `chain` lacks the
-        next block number, the root hash of the last block or the tree over all root hashes."""
+        """Raises SettingsError if `chain` lacks the next block number, the root hash of the last block or the
+        all-blocks tree."""
         self.shape = shape or BlockShape()
         self.shape.check()
         chain = chain or ChainState()
@@ -96,7 +95,6 @@ class ChainGenerator:
         self._seed = seed
 
     def next_block(self) -> GeneratedBlock:
-        """Generates the next block, with all of its items in memory."""
         items = tuple(self.next_items())
         assert self.chain.next_number is not None
         assert self.chain.previous_root is not None
@@ -107,8 +105,7 @@ class ChainGenerator:
             yield self.next_block()
 
     def next_items(self) -> Iterator[Item]:
-        """Yields the items of the next block, generated one by one, so that a block can be larger than memory. `chain`
-        advances when the caller requests the next item after the last one."""
+        """Yields the items of the next block, generated one by one. `chain` advances after the last one was taken."""
         chain = self.chain
         assert chain.next_number is not None
         assert chain.previous_root is not None

@@ -17,21 +17,18 @@ import msgspec
 
 
 class Hash(Protocol):
-    """The interface of a hash object, as `hashlib` defines it."""
-
     def update(self, data: bytes | memoryview, /) -> None: ...
 
     def digest(self) -> bytes: ...
 
 
 class HashRules(msgspec.Struct, frozen=True):
-    """The hash function (`new`, such as `hashlib.sha384`), its number in the field `hash_algorithm` of a header, and
-    the prefixes:
+    """The hash function (`new`, such as `hashlib.sha384`), its number in a header, and the prefixes:
 
-        leaf of an item    H(leaf | item)                     item as it is serialized
-        one child          H(one_child | child)
-        two children       H(two_children | left | right)
-        empty tree         H(leaf)
+    leaf of an item    H(leaf | item)                     item as it is serialized
+    one child          H(one_child | child)
+    two children       H(two_children | left | right)
+    empty tree         H(leaf)
     """
 
     algorithm: int
@@ -93,7 +90,6 @@ SCHEMES: Final = (CURRENT, LEGACY)
 
 
 def in_order(candidates: tuple[RootCandidate, ...], scheme: str) -> tuple[RootCandidate, ...]:
-    """Returns the candidates with the one of the hash scheme `scheme` moved to the front."""
     if not candidates or candidates[0].scheme == scheme:
         return candidates
     return tuple(sorted(candidates, key=lambda each: each.scheme != scheme))

@@ -24,8 +24,7 @@ class ItemPiece(msgspec.Struct, frozen=True):
 
 
 class ItemCutter:
-    """Splits the bytes of a block, which arrive in chunks of any size, into items. An item larger than
-    `piece_bytes_max` is returned in several pieces.
+    """Splits the bytes of a block, which arrive in chunks of any size, into items, and large items into pieces.
 
     Invariant: between calls `_buffer` has less than one piece or one item prefix. `_left` is the number of bytes of the
     current item that were not returned yet, including its bytes in `_buffer`.
@@ -41,8 +40,7 @@ class ItemCutter:
         self._offset = 0
 
     def feed(self, chunk: bytes) -> list[ItemPiece]:
-        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError if the bytes are not a
-        block."""
+        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError."""
         self._buffer += chunk
         pieces: list[ItemPiece] = []
         start = 0

@@ -53,8 +53,8 @@ class ItemKind(IntEnum):
 
 
 class BlockHeader(msgspec.Struct, frozen=True):
-    """The fields of a block header. The version is that of the network's API (HAPI), the timestamp is serialized, or
-    None if it is missing, and the hash algorithm 0 is SHA-384."""
+    """The fields of a block header: the version of the network's API (HAPI), the serialized timestamp, if there is one,
+    and the number of the hash algorithm; 0 is SHA-384."""
 
     number: int
     hapi_version: tuple[int, int, int]
@@ -72,7 +72,7 @@ class BlockFooter(msgspec.Struct, frozen=True):
 
 
 def item_kind(item: Item | bytearray) -> int:
-    """Returns the kind of an item, which `ItemKind` need not list. Raises BlockFormatError if the tag is invalid."""
+    """Returns the kind of an item, which `ItemKind` need not list. Raises BlockFormatError."""
     tag, _ = read_varint(bytes(item[:10]), 0)
     if tag & 7 != BYTES or not tag >> 3:
         raise BlockFormatError(f"a block item does not start with tag {tag}")
@@ -80,7 +80,6 @@ def item_kind(item: Item | bytearray) -> int:
 
 
 def item_content(item: Item) -> memoryview:
-    """Returns the content of an item. Raises BlockFormatError if the item does not consist of exactly one field."""
     fields = list(read_fields(item))
     if len(fields) != 1 or not isinstance(fields[0][2], memoryview):
         raise BlockFormatError(f"a block item has one field, this one has {len(fields)}")
@@ -92,7 +91,7 @@ def make_item(kind: int, content: bytes) -> Item:
 
 
 def split_block(block: bytes | memoryview) -> Iterator[Item]:
-    """Yields the items of a serialized `Block` or `BlockItemSet`. Raises BlockFormatError if the bytes are invalid."""
+    """Yields the items of a serialized `Block` or `BlockItemSet`. Raises BlockFormatError."""
     view = memoryview(block)
     offset, end = 0, len(view)
     while offset < end:
@@ -107,7 +106,6 @@ def split_block(block: bytes | memoryview) -> Iterator[Item]:
 
 
 def item_prefix(size: int) -> bytes:
-    """Returns the tag and the length that precede an item in a serialized `Block`."""
     return b"\x0a" + varint(size)
 
 
@@ -116,8 +114,8 @@ def join_block(items: Iterable[Item]) -> bytes:
 
 
 def read_header(item: Item) -> BlockHeader:
-    """Parses a header item. Raises BlockFormatError if it is invalid or a field occurs twice. Unknown fields are
-    ignored: the block's root hash protects them like all others."""
+    """Parses a header item. Raises BlockFormatError. Unknown fields are ignored: the root hash protects them like all
+    others."""
     number, version, timestamp, algorithm = 0, (0, 0, 0), None, 0
     for field, wire, value in read_fields_once(item_content(item), "header"):
         if field == 1:
@@ -134,7 +132,7 @@ def read_header(item: Item) -> BlockHeader:
 def make_header(
     number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int, hash_algorithm: int = 0
 ) -> Item:
-    """Serializes a header item with a timestamp: seconds since 1970, and the nanoseconds of that second."""
+    """Serializes a header item. `seconds` since 1970 and the `nanos` of that second are its timestamp."""
     version = b"".join(number_field(index, part) for index, part in enumerate(hapi_version, 1))
     timestamp = number_field(1, seconds) + number_field(2, nanos)
     content = bytes_field(1, version) + number_field(3, number) + bytes_field(4, timestamp)
@@ -142,8 +140,7 @@ def make_header(
 
 
 def read_footer(item: Item) -> BlockFooter:
-    """Parses a footer item. Raises BlockFormatError if it is invalid or has an unknown field, which could change the
-    way in which the root hash is computed."""
+    """Parses a footer item. Raises BlockFormatError, also for an unknown field, which could change the root hash."""
     roots: dict[int, bytes] = {}
     for field, wire, value in read_fields_once(item_content(item), "footer"):
         if not 1 <= field <= 3:

@@ -37,7 +37,7 @@ class SigningKeys:
 
     @classmethod
     def generate(cls, node_count: int = 1, key_bits: int = KEY_BITS) -> SigningKeys:
-        """Generates new keys for nodes 0 to `node_count` - 1. A key of 3072 bits takes a few tenths of a second."""
+        """Generates keys for nodes 0 to `node_count` - 1. A key of 3072 bits takes a few tenths of a second."""
         keys = {node_id: generate_private_key(65537, key_bits) for node_id in range(node_count)}
         return cls(keys)
 
@@ -48,7 +48,6 @@ class SigningKeys:
         )
 
     def save(self, folder: Path) -> None:
-        """Writes the keys and their address book into a folder. Only the owner can read the key files."""
         make_folder(folder)
         for node_id, key in self._keys.items():
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -58,7 +57,7 @@ class SigningKeys:
 
     @classmethod
     def load(cls, folder: Path) -> SigningKeys:
-        """Loads keys that `save` wrote. Raises AddressBookError if a file cannot be read or has no valid key."""
+        """Loads keys that `save` wrote. Raises AddressBookError."""
         book = AddressBook.load(folder / ADDRESS_BOOK_FILE)
         keys = {}
         for node_id in book.node_ids:

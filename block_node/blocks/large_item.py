@@ -13,8 +13,7 @@ HEAD_BYTES_MIN = 20
 
 
 class LargeItem:
-    """The hash of one item whose bytes arrive in pieces. `head` is the whole item or at least its first
-    `HEAD_BYTES_MIN` bytes; `read_record` computes the digest of a record file too. kind, size: of the whole item."""
+    """The hash of one item whose bytes arrive in pieces, the first one with the whole tag and length."""
 
     def __init__(self, head: bytes | memoryview, rules: HashRules, *, read_record: bool) -> None:
         tag, offset = read_varint(head, 0)
@@ -30,7 +29,7 @@ class LargeItem:
         self.feed(memoryview(head)[offset:])
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Hashes the next piece. Raises BlockFormatError if the piece extends beyond the end of the item."""
+        """Hashes the next piece. Raises BlockFormatError if it extends beyond the end of the item."""
         self._left -= len(piece)
         if self._left < 0:
             raise BlockFormatError(f"an item has one field, {-self._left} bytes follow it", self.size)
@@ -46,5 +45,5 @@ class LargeItem:
 
     def record_digest(self) -> bytes | None:
         """Returns the digest that the signatures of a record-file proof cover, if it was computed. Raises
-        BlockFormatError if the item is incomplete."""
+        BlockFormatError."""
         return self._record.digest() if self._record is not None else None

@@ -50,9 +50,8 @@ CATEGORY_OF: Final = {
 
 
 def place_of(kind: int) -> int | None:
-    """Returns the position of the subtree for items of a kind: -1 if they are in none, such as footers and proofs; None
-    if they are not allowed. Kinds from 20 on belong to later versions. Their number modulo 20 decides: 0 and 19 give
-    -1, 3 to 15 are the position itself, and all others are not allowed."""
+    """Returns the position of the subtree for items of a kind: -1 if they are in none, None if they are not allowed.
+    Kinds from 20 on belong to later versions, and their number modulo 20 decides."""
     if kind < 20:
         if kind in (ItemKind.PROOF, ItemKind.FOOTER):
             return -1
@@ -64,7 +63,6 @@ def place_of(kind: int) -> int | None:
 
 
 def fold(hashes: Sequence[bytes], rules: HashRules = SHA384) -> bytes:
-    """Returns the root hash of a tree with the given leaf hashes."""
     tree = StreamingTree(rules)
     tree.extend(list(hashes))
     return tree.root()
@@ -127,7 +125,6 @@ class BlockTree:
         self._subtrees: dict[HashRules, dict[int, StreamingTree]] = {scheme.rules: {} for scheme in schemes}
 
     def extend(self, place: int, leaves: list[bytes]) -> None:
-        """Appends leaf hashes to one subtree: a `Category`, or 8 to 15 for an extension."""
         for rules, subtrees in self._subtrees.items():
             tree = subtrees.get(place)
             if tree is None:
@@ -143,7 +140,6 @@ class BlockTree:
 
 
 def _values(footer: BlockFooter, empty: bytes, subtrees: dict[int, StreamingTree]) -> list[bytes]:
-    """Returns the 16 possible leaves of a top tree: three root hashes of the footer, then the subtrees."""
     values = [footer.previous_root, footer.all_blocks_root, footer.state_root or empty]
     return values + [subtrees[place].root() if place in subtrees else empty for place in range(3, POSITIONS_MAX)]
 

@@ -26,8 +26,7 @@ FINAL_PATH = 0xFFFF_FFFF
 
 
 class ProofKind(IntEnum):
-    """The kinds of block proofs: the field numbers in `BlockProof`. UNRECOGNIZED stands for all kinds of later
-    versions."""
+    """The kinds of block proofs: the field numbers in `BlockProof`. UNRECOGNIZED stands for kinds of later versions."""
 
     UNRECOGNIZED = 0
     TSS = 2
@@ -36,22 +35,19 @@ class ProofKind(IntEnum):
 
 
 class TssProof(msgspec.Struct, frozen=True):
-    """A proof by a threshold signature of the root hash of the block."""
-
     signature: bytes
 
 
 class Sibling(msgspec.Struct, frozen=True):
-    """The hash with which a path combines its own, at one level of a Merkle tree. Empty, with `is_left` False, if the
-    node has a single child."""
+    """The hash with which a path combines its own, at one level. Empty, with `is_left` False, if the node has one
+    child."""
 
     is_left: bool
     hash: bytes
 
 
 class LeafKind(IntEnum):
-    """The kinds of values at which a path starts, by field number. JOIN: it has no leaf, and starts where other paths
-    end."""
+    """The kinds of values at which a path starts. JOIN: it has no leaf, and starts where other paths end."""
 
     JOIN = 0
     HASH = 3
@@ -61,8 +57,7 @@ class LeafKind(IntEnum):
 
 
 class MerklePath(msgspec.Struct, frozen=True):
-    """One path of a state proof, upwards in a Merkle tree: its siblings, lowest level first, and the index of the path
-    at which it continues, or `FINAL_PATH` at the root."""
+    """A path of a state proof, upwards in a Merkle tree, to the path `next_index`, or with `FINAL_PATH` to the root."""
 
     siblings: tuple[Sibling, ...]
     next_index: int
@@ -71,8 +66,7 @@ class MerklePath(msgspec.Struct, frozen=True):
 
 
 class StateProof(msgspec.Struct, frozen=True):
-    """A proof that leads from the root hash of this block to that of a later block, with the threshold signature of the
-    latter."""
+    """A proof that leads from the root hash of this block to that of a later block, which the signature covers."""
 
     paths: tuple[MerklePath, ...]
     signature: bytes | None
@@ -86,15 +80,11 @@ class RecordSignature(msgspec.Struct, frozen=True):
 
 
 class RecordFileProof(msgspec.Struct, frozen=True):
-    """A proof by RSA signatures of nodes over the record file in the block."""
-
     version: int
     signatures: tuple[RecordSignature, ...]
 
 
 class BlockProof(msgspec.Struct, frozen=True):
-    """One proof of a block. The content is None if its kind is unknown."""
-
     number: int
     content: TssProof | StateProof | RecordFileProof | None
 
@@ -108,7 +98,7 @@ class BlockProof(msgspec.Struct, frozen=True):
 
 
 def read_proof(item: Item) -> BlockProof:
-    """Parses a proof item. Raises BlockFormatError if the item is not a proof in strict form."""
+    """Parses a proof item. Raises BlockFormatError if it is not in strict form."""
     # Besides the number, a proof has exactly one alternative, whose field number is its kind.
     number = 0
     found: list[tuple[int, int, Value]] = []

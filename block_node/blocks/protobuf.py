@@ -26,8 +26,8 @@ Value = int | memoryview
 
 
 def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """Returns the number at `offset`, and the offset after it. Raises BlockFormatError if the number is truncated, too
-    large or not in its shortest form."""
+    """Returns the number at `offset`, and the offset after it. Raises BlockFormatError if it is not in its shortest
+    form."""
     value = shift = 0
     start = offset
     end = len(data)
@@ -51,7 +51,7 @@ def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
 
 def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
     """Yields each field as (field number, wire type, value): a view of `data` for a field with a length, else a number.
-    Raises BlockFormatError if the bytes are not a valid message."""
+    Raises BlockFormatError."""
     view = memoryview(data)
     offset, end = 0, len(view)
     while offset < end:
@@ -78,8 +78,8 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
 
 
 def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int, int, Value]]:
-    """Yields the fields as `read_fields` does. Raises BlockFormatError, with the name `what` of the message, if a field
-    occurs twice."""
+    """Yields the fields as `read_fields` does. Raises BlockFormatError if a field of the message `what` occurs
+    twice."""
     seen = set()
     for field, wire, value in read_fields(data):
         if field in seen:

@@ -42,7 +42,7 @@ class RecordFileReader:
         self._found = False
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Processes the next piece. Raises BlockFormatError if the bytes are not a valid record file item."""
+        """Processes the next piece. Raises BlockFormatError."""
         view = memoryview(piece)
         while view:
             # The content of the current field comes first.
@@ -63,15 +63,13 @@ class RecordFileReader:
             view = view[used - before :]
 
     def digest(self) -> bytes | None:
-        """Returns the digest that the nodes sign, or None if the item has no record file. Raises BlockFormatError if
-        the item is incomplete."""
+        """Returns the digest that the nodes sign, or None if the item has no record file. Raises BlockFormatError."""
         if self._left or self._head:
             raise BlockFormatError("the record file item is cut short")
         return self._hash.digest() if self._found else None
 
     def _maybe_begin_field(self) -> int | None:
-        """Reads the tag and length of a field from `_head`. Returns their size in bytes, or None if they are
-        incomplete."""
+        """Reads the tag and length of a field from `_head`. Returns their size, or None if they are incomplete."""
         if _varints(self._head) < 2:
             if len(self._head) >= HEAD_BYTES_MAX:
                 raise BlockFormatError("a field of the record file item has no length")
@@ -96,9 +94,8 @@ def check_record_proof(
     signatures_min: int,
     skip_unknown: bool,
 ) -> None:
-    """Checks a record-file proof. Raises VerificationFailed if the proof is not valid. `digest` is None if the block
-    has no record file, `book` if no address book is valid for it; `skip_unknown` ignores signatures of nodes that are
-    not in the book.
+    """Checks a record-file proof. Raises VerificationFailed. `digest` is None if the block has no record file, `book`
+    if no address book is valid for it; `skip_unknown` ignores signatures of nodes that are not in the book.
 
     At least `signatures_min` nodes must have signed, and every checked signature must be valid. A node counts once. As
     in the reference block node, signatures with only zero bytes are ignored. An identical signature is checked only

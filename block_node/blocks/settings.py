@@ -23,8 +23,7 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     accept_unchecked_proofs: bool = False
 
     known_roots: Mapping[int, bytes] = {}
-    """Root hashes that the operator knows from another source, by block number. The block, and a state proof that leads
-    to it, must have this root hash."""
+    """Root hashes that the operator knows from another source, by block number. State proofs must lead to them too."""
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
     """The hash schemes by which a block can be hashed, the likeliest first. See `docs/blocks.md`."""
@@ -60,7 +59,7 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
         return {scheme.rules.size for scheme in self.hash_schemes}
 
     def check(self) -> None:
-        """Raises SettingsError if a value is invalid or values contradict each other."""
+        """Raises SettingsError."""
         if not self.levels & Level.STRUCTURE:
             raise SettingsError("levels: STRUCTURE cannot be switched off")
         needs_root = Level.CHAIN | Level.STATE_PROOF | Level.TSS

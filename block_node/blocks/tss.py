@@ -12,8 +12,8 @@ import msgspec
 
 
 class SignedRoot(msgspec.Struct, frozen=True):
-    """A root hash of block `number` with its threshold signature, from the proof in block `proof_of`: for a state proof
-    an earlier one."""
+    """A root hash of block `number` with its threshold signature, from the proof in block `proof_of`, perhaps an
+    earlier one."""
 
     number: int
     proof_of: int
@@ -25,7 +25,6 @@ class TssVerifier(Protocol):
     """A verifier of threshold signatures. It knows the id of the ledger that must have signed."""
 
     def verify_tss(self, signed: SignedRoot) -> bool:
-        """Returns whether the signature is valid for `signed.root`. Called in the thread that ends the block, once for
-        each possible root hash until one is signed. After an exception the block fails with
-        `FailureKind.UNKNOWN_ERROR`."""
+        """Whether the signature is valid for `signed.root`. Called in the thread that ends the block, once for each
+        possible root hash until one is signed. After an exception the block fails with `FailureKind.UNKNOWN_ERROR`."""
         ...

@@ -39,8 +39,7 @@ from block_node.blocks.tss import SignedRoot, TssVerifier
 
 class Verifier:
     """Verifies the blocks of a chain at the levels that the settings switch on. `chain` is the state after the last
-    linked block. The caller can set it at any time, for example back to an earlier state if blocks could not be
-    stored."""
+    linked block. The caller can set it, for example back to an earlier state if blocks could not be stored."""
 
     def __init__(
         self,
@@ -50,8 +49,7 @@ class Verifier:
         address_books: AddressBooks | None = None,
         tss: TssVerifier | None = None,
     ) -> None:
-        """Creates a verifier whose next block continues `chain`; None means a chain that starts at block 0.
-        `Level.RECORD_PROOF` needs `address_books`, `Level.TSS` needs `tss`. Raises SettingsError."""
+        """`Level.RECORD_PROOF` needs `address_books`, and `Level.TSS` needs `tss`. Raises SettingsError."""
         self.settings = settings or VerifierSettings()
         self.settings.check()
         if self.settings.levels & Level.RECORD_PROOF and address_books is None:
@@ -62,13 +60,12 @@ class Verifier:
         self._proofs = ProofChecks(self.settings, address_books, tss)
 
     def begin_block(self, number: int | None = None) -> BlockVerification:
-        """Begins the verification of block `number`; None accepts any."""
         return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
 
     def link(self, result: BlockResult) -> BlockResult:
-        """Checks that a block continues the chain, and advances the chain by the block. Returns the result with the
-        possible root hashes in order of likelihood. If the chain had assumed a wrong root hash for the preceding block,
-        `corrected` has the right one.
+        """Checks that a block continues the chain, and advances the chain by it. Returns the result with its root
+        hashes in order of likelihood, and in `corrected` that of the preceding block, if the chain had assumed a wrong
+        one.
 
         Raises VerificationFailed if a check fails. In this case the chain does not change.
         """
@@ -110,21 +107,18 @@ class BlockVerification:
 
     @property
     def number(self) -> int | None:
-        """Returns the number of the block. Returns None if the caller gave none and the header has not arrived."""
         return self._reader.number
 
     @property
     def item_count(self) -> int:
-        """Returns the number of items received so far."""
         return self._reader.item_count
 
     @property
     def size_bytes(self) -> int:
-        """Returns the total size in bytes of the items received so far."""
         return self._reader.size_bytes
 
     def add(self, items: Iterable[Item]) -> None:
-        """Processes the next items, each complete, in order. Raises VerificationFailed if an item breaks a rule."""
+        """Processes the next items, each complete, in order. Raises VerificationFailed."""
         self._check_failure()
         try:
             self._reader.add(items if isinstance(items, list | tuple) else list(items))
@@ -133,7 +127,7 @@ class BlockVerification:
             raise
 
     def add_part(self, part: bytes, *, last: bool) -> None:
-        """Processes the next piece, of any size, of an item. Raises VerificationFailed if the item breaks a rule."""
+        """Processes the next piece, of any size, of an item. Raises VerificationFailed."""
         self._check_failure()
         try:
             self._reader.add_part(part, last=last)
@@ -156,8 +150,6 @@ class BlockVerification:
 
 
 class ProofChecks:
-    """The checks of the root hash and the proofs of a block, which run after all items have arrived."""
-
     def __init__(self, settings: VerifierSettings, books: AddressBooks | None, tss: TssVerifier | None) -> None:
         self._settings = settings
         self._books = books
@@ -237,9 +229,9 @@ class ProofChecks:
     def _check_state_proof(
         self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
-        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim: the
-        root hash of a later block to which the proof leads. If the threshold signature was checked, only the root hash
-        at which the proof starts remains possible; otherwise it comes first."""
+        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim about
+        a later block. With a checked signature only the root hash at which the proof starts remains; otherwise it comes
+        first."""
         number = block.header.number
         if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), roots, ()
@@ -261,8 +253,8 @@ class ProofChecks:
     def _check_tss_proof(
         self, number: int, roots: tuple[RootCandidate, ...], signature: bytes
     ) -> tuple[Level, tuple[RootCandidate, ...]]:
-        """Asks the external verifier which possible root hash the threshold signature covers. Returns the checked level
-        and the root hashes that remain possible. Raises VerificationFailed if the signature covers none of them."""
+        """Finds the possible root hash that the threshold signature covers. Returns the checked level and the root
+        hashes that remain possible. Raises VerificationFailed if the signature covers none of them."""
         if not self._settings.levels & Level.TSS:
             return Level(0), roots
         for each in roots:

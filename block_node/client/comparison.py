@@ -25,13 +25,12 @@ from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """The checks that a block must pass before its root hash is computed."""
 STEP_BYTES: Final = 16 * 1024
-"""After this many bytes of small blocks, the questions about them are sent, so that the node looks for their roots
-while the next blocks are read."""
+"""After this many bytes of small blocks their questions are sent: the node looks for roots while more blocks are
+read."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
-    """The size (without tags and lengths) of a block of the program, and its root hash by each scheme that can apply;
-    only the node knows the right scheme."""
+    """The size of a block of the program, without tags and lengths, and its root hash by each scheme that can apply."""
 
     roots: tuple[RootCandidate, ...]
     size_bytes: int
@@ -46,12 +45,10 @@ class GivenReader:
 
     @property
     def size_bytes(self) -> int:
-        """The total size of the items that were read."""
         return self._reader.size_bytes
 
     def step(self) -> GivenBlock | None:
-        """Reads one more chunk. Returns the result after the last one, else None. Raises BlockError if the block is not
-        complete."""
+        """Reads one more chunk. Returns the result after the last one, else None. Raises BlockError."""
         if next(self._steps, None) is not None:
             return None
         return GivenBlock(self._reader.finish().roots, self._reader.size_bytes)
@@ -69,8 +66,7 @@ class Comparison:
     """Compares blocks with the node's blocks of the same numbers, in steps, between which the client sends and
     receives.
 
-    The node is asked for a root as soon as its block was read, and the next block is read before the answer: otherwise
-    publishing blocks again would take longer than at first.
+    The next block is read before the node's answer: otherwise publishing blocks again would take longer than at first.
 
     on_done: called once for each block with its number, and with None if the two blocks are the same; else with
     AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
@@ -86,8 +82,7 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[int, ClientError | BlockError | None], None],
     ) -> None:
-        """Begins the comparison. `stored` has the root hashes of the node's blocks; empty bytes if the node must be
-        asked."""
+        """Begins. `stored` has the root hashes of the node's blocks; empty bytes if the node must be asked."""
         self._client = client
         self._unread = deque(blocks)
         self._stored = stored
@@ -138,8 +133,8 @@ class Comparison:
             self._stop_step = self._client.session.shell.call_later(0.0, self._step)
 
     def _ask(self, number: int, given: GivenBlock, offset: int) -> None:
-        """Asks the node for the root hash of its block. The answer also has bytes of the block, from byte `offset` on:
-        an offset near the end keeps it small."""
+        """Asks the node for the root hash of its block. An `offset` near the end of the block keeps the answer
+        small."""
         if not self._asked:
             self._answered_s = self._client.session.now_s()
         # The question is noted and timed first: if the client has ended, the answer comes at once, and ends both.
@@ -211,8 +206,7 @@ def _nothing() -> None:
 
 
 async def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
-    """Compares two blocks that the program gave with the same number. Raises AnotherBlock if they differ, and
-    BlockError if one is not complete."""
+    """Raises AnotherBlock if two blocks of the program with the same number differ, BlockError if one is incomplete."""
     first, second = await _read(client, one), await _read(client, other)
     if first.roots != second.roots:
         raise AnotherBlock(number, first.roots[0].root, second.roots, None)

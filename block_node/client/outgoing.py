@@ -14,8 +14,7 @@ from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_item
 from block_node.protocol import Piece
 
 CHUNK_BYTES = 512 * 1024
-"""The maximum total size of the items in one message: far below a node's limit of unread bytes, and large compared with
-the bytes that a message needs besides its items."""
+"""Far below a node's limit of unread bytes, and large compared with the other bytes of a message."""
 
 
 class OutgoingBlock:

@@ -121,7 +121,6 @@ class BlockPublisher:
             self._begin()
 
     def _begin(self) -> None:
-        """Begins a session with the node of the first client in `_clients`, if there is a block to send."""
         self._planned = None
         if not self._blocks or self._failure is not None:
             return
@@ -208,8 +207,8 @@ class BlockPublisher:
             self._problem = ConnectionLost(str(error))
 
     def _watch(self) -> None:
-        """Fails when for `give_up_s` seconds no block was acknowledged and no bytes of a block were sent. The text
-        names the error of the last session, or else what the present one waits for."""
+        """Fails when for `give_up_s` seconds no block was acknowledged and no bytes of a block were sent. The error
+        names the last session's, or else what the present one waits for."""
         give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
         self._stop_watch = None
         if give_up_s is None or not self._blocks or self._failure is not None:

@@ -94,7 +94,6 @@ class PublisherMachine:
         self.ended = None
 
     def next_block(self) -> int | None:
-        """Returns the number of the block to send next. None if there is nothing to send."""
         if self._lost is not None and self._lost not in self._offered:
             return self._lost
         at = bisect_left(self._numbers, self._cursor)
@@ -147,8 +146,8 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Sends a block again that the node has acknowledged and cannot show. Returns False if that was done before.
-        One block at a time is sent again; any other is compared once more after that one."""
+        """Sends a block again that the node has acknowledged and cannot show, one at a time. False if that was done
+        before."""
         if number in self._offered:
             return False
         if self._lost is None:
@@ -180,8 +179,8 @@ class PublisherMachine:
         self._cursor, self._resend = (cursor, None) if self._resend is None else (self._resend, None)
 
     def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
-        """Notes that the node has all blocks up to `number`. Those that `blocks` does not list as this session's own
-        must be compared by root hash."""
+        """Notes that the node has all blocks up to `number`. Only those that `blocks` lists as this session's own are
+        settled."""
         if number is None or self._is_acknowledged(number):
             return
         self._watermark = number

@@ -34,7 +34,6 @@ STREAM_PREFIX = "block_node."
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
 TRUNCATE_MESSAGES = 1_000
-"""The most messages that one transaction deletes from the start of the stream. Later transactions delete the others."""
 APPEND_PARTS = 8
 """The number of staged parts of a block that are in memory together while the block is copied."""
 
@@ -42,10 +41,9 @@ APPEND_PARTS = 8
 class StoredChain(msgspec.Struct, frozen=True):
     """The stored state of a chain.
 
-    - available: the blocks that can be read; stored: also those that retention has deleted.
-    - damaged: the blocks whose bytes are damaged or gone.
-    - blocks, size_bytes: the number of available and damaged blocks, and their total size.
-    - newest: the location of the highest available or damaged block.
+    - available: the blocks that can be read; stored: also those that retention has deleted; damaged: those whose bytes
+      are damaged or gone.
+    - blocks, size_bytes, newest: of the available and damaged blocks.
     - verifier_state: the state that was stored last. Empty if none was stored since `block_index` was built.
     """
 
@@ -59,8 +57,8 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """The result of storing a block. `is_new` is False if the same block was already stored; `mended_bytes` is the size
-    of the damaged block that it replaces."""
+    """The result of storing a block. `is_new` is False if it was stored already; `mended_bytes`: of the damaged block
+    before."""
 
     place: BlockPlace
     is_new: bool
@@ -71,10 +69,9 @@ class StoredBlock(NamedTuple):
 class NewBlock(msgspec.Struct, frozen=True):
     """A verified block to be stored.
 
-    - parts: the bytes of the serialized `Block`, cut into parts, without the staged ones (on disk before the
-      verification).
-    - attempt: the number under which parts are staged. None if no part is staged.
-    - staged, staged_bytes: the number of staged parts, and their total size.
+    - parts: the bytes of the serialized `Block`, cut into parts, without the staged ones.
+    - attempt, staged, staged_bytes: the number under which parts are staged (on disk before the verification), how many
+      parts, and their size. None if no part is.
     - verifier_state: the state from which the verifier can continue after this block. Empty if it need not be stored.
     - other_roots: the other possible root hashes of the block. The next block shows which root hash is right.
     - corrected_root: the right root hash of the previous block, if that block is stored under a wrong one; else empty.
@@ -101,15 +98,14 @@ def stream_name(chain: str) -> str:
 
 
 class ChainLog:
-    """Reads and writes the blocks of one chain. For faults of a disk or a file, every method raises StorageError only.
-    All methods that change something must run in a writing transaction."""
+    """Reads and writes the blocks of one chain, in the caller's (for changes: writing) transaction. For faults of a
+    disk or a file, every method raises StorageError only."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain
 
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
-        """Opens the chain. Returns its stream and its state. Creates no stream, so that a node that receives no blocks
-        leaves no trace of a chain."""
+        """Opens the chain. Returns its stream and its state. A node that receives no blocks has no stream."""
         # Without a stream there is no block, and nothing else in the tables counts.
         stream = session.log.find_stream(stream_name(self.chain), 0)
         if stream is None:
@@ -142,7 +138,6 @@ class ChainLog:
         return StoredChain(available, stored, damaged, blocks, size_bytes, place, verifier_state)
 
     def stream(self, session: Session) -> StreamRecord:
-        """Returns the stream that contains the blocks. The chain must have a row in `block_chains`."""
         return session.log.get_stream(self._stream_id(session))
 
     def store(
@@ -217,18 +212,15 @@ class ChainLog:
         return True
 
     def _forget(self, session: Session, place: BlockPlace) -> None:
-        """Removes a block from the index. Its messages stay in the stream."""
         row = sql.get_chain(session, self.chain)
         session.execute(sql.DELETE_PLACE, (self.chain, place.number))
         sql.grow_chain(session, self.chain, row, row[1], -1, -place.size_bytes)
 
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
-        """Writes parts of an unverified block to disk, from part number `part` on."""
         rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
         session.execute_many(sql.ADD_STAGED, rows)
 
     def unstage(self, session: Session, attempt: int) -> None:
-        """Deletes the staged parts of a block that will not be stored."""
         self._drop_staged(session, attempt)
 
     def find(self, session: Session, number: int) -> BlockPlace | None:
@@ -238,7 +230,6 @@ class ChainLog:
         return None if row is None else BlockPlace(*row)
 
     def roots(self, session: Session, last: int) -> list[bytes]:
-        """Returns the root hashes of the stored blocks up to number `last`, in the order of numbers."""
         return [row[0] for row in session.execute(sql.ROOTS, (self.chain, last))]
 
     def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
@@ -253,7 +244,7 @@ class ChainLog:
 
     def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
         """Reads consecutive parts of a block: at least one, and together at most `bytes_max` bytes. Raises
-        DatabaseCorrupt if the messages at this location are not the parts of the block."""
+        DatabaseCorrupt."""
         records = session.log.read(self._stream_id(session), place.first_index + part, place.parts - part, bytes_max)
         # The mark of the first message shows that the location is right; the seals of the log cover the bytes.
         index = place.first_index + part
@@ -263,8 +254,7 @@ class ChainLog:
         return [record[1] for record in records]
 
     def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
-        """Deletes the lowest blocks, at most `blocks`, but never the highest of the chain. Returns the locations of the
-        deleted ones."""
+        """Deletes the lowest blocks, at most `blocks`, but never the highest of the chain. Returns their locations."""
         execute = session.execute
         # One block more is read than may go: if it is missing, the highest one is among the others.
         found = [BlockPlace(*row) for row in execute(sql.PLACES_FROM, (self.chain, 0, blocks + 1))]
@@ -289,8 +279,8 @@ class ChainLog:
         return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
-        """Builds the table `block_index` again from the headers of the stream's messages. Of two blocks with one
-        number, the first remains."""
+        """Builds `block_index` again from the headers of the messages. Of two blocks with one number, the first
+        remains."""
         execute = session.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
@@ -311,9 +301,8 @@ class ChainLog:
             sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
-        """Yields the locations of the complete blocks of the stream. With each comes the right root hash of the
-        previous block, if that block is stored under a wrong one; else empty bytes. Skips blocks of which messages were
-        deleted or lost."""
+        """Yields the locations of the complete blocks of the stream, each with the right root hash of the previous
+        block, if that block is stored under a wrong one; else empty bytes."""
         index = stream.first_index
         begun: BlockPlace | None = None
         root_before = b""
@@ -371,8 +360,8 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether a message of the log is part number `part` of the block at `place`, judged by its headers. These name all
-    possible root hashes of the block, and `place` may have any of them."""
+    """Whether a message is part number `part` of the block at `place`, by its headers. They name all possible root
+    hashes."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
         return False

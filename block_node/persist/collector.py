@@ -62,8 +62,7 @@ class BlockCollector:
         self._cut_tail()
 
     def add_piece(self, piece: bytes, *, last: bool) -> None:
-        """Adds the next piece of an item. The size of the whole item, which is written before it, stands in its first
-        bytes."""
+        """Adds the next piece of an item, whose first bytes show the size of the whole item."""
         if self._piece_bytes_left is None:
             self._head += piece
             if len(self._head) < HEAD_BYTES_MIN and not last:
@@ -94,8 +93,7 @@ class BlockCollector:
             self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
 
     def take_parts(self) -> tuple[int, list[bytes]]:
-        """Removes the complete parts from memory, and returns them with the number of the first. The caller must stage
-        them."""
+        """Removes the complete parts from memory, to be staged. Returns the number of the first, and the parts."""
         first, parts = self.staged, self._parts
         self._parts = []
         self.staged += len(parts)
@@ -109,7 +107,6 @@ class BlockCollector:
         other_roots: tuple[bytes, ...] = (),
         corrected_root: bytes = b"",
     ) -> NewBlock:
-        """Returns the complete block for storage, after the verification."""
         parts = self._parts
         if self._tail_bytes or not (self.staged or parts):
             parts = [*parts, b"".join(self._tail)]

@@ -32,8 +32,7 @@ class ReadAgain(ReadChain):
 
 
 def read_again(storage: Runner, log: ChainLog, learn: Learn) -> None:
-    """Reads the state of a chain as soon as the storage knows what it has stored, and passes it to `learn`. Writes that
-    are done before it is read are counted in it, later ones after `learn`."""
+    """Reads the state of a chain as soon as the storage knows what it has stored, and passes it to `learn`."""
 
     def read(operation: ReadAgain) -> None:
         if isinstance(operation.error, CommitUnsettled | ConnectionLost):

@@ -26,8 +26,7 @@ MARK_HEADER: Final = "block/1"
 OTHER_ROOTS_HEADER: Final = "block_roots/1"
 ROOT_BEFORE_HEADER: Final = "block_before/1"
 PART_BYTES_MAX: Final = 1024 * 1024
-"""A part is small enough to be read, kept in memory and sent as a whole, and large compared to the overhead of a
-row."""
+"""Small enough to be kept in memory and sent as a whole, and large compared to the overhead of a row."""
 
 
 # type BlockMark struct { number: u64  part: uint  parts: uint  items: uint  size_bytes: uint  root: data }
@@ -54,8 +53,7 @@ def key_of(number: int) -> bytes:
 
 
 def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: bytes = b"") -> bytes:
-    """Returns the serialized headers of a message, in the format that the stream service reads. `root_before` is the
-    right root hash of the previous block, if that block is stored under a wrong one."""
+    """Returns the serialized headers of a message. `root_before`: see `NewBlock.corrected_root`."""
     headers = [Header(MARK_HEADER, _mark_encoder.encode(mark))]
     if other_roots:
         headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))
@@ -73,8 +71,7 @@ def find_other_roots(headers: bytes | None) -> list[bytes]:
 
 
 def find_root_before(headers: bytes | None) -> bytes:
-    """Returns the right root hash of the previous block, if that block is stored under a wrong one; else empty
-    bytes."""
+    """Returns the right root hash of the previous block, if it is stored under a wrong one; else empty bytes."""
     return next(iter(_values(headers, ROOT_BEFORE_HEADER)), b"")
 
 
@@ -97,5 +94,4 @@ def find_mark(headers: bytes | None) -> BlockMark | None:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """Cuts the bytes of a block into parts of at most PART_BYTES_MAX bytes. Returns at least one part."""
     return [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)] or [b""]

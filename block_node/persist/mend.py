@@ -1,5 +1,4 @@
-"""Writes a stored block again whose bytes are damaged or gone, in its own place. The caller provides the session and
-its transaction.
+"""Writes a stored block again whose bytes are damaged or gone, in its own place, in the caller's transaction.
 
 Afterwards a reader of the chain's stream finds every message at its index, and the index of blocks can be rebuilt. A
 block can come back with other bytes, because its proofs can differ. Then it does not fit into its place, and the caller
@@ -56,8 +55,8 @@ def write_again(
     root_before: bytes,
     time_us: int,
 ) -> None:
-    """Writes the parts of a block into the messages of its place. root_before: the right root hash of the previous
-    block; empty if unknown. time_us: the time of the messages if no other is known."""
+    """Writes the parts of a block into the messages of its place. time_us: the time of the messages if no other is
+    known."""
     first, number = place.first_index, place.number
     rows = session.execute(_READ, (stream_id, first, place.parts)).fetchall()
     found = {row[0]: row[1:] for row in rows}

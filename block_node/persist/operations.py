@@ -1,5 +1,5 @@
-"""The operations that the storage threads perform for a chain: writes in one transaction, reads on a connection that
-cannot write."""
+"""The operations that the storage threads perform for a chain: writes in a transaction, reads without the right to
+write."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ PLACES_PER_READ = 256
 
 
 class StoredParts(msgspec.Struct, frozen=True):
-    """Consecutive parts of a stored block, from part number `first_part` on."""
-
     place: BlockPlace
     first_part: int
     parts: Sequence[bytes]
@@ -75,8 +73,7 @@ class RecountChain(ReadChain):
 
 
 class StoreBlock(Operation):
-    """Stores a block (`ChainLog.store`). Results: `place`; `is_new`, False if the same block was already stored;
-    `mended_bytes`, the size of the damaged block that it replaces; `stream`, the chain's stream after the operation."""
+    """Stores a block (`ChainLog.store`). Results: `place`, `is_new` and `mended_bytes`, see `StoredBlock`; `stream`."""
 
     __slots__ = ("behind", "block", "is_new", "log", "mended_bytes", "mends", "place", "stream", "time_us")
 
@@ -123,8 +120,6 @@ class MarkDamaged(Operation):
 
 
 class StageParts(Operation):
-    """Writes parts of an unverified block to disk (`ChainLog.stage`)."""
-
     __slots__ = ("attempt", "first_part", "log", "parts")
 
     def __init__(
@@ -149,8 +144,6 @@ class StageParts(Operation):
 
 
 class Unstage(Operation):
-    """Deletes the parts of an unverified block from disk (`ChainLog.unstage`)."""
-
     __slots__ = ("attempt", "log")
     needs_little = True
 
@@ -183,11 +176,8 @@ class EvictBlocks(Operation):
 
 class ReadBlocks(Operation):
     """Reads at most `blocks` consecutive blocks, from part number `part` of block `number` on, up to the first missing
-    one. At least one part is read, whatever its size. If `part` is beyond the end of the first block, this block has no
-    parts in `found`.
-
-    Fails if the first block is missing or unreadable. A later unreadable block only ends the read.
-    """
+    one. At least one part is read, whatever its size. If `part` is beyond the end of the first block, no part of it is
+    found. Fails if the first block is missing or unreadable. A later unreadable block only ends the read."""
 
     __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
 
@@ -251,8 +241,6 @@ class FindBlock(Operation):
 
 
 class ReadRoots(Operation):
-    """Reads the root hashes of the blocks up to number `last` (`ChainLog.roots`)."""
-
     __slots__ = ("last", "log", "roots")
 
     def __init__(self, log: ChainLog, last: int, on_done: Callable[[ReadRoots], None]) -> None:

@@ -1,5 +1,4 @@
-"""The plugin that persists blocks: it collects the items of a block as they arrive, and stores the block after its
-verification.
+"""The plugin that persists blocks: it collects the items of a block as they arrive, and stores the verified block.
 
 If a block grows beyond HELD_BYTES_MAX in memory, its complete parts are staged: kept on disk until the verification. So
 memory is bounded for blocks of any size. `block_node.persist.store` decides how blocks are stored.
@@ -30,7 +29,6 @@ from block_node.protocol import Piece
 from stream_storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
-"""The maximum number of bytes of one block in memory. Complete parts of a larger block are staged."""
 STAGING_BYTES_MAX = 16 * 1024 * 1024
 """The maximum number of bytes that wait to be staged. While there are more, the plugin accepts no items."""
 

@@ -70,17 +70,14 @@ class BlockRanges:
         return made
 
     def end_of_run(self, number: int) -> int | None:
-        """Returns the last number of the range that contains `number`. None if no range contains it."""
         at = bisect_right(self._firsts, number) - 1
         return self._lasts[at] if at >= 0 and number <= self._lasts[at] else None
 
     def next_from(self, number: int) -> int | None:
-        """Returns the lowest number in the set that is `number` or higher. None if there is no such number."""
         at = bisect_left(self._lasts, number)
         return max(number, self._firsts[at]) if at < len(self._firsts) else None
 
     def missing(self, first: int, last: int) -> list[BlockRange]:
-        """Returns the ranges of numbers from `first` to `last` that are not in the set."""
         holes = []
         for at in range(bisect_left(self._lasts, first), len(self._firsts)):
             if self._firsts[at] > last:

@@ -4,8 +4,7 @@ import msgspec
 
 
 class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of the stored blocks; None means no limit. Beyond a limit the lowest blocks are deleted, but never the
-    highest."""
+    """The limits of the stored blocks; None means no limit. The lowest blocks are deleted, but never the highest."""
 
     blocks: int | None = None
     size_bytes: int | None = None

@@ -12,8 +12,7 @@ from stream_storage.errors import DatabaseCorrupt, StorageClosed
 READ_BYTES = 256 * 1024
 """Small, so that readers wait for a read of the scan only briefly."""
 PAUSE_S = 5.0
-"""The pause between two rounds through all blocks, which matters for short chains only, and after a read that failed
-for another reason than its block, such as a database that is away."""
+"""The pause after each round through all blocks, and after a read that failed for another reason than its block."""
 
 
 class BlockScan(Worker):

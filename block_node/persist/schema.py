@@ -92,13 +92,11 @@ block_staged = Table(
     Column("part", Integer, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
-"""The parts of blocks that are too large to wait in memory for their verification. Rows of an earlier process are
-deleted when the chain is opened."""
+"""The parts of blocks that are too large to wait in memory for their verification. Opening the chain deletes them."""
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """The location of a stored block in its stream: `parts` consecutive messages, the first one at index
-    `first_index`."""
+    """The location of a stored block in its stream: `parts` consecutive messages from `first_index` on."""
 
     number: int
     first_index: int
@@ -149,7 +147,6 @@ _COUNT_PLACES: Final = compiled(
     select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
 )
 ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
-"""The columns of a chain in `block_chains`: stream_id, indexed_to, blocks, size_bytes, verifier_state."""
 
 
 def find_chain(session: Session, chain: str) -> ChainRow | None:
@@ -176,7 +173,6 @@ def set_chain(session: Session, chain: str, row: ChainRow) -> None:
 
 
 def get_chain(session: Session, chain: str) -> ChainRow:
-    """Returns the row of a chain, which must exist. Raises DatabaseCorrupt if it is damaged."""
     known = find_chain(session, chain)
     assert known is not None, "the chain has begun"
     return known
@@ -191,8 +187,8 @@ def grow_chain(
     more_bytes: int,
     verifier_state: bytes = b"",
 ) -> None:
-    """Replaces the row of a chain, and changes its totals. known: the present row, which the caller has read; to check
-    it again would cost as much as the write. verifier_state: empty to keep the present one."""
+    """Replaces the row of a chain, and changes its totals. The caller has read the `known` row: to check it again would
+    cost as much as the write. An empty `verifier_state` keeps the present one."""
     stream_id, _, blocks, size_bytes, state = known
     row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
     set_chain(session, chain, row)
@@ -224,7 +220,7 @@ def mark_damaged(session: Session, chain: str, number: int) -> None:
 
 
 def find_sound_place(session: Session, chain: str, number: int) -> BlockPlace | None:
-    """Returns the location of a block. None if the block is not stored, or if its row is damaged."""
+    """Returns the location of a block, if it is stored and its row is not damaged."""
     row = session.execute(_FIND_SEALED_PLACE, (chain, number)).fetchone()
     if row is None or row[-1] != seal_of(block_index.name, (chain, *row[:-1])):
         return None
@@ -274,15 +270,13 @@ FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_ch
 SPAN: Final = compiled(
     select(func.min(_places.number), func.max(_places.number), func.count()).where(_of_chain), "chain"
 )
-"""The lowest number, the highest number and the count of a chain's blocks. If no block is missing, they give the
-ranges, eight times faster than `RANGES`."""
+"""If no block is missing, these give the ranges of a chain, eight times faster than `RANGES`."""
 _run = _places.number - func.row_number().over(order_by=_places.number)
 _runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
 RANGES: Final = compiled(
     select(func.min(_runs.c.number), func.max(_runs.c.number)).group_by(_runs.c.run).order_by(_runs.c.run),
     "chain",
 )
-"""The first and the last number of every range of consecutive blocks, in ascending order."""
 
 _evicted = block_evicted.c
 EVICTED: Final = compiled(

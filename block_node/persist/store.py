@@ -37,16 +37,14 @@ from stream_storage.errors import CommitUnsettled, DatabaseCorrupt, DiskFull, St
 from stream_storage.runner import Runner
 
 EVICT_BLOCKS = 16
-"""The maximum number of blocks that one transaction deletes. New blocks can be stored between two of these
-transactions."""
+"""The most blocks that one transaction deletes. New blocks can be stored between two of these transactions."""
 
 logger = structlog.get_logger(__name__)
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
     """The statistics of a block store. `stored`, `evicted` (by retention), `mended` (in the stead of a damaged block)
-    and `failed` count blocks since the start of the node; `damaged` counts stored blocks whose bytes are damaged or
-    gone."""
+    and `failed` count blocks since the start of the node."""
 
     blocks: int
     size_bytes: int
@@ -112,8 +110,7 @@ class BlockStore:
             self._when_open.append(function)
 
     def open(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Reads the state of the stored blocks, and deletes the parts of unverified blocks from disk. Safe to
-        repeat."""
+        """Reads the state of the stored blocks, and deletes staged parts. Safe to repeat."""
 
         def opened(operation: OpenChain) -> None:
             if operation.error is None and operation.state is not None:
@@ -128,13 +125,12 @@ class BlockStore:
         self._storage.submit_write(OpenChain(self._log, opened))
 
     def close(self) -> None:
-        """Begins no more writes by itself, because another node writes the chain from now on. Submitted writes are
-        still done."""
+        """Begins no more writes by itself, because another node writes the chain now. Submitted writes are still
+        done."""
         self.is_closed = True
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Compares the known state with the disk. Blocks that another program has deleted are removed from
-        `available`."""
+        """Compares the known state with the disk. Blocks that another program has deleted are no longer `available`."""
         before = self.available.copy()
 
         def counted(operation: RecountChain) -> None:
@@ -163,8 +159,7 @@ class BlockStore:
             on_done(error)
 
     def kept_from(self, last: int) -> int:
-        """Returns the number below which backfill need not fetch blocks, because retention would remove them. All
-        blocks up to `last` will be stored."""
+        """Returns the number below which blocks need not be fetched, because retention would remove them."""
         # What retention has deleted once is not fetched again.
         evicted = self.ever_stored.copy()
         for each in self.available:
@@ -233,8 +228,7 @@ class BlockStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        """Writes parts of an unverified block to disk, where they are kept under the number `attempt` until the
-        verification."""
+        """Writes parts of an unverified block to disk, under the number `attempt`, until the verification."""
         self._storage.submit_write(
             StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
         )
@@ -255,8 +249,7 @@ class BlockStore:
         *,
         blocks: int = 1,
     ) -> None:
-        """Reads consecutive blocks, see `ReadBlocks`. A block whose bytes are damaged or gone is missing from then
-        on."""
+        """Reads consecutive blocks, see `ReadBlocks`. A block that is found damaged or gone is missing from then on."""
 
         def read(operation: ReadBlocks) -> None:
             if isinstance(operation.error, DatabaseCorrupt):
@@ -269,8 +262,7 @@ class BlockStore:
         self._storage.submit_read(FindBlock(self._log, number, on_done))
 
     def read_roots(self, last: int, on_done: Callable[[ReadRoots], None]) -> None:
-        """Reads the root hashes of the blocks up to number `last`, from which a verifier without a stored state
-        continues."""
+        """Reads the root hashes from which a verifier without a stored state continues."""
         self._storage.submit_read(ReadRoots(self._log, last, on_done))
 
     def statistics(self) -> BlockStoreStatistics:
@@ -303,7 +295,6 @@ class BlockStore:
             self.newest = place
 
     def _note_damaged(self, number: int, reason: str) -> None:
-        """Makes a stored block a missing one, because its bytes are damaged or gone."""
         if number not in self.available or self.is_closed:
             return
         # While the block counted as available or stored, nobody would bring it again.
@@ -337,8 +328,7 @@ class BlockStore:
             self._refused_from = block.number if refused is None else min(refused, block.number)
 
     def _read_if_unsettled(self, error: StorageError, then: Callable[[], None]) -> bool:
-        """If it is not known what a write has done, reads the state of the chain again, then calls `then`. Returns
-        whether it reads."""
+        """Reads the state of the chain again, then calls `then`, if a write is in doubt. Returns whether it reads."""
 
         def learn(state: StoredChain, stream: StreamRecord) -> None:
             self._learn(state)
@@ -397,8 +387,8 @@ class BlockStore:
             self._evicting = False
 
     def _excess(self) -> int:
-        """Returns how many blocks to delete in the next transaction. If only the limit in bytes is exceeded, one block
-        at a time."""
+        """Returns how many blocks to delete in the next transaction. By the limit in bytes, it is one block at a
+        time."""
         beyond = 1 if self.retention.blocks is None else max(1, self._blocks - self.retention.blocks)
         return min(EVICT_BLOCKS, beyond)
 

@@ -140,12 +140,10 @@ class ReceivedItems(NamedTuple):
 class BlockInFlight:
     """A block in flight: the node has accepted its header, and the block is not durable yet.
 
-    - publisher: the publisher that sends the block. None if that publisher has disconnected after all items arrived.
+    - publisher: None if the publisher has disconnected after all items arrived.
     - queue: received items that the plugins do not have yet.
-    - attempt: the number that identifies the forwarded items to the plugins (`BlockBegun.attempt`). 0 if nothing
-      was forwarded.
-    - deadline_s: the time at which the present stage must have ended. The stage COMPLETE has no deadline.
-    - earned_s: the seconds that received items have added to `deadline_s`.
+    - attempt: the number that identifies the forwarded items to the plugins (`BlockBegun.attempt`). 0 before the first.
+    - deadline_s: when the present stage must have ended, but for COMPLETE. earned_s: how much of it items have added.
     - root: the root hash of a verified block. Empty before the verification.
 
     Invariant: `queued_bytes` is the sum of `held_bytes` over `queue`.
@@ -247,7 +245,7 @@ class Blocks:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a limit (`ahead_blocks_max`, `queued_bytes_max`) is reached. Then only the lowest missing block is
+        """Whether a limit (`ahead_blocks_max`, `queued_bytes_max`) is reached: only the lowest missing block is
         accepted."""
         limits = self._limits
         return self.queued_bytes >= limits.queued_bytes_max or len(self._blocks) >= limits.ahead_blocks_max
@@ -304,7 +302,6 @@ class Blocks:
         block.deadline_s = now_s + self._limits.processing_s_max
 
     def durable(self, number: int) -> bool:
-        """Notes that a block is durable. Returns whether the watermark rose."""
         moved = self._watermark.durable(number)
         self.verified_below(self._watermark.next_durable)
         return moved
@@ -324,8 +321,8 @@ class Blocks:
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        """Returns the block to forward to the plugins, if it has something to forward. Higher blocks wait, because
-        verification needs the result of the previous block."""
+        """Returns the block to forward to the plugins, if it has something to forward. Higher blocks wait for its
+        result."""
         block = self._blocks.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
@@ -361,7 +358,7 @@ class Blocks:
                 yield block
 
     def stalled(self, end: int) -> Iterator[BlockInFlight]:
-        """Yields the blocks below `end` that are still being received, lowest first. The caller may remove blocks
+        """Yields the blocks below `end` that are still arriving, lowest first. The caller may remove blocks
         meanwhile."""
         for block in self.all():
             if block.number < end and block.stage is Stage.RECEIVING and self._blocks.get(block.number) is block:

@@ -1,4 +1,4 @@
-"""Records the newest block that publishers have offered while the node lacked earlier blocks, and whether the node
+"""Records the newest block that publishers have offered while the node lacked earlier ones, and whether the node
 approaches it: specs/block_publish.md, "Base Protocol". It fetches nothing; backfill does."""
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ CONTACT_INTERVAL_S = 1.0
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """A report that the node has not come closer to the target block, after `contacts` contacts."""
-
     target_block: int
     contacts: int
 

@@ -1,5 +1,4 @@
-"""Decides the answer to the header of a block, as a pure function of the blocks that the node has and the blocks in
-flight.
+"""Decides the answer to the header of a block, as a pure function of the blocks that the node has or receives.
 
 It follows specs/block_publish.md, "Base Protocol", and adds a rule for several publishers: the first one that sends the
 header of a block sends the block, and all others skip it.
@@ -26,7 +25,7 @@ class Verdict(enum.Enum):
 class PublishView(msgspec.Struct, frozen=True):
     """The facts that decide the answer to a header.
 
-    - last_block: the highest block up to which all blocks are verified and durable. None if there is no such block.
+    - last_block: the highest block up to which all blocks are verified and durable.
     - next_durable: the lowest block that is not durable: after `last_block`, or the first block of an empty node.
     - taken: the blocks above `last_block` that are already durable or in flight.
     - crowded: whether the blocks in flight have reached a limit, so that only the lowest missing block is accepted.
@@ -39,7 +38,6 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> int:
-        """The lowest block that no publisher sends and that the node does not have."""
         block_number = self.next_durable
         while block_number in self.taken:
             block_number += 1
@@ -52,8 +50,7 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def fresh(self) -> bool:
-        """Whether no block of the chain has arrived yet. Only then may the first block have a lower number than
-        configured."""
+        """Whether no block of the chain has arrived yet. Only then may the first block be lower than configured."""
         return not self.taken and (self.last_block is None or self.last_block < self.next_durable - 1)
 
 

@@ -32,8 +32,8 @@ class DurableRoots:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """Notes a root hash, unless it is empty. Above NAMED_MAX, the one of the highest block is dropped, because low
-        blocks are acknowledged first."""
+        """Notes a root hash, unless it is empty. Above NAMED_MAX, the one of the highest block, acknowledged last, is
+        dropped."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
@@ -42,11 +42,9 @@ class DurableRoots:
             self._roots[block_number] = DurableRoot(root, owner)
 
     def take(self, last_block: int) -> dict[int, DurableRoot]:
-        """Removes and returns the root hashes of all blocks up to `last_block`, which is being acknowledged."""
         return {number: self._roots.pop(number) for number in sorted(self._roots) if number <= last_block}
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """Converts root hashes to the block list of an acknowledgement to a session, which is told whether a block is its
-    own."""
+    """Converts root hashes to the block list of an acknowledgement, which says whether a block is the session's own."""
     return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

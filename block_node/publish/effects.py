@@ -17,8 +17,7 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class EndSession(msgspec.Struct, frozen=True):
-    """Ends a publisher's session with a last answer. None if the publisher itself ended the stream or has
-    disconnected."""
+    """Ends a publisher's session with a last answer, if the publisher did not end it."""
 
     publisher_id: int
     ended: StreamEnded | None

@@ -32,8 +32,6 @@ FindRoots = Callable[[int, Callable[[tuple[bytes, ...]], None]], None]
 
 
 class MendingSession(Protocol):
-    """A session that sends a block to be stored again."""
-
     def mended(self, block_number: int) -> None:
         """Called when the block is stored, or cannot be taken."""
         ...
@@ -42,8 +40,7 @@ class MendingSession(Protocol):
 
 
 class Mending:
-    """The one block that is being taken again. is_lost: returns whether the stored bytes of a block are damaged or
-    gone.
+    """The one block that is being taken again. `is_lost`: are the stored bytes of a block damaged or gone?
 
     Invariant: `_session` is set exactly while a block is being received, verified or stored.
     """
@@ -80,7 +77,6 @@ class Mending:
         self.add(session, items, Piece.WHOLE)
 
     def add(self, session: MendingSession, items: list[bytes], piece: Piece) -> None:
-        """Adds items that a session has sent. Ignores those of a session that sends no block to be stored again."""
         if session is not self._session:
             return
         self._size_bytes += sum(map(len, items))

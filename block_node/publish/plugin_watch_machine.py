@@ -6,17 +6,16 @@ from block_node.events import NodeFailed
 
 
 class PluginWatch:
-    """Notices a plugin that hangs while no block of a publisher (these have deadlines) is in flight. `patience_s` may
-    pass in which the plugins accept no items, or a backfilled block waits to be stored, before the node counts as
-    failed."""
+    """Notices a plugin that hangs while no block of a publisher (these have deadlines) is in flight: it accepts no
+    items, or a backfilled block waits to be stored, for `patience_s`."""
 
     def __init__(self, patience_s: float, now_s: float) -> None:
         self._patience_s = patience_s
         self._took_s = self._stored_s = now_s
 
     def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailed | None:
-        """Returns a failure of the node, or None. is_full: whether the plugins accept no items now. awaited_block: the
-        verified, backfilled block that must be stored next."""
+        """Returns a failure of the node, or None. awaited_block: the verified, backfilled block that must be stored
+        next."""
         if not is_full:
             self._took_s = now_s
         if awaited_block is None:

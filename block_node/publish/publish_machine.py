@@ -92,8 +92,7 @@ class PublishMachine:
         return sum(each.behind is None for each in self._publishers.values())
 
     def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
-        """Whether to continue reading from this publisher. `has_room` (do the plugins accept items now?) is called only
-        if the answer depends on it."""
+        """Whether to continue reading from this publisher. `has_room` is called only if the answer depends on it."""
         # Below the limits, the node reads from every publisher.
         if not self.blocks.is_crowded:
             return True
@@ -292,8 +291,8 @@ class PublishMachine:
     # Events of the clock.
 
     def tick(self, now_s: float, *, is_full: bool) -> None:
-        """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every `tick_s`
-        seconds, with `is_full` if the plugins accept no items now."""
+        """Checks deadlines, silent publishers, and missing blocks, every `tick_s` seconds. is_full: the plugins accept
+        no items."""
         # A publisher that neither sends a block nor says anything is gone, even if its connection still exists.
         idle_s_max = self._limits.idle_s_max
         for publisher in list(self._publishers.values()):
@@ -347,8 +346,7 @@ class PublishMachine:
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
-        """Makes one step of the table of block stages, and carries out the consequences. `status` is used if the step
-        ends the stream."""
+        """Makes one step of the table of block stages, and its consequences. `status` is used if it ends the stream."""
         publisher = block.publisher
         for then in self.blocks.step(block, change):
             if then is Then.DROP:
@@ -375,8 +373,7 @@ class PublishMachine:
 
     def _ask_for_missing(self, now_s: float) -> None:
         """Requests the lowest missing block from publishers that would next send a higher block, and every `resend_s`
-        seconds from silent publishers that offered this block or a higher one. Higher missing blocks are not requested:
-        a publisher that goes back sends the following blocks too."""
+        seconds from silent ones that offered this block or a higher one. They send the following blocks too."""
         wanted, resend_s = self.blocks.next_block, self._limits.resend_s
         for publisher in self._publishers.values():
             if publisher.is_to_be_asked(wanted, now_s - resend_s):
@@ -442,8 +439,7 @@ class PublishMachine:
         self.go_on(now_s)
 
     def _check_deadlines(self, now_s: float) -> NodeFailed | None:
-        """Gives up every block that arrives too slowly, and ends its publisher's stream. Returns the failure if a
-        plugin is too slow."""
+        """Gives up every block that arrives too slowly. Returns the failure if a plugin is too slow."""
         # A publisher from which the service does not read cannot be late.
         self.blocks.extend_held(now_s - self._ticked_s)
         self._ticked_s = now_s

@@ -1,5 +1,4 @@
-"""Carries out the effects of the publish machine: answers to publishers, events for the plugins, log lines. It decides
-nothing."""
+"""Carries out the effects of the publish machine: answers to publishers, events for the plugins, log lines."""
 
 from __future__ import annotations
 
@@ -37,11 +36,8 @@ class Session(Protocol):
 
 class PublishRunner:
     """Connects the publish machine with the sessions, the clock and the facility. After every change of the machine,
-    the caller calls `perform`.
-
-    call_later: schedules a function after a number of seconds. The worker of the service sets it at its start. If that
-    worker fails, its scheduled calls are lost, and the next tick of the new worker makes up for them.
-    """
+    the caller calls `perform`. `call_later` is that of the service's worker. If that worker fails, its scheduled calls
+    are lost, and the next tick of the new worker makes up for them."""
 
     def __init__(
         self,
@@ -70,8 +66,7 @@ class PublishRunner:
         self.perform()
 
     def may_read(self, publisher: PublisherState) -> bool:
-        """Whether to continue reading from this publisher. If not, the session stops reading until `admit` is
-        called."""
+        """Whether to continue reading from this publisher. If not, the session stops until `admit` is called."""
         return self.machine.may_read(publisher, self._has_room)
 
     def perform(self) -> None:

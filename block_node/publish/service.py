@@ -52,11 +52,9 @@ class PublishService:
     """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
 
     - last_block: the highest stored block. first_block: the first block of an empty node.
-    - is_stored: returns whether a block is durable. Called after a crash of the worker, because notifications can be
-      lost.
-    - new_id: returns a random name for a session.
+    - is_stored: is a block durable? Asked after a crash of the worker, because notifications can be lost.
     - is_lost, find_roots: see `block_node.publish.mending.Mending`.
-    - now_s: a clock that never goes back. A simulation controls it, and `new_id`.
+    - now_s: a clock that never goes back. A simulation controls it, and `new_id`, the random names of sessions.
     - store_refusal: returns the reason why no block can be stored now.
     """
 
@@ -111,8 +109,8 @@ class PublishService:
     # Sessions.
 
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> str | None:
-        """Opens a session. If the same message has opened one already, that session answers again. Returns the reason
-        if the publisher's identity has too many sessions."""
+        """Opens a session, or lets the one answer again that the same message has opened. Returns the reason if the
+        publisher's identity has too many sessions."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
@@ -131,8 +129,7 @@ class PublishService:
         return None
 
     def tick(self) -> None:
-        """Checks deadlines, and ends the sessions of publishers that have disconnected. Called every `tick_s`
-        seconds."""
+        """Checks deadlines, and ends the sessions of publishers that have disconnected."""
         for session in self.runner.sessions():
             if not session.reachable:
                 session.leave()
@@ -149,8 +146,6 @@ class PublishService:
 
 
 class PublishWorker(Plugin):
-    """The worker that answers at `block_publish`, and passes notifications to the publish machine."""
-
     name: ClassVar[str] = "publish"
 
     def __init__(self, service: PublishService) -> None:

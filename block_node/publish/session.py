@@ -242,8 +242,8 @@ class PublishSession(Worker):
 
 
 def _header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises RequestRefused if the header is in pieces, cannot be decoded, or has
-    a number that cannot be stored; ProtocolError if it is empty."""
+    """Returns the block number in a header. Raises RequestRefused if the header is in pieces, cannot be decoded or has
+    too high a number, ProtocolError if it is empty."""
     if piece is not Piece.WHOLE:
         raise RequestRefused("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:

@@ -34,13 +34,10 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """An event that happens to a session: a message from the publisher, or a decision of the node.
+    """A message from the publisher, or a decision of the node.
 
-    HEADER_AGAIN: the header of the block that is already arriving.
-    BLOCK_END_FOREIGN: the end of a block that is not the arriving one.
-    ACCEPTED, REFUSED: the verdict on a header.
-    TAKEN_AWAY: the node does not want the rest of the arriving block.
-    FAULT: the node ends the session.
+    HEADER_AGAIN: the header of the block that is already arriving. BLOCK_END_FOREIGN: the end of another block.
+    TAKEN_AWAY: the node does not want the rest of the arriving block. FAULT: the node ends the session.
     """
 
     HEADER = "header"
@@ -129,9 +126,7 @@ class MessageMissing(Exception):
 class SessionMachine:
     """The state machine of one publisher's session.
 
-    block_number: the number of the arriving block; None if no block is arriving.
-    in_item: whether the first piece of an item has arrived, but not its last piece.
-    next_sequence: the sequence number of the next message.
+    in_item: whether the first piece of an item has arrived, but not its last piece. next_sequence: of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """
@@ -158,8 +153,7 @@ class SessionMachine:
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 
     def items(self, piece: Piece) -> Action:
-        """Handles items that do not begin with a header. Raises RequestRefused if no header came before, or if the
-        pieces of an item are out of order."""
+        """Handles items that do not begin with a header. Raises RequestRefused."""
         # Between two items, the next piece must begin one; within an item, it must not.
         begins_item = piece is Piece.WHOLE or piece is Piece.FIRST
         if self.state is State.RECEIVING and begins_item is self.in_item:
@@ -181,8 +175,8 @@ class SessionMachine:
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
     def in_order(self, sequence: int) -> bool:
-        """Returns whether this message is the next one; False if it was received before. Raises MessageMissing if an
-        earlier message was lost."""
+        """Returns whether this message is the next one, or was received before. Raises MessageMissing if one was
+        lost."""
         if sequence > self.next_sequence:
             raise MessageMissing(f"message {self.next_sequence} is missing; {sequence} came")
         if sequence < self.next_sequence:
@@ -243,13 +237,12 @@ class PublisherState:
             self.behind = max(latest, -1 if self.behind is None else self.behind)
 
     def is_idle(self, since_s: float) -> bool:
-        """Whether the publisher is silent since `since_s` and sends no block. False while the node does not read from
-        it."""
+        """Whether the publisher is silent since `since_s` and sends no block, although the node reads from it."""
         return self.session.block_number is None and not self.is_held and self.used_s <= since_s
 
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
         """Whether to request the block `wanted` from the publisher: it would next send a higher block, or it is silent
-        since `since_s` (no message and no request) and offered that block or a higher one."""
+        since `since_s` and offered that block or a higher one."""
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)
 

@@ -6,8 +6,8 @@ import msgspec
 
 
 class InFlightStatistics(msgspec.Struct, frozen=True):
-    """The blocks in flight, and counters since the start of the node: `begun` blocks were accepted, `over` are not in
-    flight any more, `expired` were taken away from publishers that were too slow."""
+    """The blocks in flight, and since the start of the node: `begun` blocks were accepted, `over` are not in flight any
+    more, `expired` were taken away from slow publishers."""
 
     blocks: int
     queued_bytes: int
@@ -20,9 +20,8 @@ SESSIONS_LISTED_MAX = 50
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
-    """The state of one connected publisher. block_number: the block that it sends now. newest_offered: the highest
-    block whose header it has sent. behind: the block that it offered last, if that block was too high for the node.
-    is_held: whether the node has stopped reading from it."""
+    """A connected publisher. block_number: the block that it sends now. newest_offered: the highest block that it has
+    begun. behind: its last offer, if it was too high. is_held: the node has stopped reading from it."""
 
     publisher_id: int
     block_number: int | None
@@ -42,10 +41,8 @@ class BlockRefusal(msgspec.Struct, frozen=True):
 class PublishStatistics(msgspec.Struct, frozen=True):
     """The state of publishing, and counters since the start of the node.
 
-    - publishers_lost: publishers that disconnected without ending their stream, or whose stream the node ended for a
-      fault.
-    - last_block: the highest acknowledged block. next_block: the lowest that no publisher sends and that the node
-      lacks.
+    - publishers_lost: publishers that disconnected without ending their stream, or whose stream ended for a fault.
+    - last_block: the highest acknowledged block. next_block: the lowest that the node lacks and nobody sends.
     - target_block: the highest offered block that the node has not reached.
     - sessions: the first connected publishers. refusals: the last blocks that failed verification, the latest at the
       end.

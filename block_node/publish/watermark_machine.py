@@ -1,5 +1,4 @@
-"""The watermark: the highest block up to which all blocks are verified and durable. It passes no missing block, and
-never falls."""
+"""The highest block up to which all blocks are verified and durable. It passes no missing block, and never falls."""
 
 from __future__ import annotations
 
@@ -7,11 +6,8 @@ from collections.abc import Collection
 
 
 class Watermark:
-    """The watermark of one chain.
-
-    last_block: the watermark. next_durable: the lowest block that is not durable; when it becomes durable, the
-    watermark rises. Until a block of the chain is durable, `begin_at` can set a lower first block than the configured
-    one.
+    """The watermark of one chain, `last_block`. Until a block of the chain is durable, `begin_at` can set a lower first
+    block than the configured one.
 
     Invariant: `above` has the durable blocks that wait for `next_durable`, which is lower and not durable.
     """

@@ -1,5 +1,5 @@
-"""The service `block_get`: sends one stored block to a reader, one portion of its bytes for each request, so that a
-block of any size is sent in bounded memory. Source of the answers: facts/block_node.md §1.5 and A1."""
+"""The service `block_get`: sends a stored block in portions, one for each request, so that a block of any size is sent
+in bounded memory. Source of the answers: facts/block_node.md §1.5 and A1."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ logger = structlog.get_logger(__name__)
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the service `block_get` since its start, with the number of answers for each status name."""
-
     answers: dict[str, int]
     sent_bytes: int
 
@@ -77,15 +75,13 @@ class AccessService(Worker):
         return AccessStatistics(dict(self._answers), self._sent_bytes)
 
     def hand_over(self) -> list[Message]:
-        """Returns the requests that wait, and serves them no more. A request whose block is being read is still
-        answered."""
+        """Returns the requests that wait, and serves them no more, but for the one whose block is being read."""
         waiting = [message for message, _ in self._waiting]
         self._waiting.clear()
         return waiting
 
     def _go_on(self) -> None:
-        """Answers waiting requests, until a read from the store begins, or all wait for connections with too many
-        unsent bytes."""
+        """Answers waiting requests, until a read begins, or all wait for connections with too many unsent bytes."""
         # A request moves to the end of the queue if its connection has too many unsent bytes. The loop stops when this
         # is true of every waiting request.
         behind = 0

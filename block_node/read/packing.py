@@ -16,8 +16,7 @@ from ockam.protocol import ProtocolError
 LEVEL: Final = 1
 """All levels compress blocks to about a sixth of their size, and level 1 takes the least time."""
 UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The maximum uncompressed size of one message. A node sends at most 1 MiB of items in one, and the lengths of the
-items."""
+"""A node sends at most 1 MiB of items in one message, and the lengths of the items."""
 
 # type Items list<data>
 _encoder = bare.Encoder(list[bytes])
@@ -36,8 +35,8 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """Converts a `PackedItems` to a `SubscribedItems`. Returns any other message unchanged. Raises ProtocolError if the
-    compressed data is damaged, or if the items exceed UNPACKED_BYTES_MAX bytes."""
+    """Unpacks a `PackedItems`, and returns any other message unchanged. Raises ProtocolError if the data is damaged or
+    large."""
     if not isinstance(message, PackedItems):
         return message
     try:

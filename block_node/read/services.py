@@ -47,15 +47,14 @@ class ReadServices:
         self._address_book = address_book
 
     def start(self) -> None:
-        """Registers the services. They answer requests once the store has read which blocks are stored."""
         register = self._node.register
         register([local(SUBSCRIBE_ADDRESS)], self._make_subscribe)
         register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))
         register([local(STATUS_ADDRESS)], self._make_status)
 
     def close(self) -> list[Message]:
-        """Ends the services, because another node of the cluster serves the chain from now on. The subscriptions must
-        have ended before. Returns the requests that were not served, in order for each service."""
+        """Ends the services after the subscriptions, because another node serves the chain from now on. Returns the
+        requests that were not served, in order for each service."""
         access = self._node.find_worker(local(GET_ADDRESS))
         waiting = access.hand_over() if isinstance(access, AccessService) else []
         for address in (GET_ADDRESS, SUBSCRIBE_ADDRESS, STATUS_ADDRESS):

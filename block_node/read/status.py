@@ -1,8 +1,7 @@
-"""The service `block_status`: answers which blocks the node has, and which block it needs next. It changes nothing.
+"""The service `block_status`: answers which blocks the node has, and which block it needs next.
 
 Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration: a
-reference block node once reported its configured first block as its last one, and its publishers stopped sending (§7.3
-there).
+reference block node once reported its configured first block as its last one, and its publishers stopped (§7.3).
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ DETAIL_OVERHEAD_BYTES = 2_048
 
 
 class StatusService(Worker):
-    """The worker that answers at `block_status`. `next_expected` returns the block that a publisher should send next,
-    `plugins` the version of each plugin by name; `address_book` is a serialized `NodeAddressBook`."""
+    """The worker that answers at `block_status`. `next_expected`: the block that a publisher should send next.
+    `plugins`: the version of each plugin. `address_book`: a serialized `NodeAddressBook`."""
 
     def __init__(
         self,

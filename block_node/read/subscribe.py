@@ -42,8 +42,7 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of subscriptions. begun, ended: since the start of the service, by status name; refused ones have
-    ended."""
+    """The statistics of subscriptions since the start of the service. ended: by status name, also refused ones."""
 
     sessions: int
     begun: int
@@ -145,7 +144,6 @@ class SubscribeService(Plugin):
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
     def _begin(self, message: Message, request: Subscribe, packs: bool) -> Refusal | None:
-        """Starts a subscription, or returns the refusal."""
         available = self._store.available
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
         if isinstance(plan, Refusal):
@@ -191,8 +189,8 @@ class SubscribeService(Plugin):
         self._publishers = active
 
     def _look_for_end(self) -> None:
-        """Informs all subscriptions if the last publisher has disconnected and none of its blocks is still being
-        stored."""
+        """Informs all subscriptions once the last publisher has disconnected and all its blocks are stored or
+        dropped."""
         if self._source_ended and not self._under_way:
             self._source_ended = False
             for session in list(self._sessions):

@@ -49,13 +49,8 @@ MESSAGE_OVERHEAD_BYTES = 512
 
 
 class Stage(enum.Enum):
-    """The stage of a subscription.
-
-    READING: it reads from the store.
-    WAITING: it waits for a block that is not stored.
-    EARLY: it sends the items of a block before the block is verified.
-    ENDED: it sends nothing more.
-    """
+    """READING: it reads from the store. WAITING: it waits for a block that is not stored. EARLY: it sends the items of
+    a block before the block is verified. ENDED: it sends nothing more."""
 
     READING = "reading"
     WAITING = "waiting"
@@ -190,8 +185,8 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def tick(self) -> None:
-        """Ends the subscription if a time limit has passed: for a subscriber that takes nothing, for a missing block,
-        or for the whole subscription."""
+        """Ends the subscription at a time limit: for a slow subscriber, for a missing block, or for the whole
+        subscription."""
         now_s, limits = self._now_s(), self._limits
         # A slow subscriber is ended before anything else, because nothing can be sent to it.
         if not self._has_room:
@@ -327,8 +322,8 @@ class SubscribeSession(Worker):
         return True
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends items of a block that is not verified yet. Without room in the window, the subscriber discards this
-        block, which is sent again after it is stored."""
+        """Sends items of a block that is not verified yet. Without room, it is withdrawn, and sent again when it is
+        stored."""
         if not self._has_room:
             self._withdraw()
             return

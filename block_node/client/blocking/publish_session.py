@@ -57,9 +57,7 @@ class ClientSessionState(Enum):
     """The states of a session, in order. A session can skip states, and can return from COMPARING to OPEN."""
 
     CONNECTING = auto()
-    """There is no connection to the node."""
     OPENING = auto()
-    """The client has asked the node for a session."""
     OPEN = auto()
     """The node has opened the session. While there are blocks to send, the session sends them."""
     COMPARING = auto()
@@ -70,14 +68,12 @@ class ClientSessionState(Enum):
 class ClientPublishSession:
     """One session with one node. `begin` starts it; call `pump` when there could be more to send.
 
-    on_open: called when the node has opened the session.
     on_settled: called after each message of the node and each comparison; blocks can have become durable.
     on_compared: called with the number of a block that proved to be the same at the node.
     on_end: called once, with the error that ended the session, or None.
     moved_s: when bytes of a block were last sent or compared, in seconds.
 
-    Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined that
-    block.
+    Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined it.
     """
 
     def __init__(
@@ -131,8 +127,7 @@ class ClientPublishSession:
         return RequestTimeout(f"{node} has not acknowledged block {numbers[0]}")
 
     def pump(self) -> None:
-        """Sends blocks until the connection has too many unsent bytes. Continues by itself when bytes have been
-        sent."""
+        """Sends blocks until the connection has too many unsent bytes, and later by itself when they have been sent."""
         if self._is_pumping:
             return
         self._is_pumping = True
@@ -371,7 +366,7 @@ class ClientPublishSession:
 
 
 def _ignored(error: SessionError | None) -> None:
-    """Do nothing. Replaces `on_end` after `abort`."""
+    """Replaces `on_end` after `abort`."""
 
 
 def _decode(payload: bytes) -> PublishResponse:

@@ -164,8 +164,8 @@ class Subscription:
         return source
 
     def _find_start(self, client: StreamClient) -> int | None:
-        """Returns the block with which to begin; None means the next new block. If this node had no blocks at an
-        earlier attempt and no block has arrived since, that is the first block it has now."""
+        """Returns the first block to ask for; None means the next new one. A node that had no blocks may have some by
+        now."""
         if self._next is not None or client.address not in self._found_empty:
             return self._next
         conversation = client.converse("block_status")
@@ -192,7 +192,6 @@ class Subscription:
             self._failure = problem
 
     def _next_node(self) -> None:
-        """Changes to the next node. After the last node, waits for a delay and continues with the first one."""
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
             self._clients[0].session.shell.wait(Waiting(), self._backoff.next_delay_s())
@@ -204,13 +203,11 @@ class Subscription:
 
     @property
     def _has_all(self) -> bool:
-        """Whether every requested block has arrived."""
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Notes with which block the subscription begins at this node: `number`, or None if the node has no blocks.
-        `asked` was requested. Raises DamagedAnswer if blocks came to an empty node meanwhile: this subscription could
-        miss its first ones."""
+        """Notes the first block at this node; None if it has none. Raises DamagedAnswer if blocks came to an empty node
+        just now: this subscription could miss its first ones."""
         if number is None:
             self._found_empty.add(node)
         elif asked is None and node in self._found_empty and self._next is None:
@@ -247,7 +244,7 @@ class Subscription:
 
 
 class _Source:
-    """A subscription at one node, from `begin` to its end or `leave`. `end_reason` is what the node gave."""
+    """A subscription at one node, from `begin` to its end or `leave`."""
 
     def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
         self.end_reason = ""
@@ -279,8 +276,7 @@ class _Source:
         return response.start_block
 
     def next(self) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
-        """Returns the next message about a block, None after the last one. Raises SubscriptionRefused or another
-        ClientError."""
+        """Returns the next message about a block, None after the last one. Raises ClientError."""
         # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
         # window at a time, because one message for each read would cost too much.
         if (self._taken_bytes - self._told_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
