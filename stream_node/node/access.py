@@ -1,7 +1,5 @@
-"""The rules of a running node: opens them with the audit log, reads them again, and refuses a start without protection.
-
-The package `access` decides. This module connects it with the settings, the files and the connections of one node.
-"""
+"""The rules of a running node: opens them with the audit log, reads them again, and refuses an unprotected start.
+`ockam.identity.rules` decides. This module connects it with the settings, the files and the connections of one node."""
 
 from __future__ import annotations
 
@@ -27,20 +25,19 @@ from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity_limits import ExcessLog
 
 INTERVAL_S = 0.5
-"""The interval at which the node looks whether the file of rules has changed, in seconds."""
+"""The interval between two checks of the file of rules."""
 AUDIT_FILE = "audit.jsonl"
 CHANGED = "access_changed"
 """The reason, for counters, why connections are closed if the rules have changed."""
 
 Closer = Callable[[Callable[[Identity], bool], str], int]
-"""A function that ends connections or channels, and returns their number. Its first argument is a function that gets an
-identity and returns whether its connections must end. Its second argument is the reason, for counters."""
+"""Ends the connections or channels of the identities for which the first argument returns true.
+Returns their number. The second argument is the reason, for counters."""
 
 logger = structlog.get_logger(__name__)
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine can connect to a node that listens at this `host:port`."""
     host, _ = split_host_port(listen)
     try:
         return ip_address(host).is_loopback
@@ -49,10 +46,8 @@ def is_loopback(listen: str) -> bool:
 
 
 def lacking(config: Config) -> str | None:
-    """Returns a sentence that says which protection (TLS, rules) the node lacks, for its own protocol and for HTTP.
-
-    Returns None if it lacks neither, or if only this machine can connect to it.
-    """
+    """Returns a sentence about the protection (TLS, rules) that the node lacks; None if it lacks none, or needs
+    none."""
     has_tls = config.tls_certificate is not None
     lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
     exposed = [address for address in (config.listen, *config.http) if not is_loopback(address)]
@@ -63,10 +58,8 @@ def lacking(config: Config) -> str | None:
 
 
 def check_exposure(config: Config) -> None:
-    """Raises ConfigError if other machines can connect to the node and it lacks TLS or rules.
-
-    If the setting `insecure` is True, logs a warning instead.
-    """
+    """Raises ConfigError if other machines can connect to the node and it lacks TLS or rules; `insecure` makes it a
+    warning."""
     found = lacking(config)
     if found is None:
         return
@@ -90,17 +83,13 @@ def check_rules(config: Config) -> None:
 
 
 def audit_file(config: Config) -> Path:
-    """Returns the file of the audit log."""
     return Path(config.data_dir) / AUDIT_FILE if config.audit_log is None else Path(config.audit_log)
 
 
 class NodeAccess:
     """The rules of one node while it runs. `watch` reads their file again when it has changed, `reload` at once.
-
-    If the new file is not valid, the old rules stay in force, and an error is logged.
-    audit: the audit log.
-    closers: the functions that end the connections and channels of the identities whose rules have changed.
-    """
+    If the new file is not valid, the old rules stay in force, and an error is logged. closers: end the connections and
+    channels of the identities whose rules have changed."""
 
     def __init__(
         self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, audit: Audit, node: Node, tcp: TcpTransport
@@ -114,8 +103,8 @@ class NodeAccess:
         self._seen = _state_of(file)
 
     async def watch(self) -> None:
-        """Runs without end. Reads the rules again when their file has changed. Once a second, writes to the audit log
-        how often each refusal was repeated."""
+        """Reads the rules again when their file has changed, without end. Ends the interval of the audit log each
+        second."""
         ticks, looks = 0, self._seen
         while True:
             await trio.sleep(INTERVAL_S)
@@ -176,13 +165,8 @@ def open_access(
     nursery: trio.Nursery,
     place: WorkerPlace | None = None,
 ) -> NodeAccess | None:
-    """Makes the node check its messages by the rules in the file that the settings name, and watches this file.
-
-    Returns the rules as a running part of the node; None if the settings name no file.
-    nursery: runs the task that watches the file until it is cancelled.
-    place: the place of a worker process; None: the node has one process.
-    Raises ConfigError.
-    """
+    """Makes the node check its messages by the rules of the settings, and watches their file. Raises ConfigError.
+    Returns None if the settings name no file. place: the place of a worker process; None: the node has one process."""
     if config.access_rules is None:
         return None
     file = Path(config.access_rules)
@@ -194,6 +178,7 @@ def open_access(
         audit = Audit(audit_file(config), now_us, worker_name(0 if place is None else place.number))
     except OSError as error:
         raise ConfigError(f"audit_log: cannot write {error}") from error
+    # From here on every message is checked.
     authorizer = Authorizer(node, Rules([*KEEPERS, *rules.rules]), audit, answer_delay_s=config.error_delay_s)
     node.gate = authorizer
     audit.note(Entry("node_started", reason=f"{len(rules)} rules"))

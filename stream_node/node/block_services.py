@@ -1,5 +1,4 @@
-"""Runs the block node inside a stream node. The block node uses the stream node's configuration, storage
-and streams."""
+"""Runs the block node inside a stream node, with the stream node's configuration, storage and streams."""
 
 from __future__ import annotations
 
@@ -55,25 +54,20 @@ LEVELS = {level.name.lower(): level for level in Level if level.name is not None
 
 
 class BlockTrust(NamedTuple):
-    """What checks the signatures of blocks, read once: a file that is replaced while the node runs changes nothing.
-
-    book: the keys of the nodes; None without an address book. tss: checks threshold signatures; None if none are
-    checked.
-    """
+    """The keys that check the signatures of blocks, read once: a file that is replaced later changes nothing.
+    book: the keys of the nodes. tss: checks threshold signatures. None: such signatures are not checked."""
 
     book: AddressBook | None
     tss: TssVerifier | None
 
 
 def check_settings(config: Config) -> None:
-    """Checks the settings of the block node. Raises ConfigError if they are invalid. Checks nothing if the block node
-    is off."""
     if config.block_node:
         read_trust(config)
 
 
 def read_trust(config: Config) -> BlockTrust:
-    """Checks the settings of the block node, and returns what they name. Raises ConfigError if they are invalid."""
+    """Checks the settings of the block node, and returns the keys that they name. Raises ConfigError."""
     book = _address_book(config)
     tss = _tss_verifier(config)
     settings = _settings(config)
@@ -95,7 +89,6 @@ def read_trust(config: Config) -> BlockTrust:
 
 
 def chain_address(config: Config) -> Address:
-    """Returns the address of the stream that has the blocks of the chain."""
     return stream_address(STREAM_PREFIX + config.block_chain, 0)
 
 
@@ -168,9 +161,8 @@ class BlockServices:
         self._blocks.stop()
 
     def hand_over(self) -> list[Message]:
-        """Ends all sessions and the services, because another node of the cluster serves the chain from now on. What
-        was submitted to the storage is still stored. Returns the messages that were not served, in order for each
-        service."""
+        """Ends all sessions and services, because another node of the cluster serves the chain from now on.
+        Submitted operations are still stored. Returns the messages that were not served, in order for each service."""
         self._blocks.stop(MOVED)
         self._node.unregister(SCAN_ADDRESS)
         return [*self._backfill.close(), *self._read.close(), *self._blocks.close()]
@@ -179,7 +171,7 @@ class BlockServices:
         return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
 
     def change_retention(self, config: Config) -> None:
-        """Changes how many blocks are kept, and deletes those that are too many."""
+        """Changes how many blocks are retained, and deletes those beyond."""
         self._blocks.store.retention = _retention(config)
         self._blocks.store.apply_retention()
 
@@ -222,7 +214,7 @@ def _retention(config: Config) -> BlockRetention:
 
 
 def _given(config: Config, prefix: str) -> dict[str, Any]:
-    """Returns the settings whose names begin with the prefix. The returned names do not have the prefix."""
+    """Returns the settings whose names begin with the prefix, without it."""
     names = [name for name in config.__struct_fields__ if name.startswith(prefix)]
     return {name.removeprefix(prefix): getattr(config, name) for name in names}
 
@@ -232,8 +224,8 @@ def _backfill_settings(config: Config) -> BackfillSettings:
 
 
 def _first_block(config: Config) -> int:
-    """Returns the number of the first block that an empty node accepts. If backfill is on, this number is not below the
-    first block that backfill fetches."""
+    """Returns the number of the first block that an empty node accepts. With backfill, it is not below backfill's
+    first."""
     if not config.backfill_block_node_sources:
         return config.block_first
     return max(config.block_first, config.backfill_first_block_available)
@@ -250,8 +242,8 @@ def _levels(names: tuple[str, ...]) -> Level:
 
 
 def _tss_verifier(config: Config) -> TssVerifier | None:
-    """Calls the function that the setting `block_tss_verifier` names, and returns its result, a verifier of threshold
-    signatures (TSS). Returns None without this setting. Raises ConfigError."""
+    """Returns the result of the function that `block_tss_verifier` names, a verifier of threshold signatures (TSS).
+    Returns None without this setting. Raises ConfigError."""
     text = config.block_tss_verifier
     if text is None:
         if "tss" in config.block_levels:

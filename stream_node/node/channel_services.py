@@ -17,31 +17,25 @@ if TYPE_CHECKING:
     from stream_node.node.access import NodeAccess
 
 IDENTITY_FILE = "identity.json"
-"""The name of the file with an identity, in a data directory or in the user's configuration folder."""
 TRUST_FILE = "trusted_identities"
-"""The name of the file with the trusted identifiers, in the data directory."""
 KNOWN_FILE = "known_identities"
 """The name of the file with the identities that have replaced a key, in the data directory."""
 APPLICATION = "stream-node"
 
 
 def node_identity_file(data_dir: str) -> Path:
-    """Returns the file of the identity of the node with this data directory."""
     return Path(data_dir) / IDENTITY_FILE
 
 
 def user_identity_file() -> Path:
-    """Returns the file of the identity that this user's commands have."""
     return Path(platformdirs.user_config_dir(APPLICATION)) / IDENTITY_FILE
 
 
 def trust_file(data_dir: str) -> Path:
-    """Returns the file of the trusted identifiers of the node with this data directory."""
     return Path(data_dir) / TRUST_FILE
 
 
 def check_settings(config: Config) -> None:
-    """Raises ConfigError if a setting of secure channels is wrong."""
     if not config.secure_channel_trusted:
         return
     from ockam.identity.channel.errors import InvalidIdentifier
@@ -60,12 +54,9 @@ def check_settings(config: Config) -> None:
 def start_channels(
     node: Node, nursery: trio.Nursery, config: Config, access: NodeAccess | None = None
 ) -> SecureChannels | None:
-    """Starts the listener for secure channels. Returns None if the settings turn it off.
-
-    If the node trusts any identity, its own identity is made now, so that a failure is noticed at the start.
-    access: the rules of the node. Refused channels are written to their audit log.
-    Raises IdentityFileError.
-    """
+    """Starts the listener for secure channels. Returns None if the settings turn it off. Raises IdentityFileError.
+    If the node trusts any identity, its own identity is made now, so that a failure is noticed at the start. access:
+    the rules, whose audit log gets refused channels."""
     if not config.secure_channel:
         return None
     import time

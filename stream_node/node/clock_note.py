@@ -1,9 +1,7 @@
 """Keeps a note in the data directory: the time that the node trusted, and its offset from the machine's steady clock.
-
 The next start of the node reads the note. If the machine has not restarted since, the note shows whether the wall clock
-has jumped. After a restart of the machine, the note shows whether the wall clock is earlier than a time that the node
-trusted before. A power cut may destroy the note. Without a note, the node uses the time of the newest stored message.
-"""
+has jumped; after a restart, whether the wall clock is earlier than a time that the node trusted. A power cut may
+destroy the note. Without a note, the node uses the time of the newest stored message."""
 
 from __future__ import annotations
 
@@ -26,11 +24,8 @@ logger = structlog.get_logger(__name__)
 
 class Note(msgspec.Struct, frozen=True):
     """The note about a trusted time.
-
-    boot_id: the id of the machine's last boot; empty if the system has no such id.
-    time_us: the trusted time, in microseconds since 1970.
-    offset_us: `time_us` minus the steady clock `since_boot_s`, in microseconds.
-    """
+    boot_id: the id of the machine's last boot; empty if the system has none. time_us: the trusted time, in microseconds
+    since 1970. offset_us: `time_us` minus the steady clock `since_boot_s`."""
 
     boot_id: str
     time_us: int
@@ -38,31 +33,24 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Known(NamedTuple):
-    """What a starting node knows about the time. The values are parameters of `stream_service.workers.clock.Clock`.
-
-    newest_us: the newest known time, from a stored message or from the note, in microseconds since 1970. A wall clock
-    that shows an earlier time is not trusted. 0 means that there is no such limit.
-    offset_us: the trusted time minus the steady clock, in microseconds; None if it is unknown.
-    """
+    """The time that a starting node knows: parameters of `stream_service.workers.clock.Clock`.
+    newest_us: the newest known time, in microseconds since 1970. A wall clock that shows an earlier time is not
+    trusted; 0: no such limit. offset_us: the trusted time minus the steady clock; None if it is unknown."""
 
     newest_us: int
     offset_us: int | None
 
 
 def since_boot_s() -> float:
-    """Returns the time of a clock that never jumps, in seconds. On systems that offer it, the clock also counts while
-    the machine sleeps."""
+    """Returns the time of a clock that never jumps. Where the system has one, it also counts while the machine
+    sleeps."""
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
 def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
-    """Reads the note, and returns what it says about the time.
-
-    stored_us: the time of the newest stored message, which may be wrong. It is used if the note is missing, or if the
-    wall clock is earlier than the note.
-    wall_us: the present time of the wall clock.
-    Both are in microseconds since 1970.
-    """
+    """Returns the time that the note knows.
+    stored_us: the time of the newest stored message, which may be wrong; used without a note, or if the wall clock is
+    earlier than the note. All times are in microseconds since 1970."""
     try:
         note = parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
     except (OSError, ValueError):
@@ -79,7 +67,7 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
 
 
 def find_problem(directory: Path) -> str | None:
-    """Returns what is wrong with the note, which a start then passes over; None if the note is right, or missing."""
+    """Returns the mistake in the note, which a start then passes over; None if the note is right, or missing."""
     try:
         parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
     except FileNotFoundError:
@@ -90,10 +78,7 @@ def find_problem(directory: Path) -> str | None:
 
 
 def write_note(directory: Path, offset_us: int) -> None:
-    """Writes the note. A failure is only logged, because the node works without the note.
-
-    offset_us: the trusted time minus the steady clock, in microseconds.
-    """
+    """Writes the note. A failure is only logged, because the node works without the note."""
     note = Note(_boot_id(), offset_us + int(since_boot_s() * 1_000_000), offset_us)
     beside = directory / f"{FILE_NAME}.new"
     try:

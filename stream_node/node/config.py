@@ -36,10 +36,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class ConfigError(Exception):
-    """The error of invalid settings.
-
-    mistakes: one text for each mistake. It names the setting, the place where it was set, and the allowed values.
-    """
+    """The error of invalid settings. Each mistake names the setting, the place where it was set, and the allowed
+    values."""
 
     def __init__(self, *mistakes: str) -> None:
         super().__init__("; ".join(mistakes))
@@ -412,7 +410,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def without_effect(config: Config) -> dict[str, str]:
-    """Returns the settings that were given but have no effect. Each name has a text that says what to use instead."""
+    """Returns the settings that were given but have no effect, each with a text that names the setting to use
+    instead."""
     found = {}
     if config.header_timeout_s is not None:
         reason = "silent connections stay open now; idle_timeout_s closes them, connections_max bounds them"
@@ -423,8 +422,8 @@ def without_effect(config: Config) -> dict[str, str]:
 
 
 def check_environment(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError if there is a variable `STREAM_NODE_…` that nothing reads, because a misspelt variable would
-    have no effect."""
+    """Raises ConfigError if there is a variable `STREAM_NODE_…` that nothing reads: a misspelt one would have no
+    effect."""
     mistakes = unknown_variables(environment, FIELDS)
     if mistakes:
         raise ConfigError(*mistakes)

@@ -30,24 +30,21 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CAPITAL = re.compile("[A-Z]")
 _TIME = re.compile(r"(_s|_s_max|_secs)$")
 _BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_bytes_per_second|_buffer_size)$")
-"""Matches the names of settings in bytes, because a setting's name ends with its unit. Names with the end "_batch_size"
-do not match, because they count blocks."""
+"""Matches the names of settings in bytes: a name ends with its unit. Names that end in "_batch_size" count blocks."""
 _NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
 
 
 def load_config(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> Config:
-    """Returns the effective settings. A flag replaces a variable, which replaces a value in the file. Raises
-    ConfigError with all mistakes.
-
-    flags: the values by the name of the setting; None means that the flag was not given.
-    file: a TOML file; None means no file.
-    """
+    """Returns the effective settings. A flag replaces a variable, which replaces a value in the file.
+    flags: the values by the name of the setting; None: not given. Raises ConfigError with all mistakes."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    # Mistakes are collected, so that an operator sees all of them at once.
     mistakes = unknown_variables(environment, FIELDS)
     text, in_file = _from_file(file)
+    # Later sources replace earlier ones.
     for source, given in (
         (f"in {file}", in_file),
         (f"in the environment ({ENVIRONMENT_PREFIX}…)", _from_environment(environment)),
@@ -59,6 +56,7 @@ def load_config(
                 values[name] = _converted(name, value, source)
             except ConfigError as error:
                 mistakes += error.mistakes
+    # Values with a mistake keep their defaults, so that the others can still be checked together.
     config = Config(**values)
     found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
     if config.log_level not in LOG_LEVELS:
@@ -68,6 +66,7 @@ def load_config(
             check(config)
         except ConfigError as error:
             found += error.mistakes
+    # Each mistake gets the place where the setting was given, with the line in the file.
     mistakes += [_placed(mistake, sources) for mistake in found]
     if mistakes:
         raise ConfigError(*_with_lines(mistakes, file, text))
@@ -75,8 +74,8 @@ def load_config(
 
 
 def check_start(config: Config) -> None:
-    """Checks what a node with these settings checks only at its start: the file of the rules, and whether the node may
-    listen beyond this machine. Raises ConfigError with all mistakes."""
+    """Checks the settings that a node checks only at its start: the file of the rules, and its protection.
+    Raises ConfigError with all mistakes."""
     mistakes: list[str] = []
     # A node that may be reached without protection only logs a warning.
     for check in (check_rules,) if config.insecure else (check_rules, check_exposure):
@@ -89,7 +88,7 @@ def check_start(config: Config) -> None:
 
 
 def _placed(mistake: str, sources: Mapping[str, str]) -> str:
-    """Adds to a mistake that begins with the name of a setting where this setting was given, if it was given."""
+    """Adds to a mistake that begins with the name of a setting the place where it was given, if it was given."""
     name, colon, text = mistake.partition(": ")
     return f"{name} {sources[name]}{colon}{text}" if colon and name in sources else mistake
 
@@ -107,10 +106,8 @@ def _with_lines(mistakes: list[str], file: Path | None, text: str) -> list[str]:
 
 def _lines_of(text: str) -> dict[str, int]:
     """Returns the line on which each setting of a file begins, by the name of the setting.
-
     Parses the first line, the first two lines, and so on. A text that ends inside a value is not TOML, and is skipped.
-    When a setting appears for the first time, it begins on the line after the previous text that was valid.
-    """
+    A new setting begins on the line after the previous text that was valid."""
     lines = text.splitlines(keepends=True)
     found: dict[str, int] = {}
     begins = 1
@@ -171,7 +168,6 @@ def _stuck_mistakes(config: Config) -> list[str]:
 
 
 def _from_file(file: Path | None) -> tuple[str, dict[str, Any]]:
-    """Returns the text of a file, and the settings in it."""
     if file is None:
         return "", {}
     try:
@@ -184,11 +180,8 @@ def _from_file(file: Path | None) -> tuple[str, dict[str, Any]]:
 
 
 def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a file under the names of `Config`: `[backfill] scanIntervalSecs`
-    becomes `backfill_scan_interval_secs`.
-
-    Raises ConfigError.
-    """
+    """Returns the settings of a file under the names of `Config`. Raises ConfigError.
+    `[backfill] scanIntervalSecs` becomes `backfill_scan_interval_secs`."""
     found = {name: value for name, value in values.items() if name != BACKFILL_TABLE}
     table = values.get(BACKFILL_TABLE, {})
     if not isinstance(table, dict):
@@ -225,8 +218,7 @@ def _converted(name: str, value: Any, source: str) -> Any:
 
 
 def _in_units(name: str, value: Any) -> Any:
-    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Returns any other value unchanged.
-    Raises UnitError."""
+    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Raises UnitError."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value
     if _TIME.search(name):

@@ -21,11 +21,8 @@ SCHEMES = ("postgresql", "postgres")
 
 
 def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
-    """Opens the database that the settings name.
-
-    folder: the folder of its files, or of its lock. place: whose the database must be, if it is in a file.
-
-    Raises ConfigError, StorageError."""
+    """Opens the database that the settings name. Raises ConfigError, StorageError.
+    folder: the folder of its files, or of its lock. place: whose the database must be, if it is in a file."""
     if config.database is None:
         try:
             opened = Database.open(folder, migrate=config.migrate)

@@ -1,7 +1,5 @@
-"""The log lines that a node writes about itself: its start, who sends most, what goes on, and its stop.
-
-docs/operating.md says which questions about a day these lines answer.
-"""
+"""The log lines that a node writes about itself: its start, its busiest clients, repeated events, and its stop.
+docs/operating.md lists the questions about a day that these lines answer."""
 
 from __future__ import annotations
 
@@ -19,23 +17,21 @@ from stream_node.node.setting_origins import Setting
 from stream_node.node.statistics import ServerStatistics
 
 CLIENTS_EVERY_S = 3_600.0
-"""The time between two lines about the busiest clients, in seconds."""
 CLIENTS_MAX = 10
-"""The number of clients in such a line."""
 
 logger = structlog.get_logger(__name__)
 
 
 def log_started(settings: Iterable[Setting], addresses: list[str], http: list[str]) -> None:
-    """Logs with what a node has started: its version, its addresses, and each setting that is not the default, with the
-    place where it was set."""
+    """Logs the version of a node, its addresses, and each setting that is not the default, with the place where it was
+    set."""
     shown = ((each, each.value if isinstance(each.value, tuple) else (each.value,)) for each in settings if each.where)
     given = [f"{each.name}={hide_tokens(','.join(map(str, values)))} ({each.where})" for each, values in shown]
     logger.info("started", version=__version__, addresses=addresses, http=http, settings=given)
 
 
 class DayLog:
-    """Writes, while a node runs, which events came again and again, and which clients have sent and received most."""
+    """Writes the repeated events and the busiest clients while a node runs."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
@@ -43,7 +39,6 @@ class DayLog:
         self._started_s = self._since_s = trio.current_time()
 
     async def run(self) -> None:
-        """Runs without end."""
         while True:
             await trio.sleep(1)
             REPEATED.tell(logger)
@@ -51,8 +46,7 @@ class DayLog:
                 self._tell_clients()
 
     def end(self, found: ServerStatistics) -> None:
-        """Writes what was counted since the last lines, and that the node has stopped. found: the figures of its
-        run."""
+        """Writes the counts since the last lines, and that the node has stopped. found: the statistics of its run."""
         self._tell_clients()
         REPEATED.tell(logger, is_end=True)
         logger.info(

@@ -1,4 +1,4 @@
-"""Finds when the certificates and the tokens of a node end, so that this is told before clients are refused."""
+"""Finds when the certificates and the tokens of a node end, to report it before clients are refused."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from stream_node.node.config import Config
 from stream_node.node.token_services import token_file
 
 CERTIFICATES = ("tls_certificate", "tls_client_ca", "tls_forward_ca")
-"""The settings that name files with certificates."""
 
 
 class Ending(NamedTuple):
-    """What ends, and when, in seconds since 1970. kind: "certificate" or "token".
-
-    name: the setting that names the file of the certificate, or the name of the token. began_s: when it was made.
-    """
+    """An end of a certificate or a token, in seconds since 1970.
+    kind: "certificate" or "token". name: the setting that names the certificate's file, or the name of the token."""
 
     ends_s: float
     began_s: float
@@ -28,10 +25,9 @@ class Ending(NamedTuple):
 
 
 def read_endings(config: Config) -> list[Ending]:
-    """Reads the files of certificates and tokens. Returns what ends, the next one first. Of a file with several
-    certificates, the one that ends first counts. A file that cannot be read has no end: the node tells that elsewhere.
-
-    This takes milliseconds: call it in a thread."""
+    """Returns the ends of the certificates and tokens, the next one first. It takes milliseconds: call it in a thread.
+    Of a file with several certificates, the first end counts. A file that cannot be read has no end: the node reports
+    that elsewhere."""
     return sorted((*_certificates(config), *_tokens(config)))
 
 

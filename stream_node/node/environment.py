@@ -26,8 +26,7 @@ OTHERS = frozenset(
         ),
     )
 )
-"""The names of the variables that the command line, the demo, the tests and CI read. All other known variables are
-settings of a node."""
+"""The variables that the command line, the demo, the tests and CI read. All other known ones are settings of a node."""
 OF_CONTAINERS = re.compile(
     PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME|ENV_\w+)"
 )
@@ -35,10 +34,7 @@ OF_CONTAINERS = re.compile(
 
 
 def unknown_variables(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
-    """Returns an error text for each variable that nothing reads.
-
-    settings: the names of all settings, such as `log_level`.
-    """
+    """Returns an error text for each variable that nothing reads. settings: their names, such as `log_level`."""
     known = {PREFIX + name.upper() for name in settings} | OTHERS
     unknown = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in known]
     return [_told(name, known) for name in unknown if not OF_CONTAINERS.fullmatch(name)]

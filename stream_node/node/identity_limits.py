@@ -1,7 +1,5 @@
-"""The limits of identities of a running node: takes them from the settings, and logs and audits who exceeds them.
-
-`ockam.quotas.usage` enforces the limits.
-"""
+"""The limits of identities of a running node, from its settings. Logs and audits each excess.
+`ockam.quotas.usage` enforces the limits."""
 
 from __future__ import annotations
 
@@ -19,14 +17,13 @@ from stream_node.fleet.worker_place import WorkerPlace
 from stream_node.node.config import Config
 
 TOLD_INTERVAL_S = 10.0
-"""The shortest time between two log lines about exceeded limits, in seconds. The audit log has a bound of its own."""
+"""The shortest time between two log lines about exceeded limits. The audit log has a bound of its own."""
 
 logger = structlog.get_logger(__name__)
 
 
 def make_usages(config: Config, place: WorkerPlace | None) -> Usages:
-    """Returns the object that counts what each identity of a node uses, with the limits from these settings.
-
+    """Returns the counts of use of the node's identities, with the limits from these settings.
     place: the place of a worker process, which counts together with the others; None: the node has one process."""
     shared = None if place is None else SharedUse(place.use, len(place.addresses), place.number)
     return Usages(
@@ -44,10 +41,7 @@ def identity_limits(config: Config) -> IdentityLimits:
 
 
 class ExcessLog:
-    """Logs who exceeds a limit, at a bounded rate, and writes it to the audit log.
-
-    audit: the audit log; None on a node without rules.
-    """
+    """Logs exceeded limits at a bounded rate, and writes them to the audit log. audit: None on a node without rules."""
 
     def __init__(self, audit: Audit | None = None) -> None:
         self.audit = audit
@@ -63,9 +57,6 @@ class ExcessLog:
 
 
 def entry_of(excess: Excess) -> Entry:
-    """Converts an exceeded limit to a line of the audit log.
-
-    The event of the line is `limited` if something was refused, otherwise `slowed`.
-    """
+    """Converts an exceeded limit to a line of the audit log: `limited` if something was refused, otherwise `slowed`."""
     event = "limited" if excess.is_refusal else "slowed"
     return Entry(event, excess.key, excess.peer, name=SETTING_PREFIX + excess.limit, reason=excess.reason)

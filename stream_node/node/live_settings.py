@@ -1,7 +1,4 @@
-"""Which settings a running node can change, and how it changes them. It reads no file.
-
-Every other setting needs a new start of the node.
-"""
+"""The settings that a running node can change, and their change. It reads no file; other settings need a new start."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ WHILE_RUNNING = frozenset(
         *("metrics_names_max", "consumer_stuck_after", "export_folders"),
     )
 )
-"""The settings that change while the node runs."""
 FILES_READ_AGAIN = frozenset(
     (
         *("tls_certificate", "tls_certificate_key", "tls_client_ca", "tls_revoked", "tls_forward_ca"),
@@ -56,15 +52,8 @@ class LiveParts(NamedTuple):
 
 
 def change_settings(parts: LiveParts, running: Config, wanted: Config, source: str) -> Config:
-    """Changes the settings of a running node, as far as they change while it runs. Logs in one line what has changed,
-    and which settings wait for the next start.
-
-    Returns the settings that are in force afterwards.
-
-    running: the settings in force.
-    wanted: valid settings.
-    source: where they were read, for the log.
-    """
+    """Changes the settings of a running node that can change, and returns the settings in force afterwards.
+    Logs the changes and the settings that wait for the next start. source: where they were read, for the log."""
     changes = {
         name: (before, after)
         for name in Config.__struct_fields__
@@ -87,13 +76,12 @@ def change_settings(parts: LiveParts, running: Config, wanted: Config, source: s
 
 
 def connection_limits(config: Config) -> ConnectionLimits:
-    """Returns the time limits of connections."""
     return ConnectionLimits(frame_s=config.frame_timeout_s, send_s=config.send_timeout_s, idle_s=config.idle_timeout_s)
 
 
 def _apply(parts: LiveParts, config: Config) -> None:
-    """Gives the settings to the parts. The server obeys `free_disk_bytes_min` and `drain_timeout_s` itself, and gives
-    HTTP the settings in force."""
+    """Gives the settings to the parts.
+    The server obeys `free_disk_bytes_min` and `drain_timeout_s` itself, and gives HTTP the settings in force."""
     parts.tcp.allow_forward(config.allow_forward)
     parts.tcp.change_limits(
         connection_limits(config),

@@ -1,8 +1,5 @@
 """Writes log lines in a thread, so that the node never waits for the reader of the log.
-
-Lines that do not fit into the queue are dropped and counted. The count is written as a log line when there is
-room again.
-"""
+Lines that do not fit into the queue are dropped and counted. The count becomes a log line when there is room again."""
 
 from __future__ import annotations
 
@@ -13,28 +10,22 @@ import threading
 from typing import TextIO
 
 LINES_MAX = 10_000
-"""The maximum number of lines that wait in the queue for a slow reader."""
 WRITE_TIMEOUT_S = 2.0
-"""The longest wait for lines that are not written yet, in seconds."""
+"""The longest wait for lines that are not written yet."""
 writer_of_process: LogWriter | None = None
 """The writer of the log of this process. None until `stream_node.node.logs.configure_logs` makes it."""
 
 
 def write_waiting_lines() -> None:
-    """Waits until the log of this process is written as far as it goes, at most WRITE_TIMEOUT_S seconds.
-
-    A command calls this before it prints a line on stderr, so that the line follows what was logged before it.
-    """
+    """Waits until the log of this process is written, at most WRITE_TIMEOUT_S seconds.
+    A command calls this before it prints a line on stderr, so that the line follows the log lines before it."""
     if writer_of_process is not None:
         writer_of_process.wait()
 
 
 class LogWriter:
-    """A text stream for loggers. Its method `write` never blocks and never fails.
-
-    out: the stream that the thread writes to.
-    dropped: the number of lines that were dropped and are not reported yet.
-    """
+    """A text stream for loggers. Its method `write` never blocks and never fails. dropped: lines that are not reported
+    yet."""
 
     def __init__(self, out: TextIO, lines_max: int = LINES_MAX) -> None:
         self._out = out
@@ -55,8 +46,8 @@ class LogWriter:
         """Does nothing: the thread writes the lines as soon as it can."""
 
     def wait(self) -> None:
-        """Waits until the lines so far are written: at most WRITE_TIMEOUT_S seconds for room in the queue, and then at
-        most as long for the writes."""
+        """Waits until the lines so far are written, at most WRITE_TIMEOUT_S for room in the queue and as long for the
+        writes."""
         if not self._thread.is_alive():
             return
         written = threading.Event()
@@ -93,7 +84,6 @@ class LogWriter:
                 self._count(1)
 
     def _count(self, lines: int) -> None:
-        """Adds to the number of dropped lines. It takes a lock, because the callers of `write` and the writing thread
-        both call it."""
+        """Adds to the number of dropped lines. Writers and the writing thread both call it, so it takes a lock."""
         with self._counting:
             self.dropped += lines

@@ -1,5 +1,4 @@
-"""Writes log lines to stderr, one for each event: as text at a terminal, otherwise as JSON. Other modules decide what
-is logged."""
+"""Writes log lines to stderr, one for each event: as text at a terminal, otherwise as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.Excepti
 
 
 REPEATED = RepeatedEvents()
-"""What this process logs again and again. A node writes the counts each second."""
+"""The repeated events of this process. A node writes the counts each second."""
 
 
 class NodeLogger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]
@@ -34,7 +33,7 @@ class NodeLogger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: 
 
 
 def set_level(level: str) -> None:
-    """Changes the lowest level that is logged, also for the loggers that exist. level: one of `LEVELS`."""
+    """Changes the lowest level that is logged, one of `LEVELS`, also for the loggers that exist."""
     logging.getLogger().setLevel(LEVELS[level])
     for name, method in vars(structlog.make_filtering_bound_logger(LEVELS[level])).items():
         if not name.startswith("__"):
@@ -43,17 +42,16 @@ def set_level(level: str) -> None:
 
 def configure_logs(level: str, *, counts_repeated: bool = False) -> None:
     """Sends all log lines of this process to stderr, including those of libraries.
-
-    level: the lowest level that is logged, one of `LEVELS`.
-    counts_repeated: whether events that come again and again are counted (`REPEATED`), which the caller has to write.
-    """
+    counts_repeated: whether repeated events are counted (`REPEATED`); the caller has to write the counts."""
     level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
     written: tuple[structlog.typing.Processor, ...]
+    # People read text, programs read JSON.
     if sys.stderr.isatty():
         coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         written = (structlog.processors.format_exc_info, HumanLine(coloured))
     else:
         written = (TRACEBACKS, structlog.processors.JSONRenderer())
+    # All lines go through one thread, so that no task waits for the reader of stderr.
     writer = log_writer.writer_of_process = LogWriter(sys.stderr)
     atexit.register(writer.close)
     handler = logging.StreamHandler(writer)
@@ -82,10 +80,8 @@ def configure_logs(level: str, *, counts_repeated: bool = False) -> None:
 
 class HumanLine:
     """Formats an event for people, such as `08:15:00Z warning push failed stream=orders reason='the disk is full'`.
-
-    Fields whose values are mappings are left out, because they are meant for programs, which read JSON. Control
-    characters in the text are escaped, because peers choose some of it.
-    """
+    Fields whose values are mappings are left out: they are for programs, which read JSON. Control characters in the
+    text are escaped, because peers choose some of it."""
 
     def __init__(self, coloured: bool) -> None:
         self._coloured = coloured
@@ -104,7 +100,7 @@ class HumanLine:
 
 
 def _shown(value: object) -> str:
-    """Returns a simple word unchanged. Returns any other value in quotes, so that a reader sees where it ends."""
+    """Returns a simple word unchanged, any other value in quotes, so that a reader sees where it ends."""
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" '\"="):
         return value
     return printable(repr(value))

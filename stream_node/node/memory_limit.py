@@ -1,7 +1,5 @@
-"""Reads the memory limit of this process (its cgroup), and bounds what a node holds for its clients by it.
-
-A node that exceeds the limit is killed. The defaults of the settings suit a machine with 1 GiB.
-"""
+"""Reads the memory limit of this process (its cgroup), and bounds the memory of a node for its clients by it.
+A node that exceeds the limit is killed. The defaults of the settings suit a machine with 1 GiB."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from stream_storage.sqlite.freed_memory import return_freed
 SUITED_BYTES = 1024 * 1024 * 1024
 """With at least this much memory, the settings hold as they are."""
 PEER_SHARE, IN_FLIGHT_SHARE, CACHE_SHARE = 8, 32, 16
-"""The parts of a smaller limit that all clients together, the requests of one client, and the page caches of SQLite may
-use. A request takes several times its size on its way to the disk, as an answer does, and Python takes 80 MiB."""
+"""The parts of a smaller limit for all clients together, the requests of one client, and the page caches of SQLite.
+A request takes several times its size on its way to the disk, as an answer does, and Python takes 80 MiB."""
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 BYTES_MIN = 1024 * 1024
@@ -57,7 +55,7 @@ def _read_limit(file: Path) -> list[int]:
 
 
 def bounded(config: Config, limit_bytes: int | None) -> Config:
-    """Returns the settings of a node with this memory limit. limit_bytes: None means no limit."""
+    """Returns the settings of a node with this memory limit. None means no limit."""
     if limit_bytes is None or limit_bytes >= SUITED_BYTES * config.workers:
         return config
     own_bytes = limit_bytes // config.workers

@@ -133,10 +133,7 @@ CLOSE = Protocol("node/connections_close/1", CloseRequest, CloseResponse)
 
 
 class NodeConnectionsService(Worker):
-    """The worker that answers at `node_connections`."""
-
     def __init__(self, roster: Roster, elsewhere: Elsewhere | None, note: Callable[[Entry], None]) -> None:
-        """note: writes a line to the audit log."""
         self._roster = roster
         self._elsewhere = elsewhere
         self._note = note
@@ -171,8 +168,6 @@ class NodeConnectionsService(Worker):
         self.reply(message, CLOSE.encode_response(CloseResponse(request.request_id, closed)))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the rights of which the sender of this message needs one, see
-        `ockam.identity.rules.authorizer.Guarded`."""
         rights = Right.ADMIN if CLOSE.is_in(message.payload) else Right.OPERATE | Right.ADMIN
         return Demand(rights, EVERY_NAME)
 
@@ -204,6 +199,7 @@ def list_connections(roster: Roster) -> ConnectionsResponse:
     """Returns the connections and the identities that send and receive most, at most LISTED_MAX of each."""
     now_s, rates = trio.current_time(), dict[str, list[float]]()
     found = list[tuple[float, int, Connected, ConnectionStatistics, Presence]]()
+    # The rates of an identity are the sums over its open connections.
     for connection, presence in roster.open.items():
         each = connection.statistics()
         received_s, sent_s = presence.rates(each, now_s)
@@ -228,7 +224,8 @@ def _open(connection: Connected, each: ConnectionStatistics, presence: Presence,
 
 
 def join_connections(found: Sequence[ConnectionsResponse], request_id: int, limit: int) -> ConnectionsResponse:
-    """Joins what the workers of a node have answered. limit: the most connections, and identities, of the answer."""
+    """Joins the answers of the workers of a node. limit: the most connections, and identities, of the answer."""
+    # An identity may have connections to several workers.
     parties: dict[str, PartyTraffic] = {}
     for each in (party for part in found for party in part.parties):
         same = parties.setdefault(each.party, each)
@@ -254,8 +251,6 @@ def _busiest(each: OpenConnection | PartyTraffic) -> tuple[int, int]:
 
 
 def register_connections(parts: NodeParts) -> None:
-    """Starts the service on a node."""
-
     def note(entry: Entry) -> None:
         if parts.authorizer is not None:
             parts.authorizer.audit.note(entry)

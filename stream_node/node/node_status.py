@@ -25,8 +25,8 @@ from stream_storage.sqlite.schema import SCHEMA_VERSION
 
 ADDRESS = "node_status"
 MADE_EVERY_S = 0.1
-"""The shortest interval between two answers that differ, in seconds. Gathering the statistics of thousands of
-connections takes milliseconds, so a client that asks often gets an answer that was made already."""
+"""The shortest interval between two answers that differ.
+Gathering the statistics of thousands of connections takes milliseconds, so frequent questions share an answer."""
 
 
 # type StatusRequest struct { request_id: uint }
@@ -87,15 +87,11 @@ NODE_STATUS = Protocol("node/status/1", StatusRequest, NodeStatus)
 
 
 class NodeStatusService(Worker):
-    """The worker that answers at `node_status`."""
-
     def __init__(
         self, made: Callable[[], NodeStatus], try_write: Callable[[], Awaitable[object]], nursery: trio.Nursery
     ) -> None:
-        """made: returns the present status, with the request id 0.
-        try_write: returns when it is known whether pushes are stored (`WriteTrials.settle`).
-        nursery: runs the tasks that wait for this.
-        """
+        """made: returns the present status, with the request id 0. try_write: returns when it is known whether pushes
+        are stored (`WriteTrials.settle`)."""
         self._made = made
         self._try_write = try_write
         self._nursery = nursery
@@ -118,11 +114,8 @@ class NodeStatusService(Worker):
         self.reply(message, NODE_STATUS.encode_response(answer))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the rights of which the sender of this message needs one, see
-        `ockam.identity.rules.authorizer.Guarded`.
-
-        The use of one right alone would be an administrative act, with a line in the audit log for each question.
-        """
+        """Returns the rights of which the sender needs one.
+        The use of one right alone would be an administrative act, with a line in the audit log for each question."""
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -130,10 +123,7 @@ class NodeStatusService(Worker):
 
 
 def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, nursery: trio.Nursery) -> None:
-    """Starts this service and that of `stream_node.care.trouble_service` on a node.
-
-    version: the version of this program. nursery: runs the searches for what is wrong.
-    """
+    """Starts this service and that of `stream_node.care.trouble_service` on a node."""
     started_us = now_us()
 
     def made() -> NodeStatus:

@@ -1,8 +1,5 @@
-"""Notifier: tells the service manager (systemd) how the node stands, by the protocol of sd_notify(3).
-
-A message is one datagram to the Unix socket that the variable NOTIFY_SOCKET names. Without this variable, nothing is
-sent.
-"""
+"""Notifier: reports the state of the node to the service manager (systemd) by the protocol of sd_notify(3).
+A message is one datagram to the Unix socket that the variable NOTIFY_SOCKET names; without it, nothing is sent."""
 
 from __future__ import annotations
 
@@ -24,14 +21,12 @@ logger = structlog.get_logger(__name__)
 
 class Notifier:
     """Sends the states of one process to its service manager. A message that cannot be sent is logged and lost.
-
-    is_active: whether there is a service manager that wants messages.
-    watchdog_s: the service manager kills the node when it reports no progress for this long, in seconds; None: never.
-    """
+    is_active: whether there is a service manager that wants messages. watchdog_s: the service manager kills the node
+    when it reports no progress for this long; None: never."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Takes the variables of the service manager out of the environment, so that child processes do not send
-        messages in the name of this process."""
+        """Takes the service manager's variables out of the environment, so that child processes do not report for this
+        one."""
         name = environment.pop("NOTIFY_SOCKET", "")
         watchdog_us = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "") or str(os.getpid())
@@ -53,11 +48,9 @@ class Notifier:
         self._send("STOPPING=1")
 
     async def report_progress(self, runner: ThreadRunner) -> None:
-        """Reports progress again and again, without end, as long as the trio loop and the writing thread go on.
-
+        """Reports progress without end, as long as the trio loop and the writing thread go on.
         This task runs in the trio loop, so it reports nothing while the loop stands still. The writing thread is woken
-        each time. Nothing is reported if the thread has not finished a pass since, or has given up writing.
-        """
+        each time: nothing is reported if it has not finished a pass since, or has given up writing."""
         if self.watchdog_s is None:
             return
         is_stuck = False
@@ -74,8 +67,7 @@ class Notifier:
             self._send("WATCHDOG=1")
 
     async def report_alive(self) -> None:
-        """Reports progress again and again, without end, as long as the trio loop goes on. For a process that writes
-        nothing itself."""
+        """Reports progress without end, as long as the trio loop goes on: for a process that writes nothing itself."""
         while self.watchdog_s is not None:
             await trio.sleep(self.watchdog_s / WATCHDOG_SHARE)
             self._send("WATCHDOG=1")

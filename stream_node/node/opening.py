@@ -9,12 +9,11 @@ from stream_service.stored import LIST_PAGE, StoredStream
 from stream_storage.engine import Engine
 
 NAMED_MAX = 5
-"""The number of streams that the error of `check_no_mirrors` names."""
 
 
 def streams_to_open(database: Engine, is_member: bool) -> list[StoredStream]:
-    """Returns the streams that a node serves from its start on. A member of a cluster reads the streams of a shard
-    when it takes the shard. Raises ConfigError, StorageError."""
+    """Returns the streams that a node serves from its start on; a member of a cluster reads them with its shards.
+    Raises ConfigError, StorageError."""
     if not is_member:
         return stored_streams(database)
     check_no_mirrors(database)
@@ -22,11 +21,9 @@ def streams_to_open(database: Engine, is_member: bool) -> list[StoredStream]:
 
 
 def check_no_mirrors(database: Engine) -> None:
-    """Raises ConfigError if a stream follows a source on another node, or fences its former one.
-
+    """Raises ConfigError if a stream follows a source on another node, or fences its former one. Raises StorageError.
     A member of a cluster does neither. Such a stream would take no pushes and get no messages, and a former source that
-    returns would take pushes beside it. Raises StorageError.
-    """
+    returns would take pushes beside it."""
     session = database.read_session()
     try:
         rows = list_mirrors(session)

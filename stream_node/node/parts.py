@@ -1,4 +1,4 @@
-"""NodeParts: the parts of a running node, for what looks at the node from within, such as HTTP and the metrics."""
+"""NodeParts: the parts of a running node, for observers within the node such as HTTP and the metrics."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from stream_storage.thread_runner import ThreadRunner
 
 @dataclass
 class NodeCondition:
-    """What the server knows about its own condition at present.
+    """The present condition of a node as its server knows it.
 
-    refusing_pushes: whether pushes are refused because the disk is nearly full.
-    free_disk_bytes: the free space of the disk with the data; None if it could not be measured, and before the first
-    time. disk_failure: why it could not be measured; None if it could.
-    needed_disk_bytes: the free space below which pushes are refused: `free_disk_bytes_min`, and the ballast while it is
-    given up (`stream_storage.sqlite.ballast`).
-    is_draining: whether the node is stopping.
+    refusing_pushes: because the disk is nearly full. free_disk_bytes: None if it could not be measured (disk_failure
+    has the reason), and before the first time. needed_disk_bytes: the free space below which pushes are refused:
+    `free_disk_bytes_min`, and the ballast while it is given up (`stream_storage.sqlite.ballast`). is_draining: whether
+    the node is stopping.
     """
 
     refusing_pushes: bool = False
@@ -40,14 +38,9 @@ class NodeCondition:
 @dataclass
 class NodeParts:
     """The parts of a running node.
-
-    authorizer: decides by the rules; None: everybody may do everything.
-    config: the settings in force.
-    tls: the TLS of the listeners; None: peers connect without TLS.
-    statistics: returns the present statistics of all parts.
-    elsewhere: the other nodes of the cluster, or the other workers of the node; None without.
-    find_troubles: returns what is wrong now. None without HTTP, where nothing looks for it.
-    """
+    authorizer: decides by the rules; None: everybody may do everything. config: the settings in force. tls: None: peers
+    connect without TLS. elsewhere: the other nodes of the cluster, or the other workers of the node. find_troubles:
+    returns the present troubles; None without HTTP, where nothing looks for them."""
 
     config: Config
     node: Node

@@ -1,4 +1,4 @@
-"""What a server does before it starts: it checks the settings together, and makes the TCP of the node."""
+"""Checks the settings of a server before its start, and makes the TCP of the node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def check_settings(config: Config) -> None:
 def make_tcp(
     config: Config, node: Node, nursery: trio.Nursery, tls: ServerTls | None, tokens: NodeTokens
 ) -> TcpTransport:
-    """Makes the TCP connections of a node. Raises ConfigError."""
     return TcpTransport(
         node,
         nursery,

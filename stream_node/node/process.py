@@ -22,19 +22,9 @@ class NodeNotStarted(Exception):
 
 
 class NodeProcess:
-    """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end of the
-    block.
-
-    Between two starts, nobody else gets the port of the node.
-
-    data_dir: the data directory of the node.
-    listen: the `host:port` at which the node listens; port 0 chooses a free port.
-    arguments: further flags of `serve`.
-    environment: variables that the child gets in addition to those of this process.
-    log_file: the file for the child's stderr; None chooses a file next to the data directory.
-    address: the address of the node after its first start.
-    http: the addresses at which the node listens for HTTP.
-    """
+    """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end.
+    Between two starts, nobody else gets the port of the node. environment: additional variables. log_file: for the
+    child's stderr; None: next to the data directory. address, http: where the node listens, after its first start."""
 
     def __init__(
         self,
@@ -68,15 +58,11 @@ class NodeProcess:
         return self._running().pid
 
     def command(self) -> list[str]:
-        """Returns the command line that `start` runs."""
         serve = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(self.data_dir)]
         return [*serve, "--listen", self.address or self.listen, *self._arguments]
 
     def start(self) -> None:
-        """Starts the node and waits until it listens. A later start listens at the same address.
-
-        Raises NodeNotStarted. If this call is interrupted, the child process is killed.
-        """
+        """Starts the node and waits until it listens, at the same address each time. Raises NodeNotStarted."""
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
@@ -87,6 +73,7 @@ class NodeProcess:
             )
         assert self._process.stdout is not None
         try:
+            # The first line of the output is the report that the node listens.
             line = self._process.stdout.readline()
         except BaseException:
             self.kill()
@@ -101,8 +88,7 @@ class NodeProcess:
         self._release_port()
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """Asks the node to stop (SIGTERM) and returns its exit code. Kills the node if it has not ended after
-        `timeout_s` seconds."""
+        """Stops the node (SIGTERM) and returns its exit code. Kills it after `timeout_s` seconds."""
         process = self._running()
         process.terminate()
         try:
@@ -124,16 +110,13 @@ class NodeProcess:
         self._running().send_signal(number)
 
     def memory_bytes(self) -> int:
-        """Returns the present resident memory of the node, in bytes. Returns 0 if the system does not tell it."""
         return memory_bytes(self.pid)
 
     def cpu_seconds(self) -> float:
-        """Returns the processor time that the node has used, in seconds. Returns 0 if the system does not tell it."""
         return cpu_seconds(self.pid)
 
     def wait(self, timeout_s: float = 30.0) -> int:
-        """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired after
-        `timeout_s` seconds."""
+        """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired."""
         code = self._running().wait(timeout_s)
         self._forget()
         return code
@@ -158,11 +141,8 @@ class NodeProcess:
 
 
 def hold_port(address: str) -> socket.socket | None:
-    """Takes the port of a `host:port` at which nobody listens, so that no outgoing connection of any program begins
-    there. A node can listen there all the same.
-
-    Returns a socket that is to be closed; None if the system does not do this, or if the port is not free.
-    """
+    """Takes the port of a `host:port` at which nobody listens, so that no outgoing connection begins there.
+    A node can listen there all the same. Returns a socket that is to be closed; None if that does not work here."""
     # A port that the system chose is one of those that it also chooses for outgoing connections. A connection that got
     # it while the node is down would keep the node from listening again.
     if sys.platform != "linux" or not address:
@@ -180,7 +160,7 @@ def hold_port(address: str) -> socket.socket | None:
 
 
 def memory_bytes(pid: int) -> int:
-    """Returns the resident memory of a process in bytes (Linux). Returns 0 if the system does not tell it."""
+    """Returns the resident memory of a process (Linux), or 0 if the system does not report it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -190,8 +170,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Returns the processor time that a process has used, in seconds (Linux). Returns 0 if the system does not
-    tell it."""
+    """Returns the processor time of a process (Linux), or 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -202,10 +181,8 @@ def cpu_seconds(pid: int) -> float:
 @contextmanager
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
     """Makes these signals end the block as Ctrl-C does, so that the block stops its nodes and removes their data.
-
-    A signal is turned into SIGINT, because at SIGINT trio cancels its tasks, which then clean up. After a signal, the
-    end of the block raises SystemExit with the exit code 128 plus the number of the signal.
-    """
+    A signal becomes SIGINT, at which trio cancels its tasks, which then clean up. After a signal, the end of the block
+    raises SystemExit with the exit code 128 plus the number of the signal."""
     told: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -18,22 +18,14 @@ logger = structlog.get_logger(__name__)
 
 
 def may_have_files(config: Config, *, has_file: bool, notifier: Notifier) -> bool:
-    """Whether a node may have a file that can be read again: settings, certificates, rules or an audit log.
-
-    has_file: whether it has a file of settings.
-    """
+    """Whether a node may have a file that can be read again: settings, certificates, rules or an audit log."""
     # A service manager sends SIGHUP only to make the node read files, whichever it has.
     return has_file or notifier.is_active or config.tls_certificate is not None or config.access_rules is not None
 
 
 class Reloading:
-    """Reads the files of one running node again. Each file is judged by itself: if it is not valid, what it said before
-    stays in force, and an error is logged.
-
-    flags: the settings of the command line, which replace those of the file here, too.
-    file: the file of the settings, or None.
-    notifier: tells a service manager when the reading begins and ends.
-    """
+    """Reads the files of one running node again. If a file is not valid, its earlier content stays in force.
+    flags: the settings of the command line, which replace those of the file here, too."""
 
     def __init__(self, server: Server, flags: Mapping[str, Any], file: Path | None, notifier: Notifier) -> None:
         self._server = server
@@ -44,7 +36,6 @@ class Reloading:
 
     @property
     def has_files(self) -> bool:
-        """Whether the node may have a file that can be read again: settings, certificates, rules or an audit log."""
         return may_have_files(self._server.config, has_file=self._file is not None, notifier=self._notifier)
 
     async def reload(self) -> None:
@@ -71,6 +62,6 @@ class Reloading:
 
     def _load(self) -> Config:
         config = load_config(self._flags, file=self._file)
-        # What is wrong at the next start is told now, while somebody looks.
+        # A mistake that would stop the next start is logged now, while somebody looks.
         check_start(config)
         return config

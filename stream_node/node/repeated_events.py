@@ -1,9 +1,7 @@
-"""RepeatedEvents: counts warnings and errors that come again and again, and says them at growing intervals.
-
+"""RepeatedEvents: counts repeated warnings and errors, and reports them at growing intervals. It writes nothing itself.
 A source that is down, or a client that repeats a wrong request, causes the same line at each try. The first one is
-written at once. While the event goes on, a line says how often it has come, after one second, then after two, and so on
-up to once in an hour. This module writes nothing itself.
-"""
+written at once. While the event goes on, a line has its count after one second, then after two, up to once in an
+hour."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ from typing import Any
 import structlog
 
 FIRST_S, LONGEST_S = 1.0, 3_600.0
-"""The shortest and the longest time between two lines about one event, in seconds. Each is twice the one before."""
+"""The shortest and the longest time between two lines about one event. Each is twice the one before."""
 QUIET_S = 600.0
-"""An event that has not come for this long is a new one, in seconds."""
+"""An event that has not come for this long is a new one."""
 EVENTS_MAX = 1_000
 """The largest number of different events that are remembered. Further ones are written each time."""
 LEVELS = frozenset({"warning", "error", "critical"})
 NUMBERED = frozenset({"partition", "index", "block"})
-"""The fields whose numbers say what an event is about. Other numbers say how much, and differ each time."""
+"""The fields whose numbers name the subject of an event. Other numbers are amounts, and differ each time."""
 _DIGITS = re.compile(r"\d+")
 
 
@@ -46,7 +44,7 @@ class _Event:
 
 
 class RepeatedEvents:
-    """A processor of structlog that drops and counts events. now_s: reads a clock, in seconds. Threads share it."""
+    """A processor of structlog that drops and counts events. Threads share it."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -71,8 +69,8 @@ class RepeatedEvents:
         return {**event, "repeated": count + 1} if count else event
 
     def tell(self, logger: Any, *, is_end: bool = False) -> None:
-        """Writes the events that were counted for long enough. Call this method every second. is_end: no more events
-        will come, so all counts are written."""
+        """Writes the events that were counted for long enough; all of them at the end. The caller calls this every
+        second."""
         now_s, due = self._now_s(), []
         with self._lock:
             for key, event in list(self._events.items()):
@@ -85,7 +83,7 @@ class RepeatedEvents:
 
 
 def _key_of(event: Mapping[str, Any]) -> Hashable:
-    """Returns what equal events have in common: their texts, without the port of a peer and the numbers of a reason."""
+    """Returns the part that equal events share: their texts, without the port of a peer and the numbers of a reason."""
     return tuple(
         (name, _DIGITS.sub("0", value) if name == "reason" else value.rpartition(":")[0] if name == "peer" else value)
         for name, value in event.items()

@@ -68,16 +68,12 @@ class CannotListen(OSError):
 
 class Server:
     """One node that serves one data directory. `serve` runs it until `stop` is called.
-
-    config: the settings in force.
-    addresses: the `host:port` texts at which the node listens.
-    http: the `host:port` texts at which the node listens for HTTP.
-    condition: what the server knows about its condition.
-    """
+    config: the settings in force. addresses, http: the `host:port` texts at which the node listens, and listens for
+    HTTP."""
 
     def __init__(self, config: Config, notifier: Notifier | None = None, place: WorkerPlace | None = None) -> None:
-        """notifier: tells a service manager that the node makes progress, and that it stops; None: nobody is told.
-        place: the place of this process among the workers of the node; None: it is the only one."""
+        """notifier: reports progress and end to a service manager; None: there is none. place: the place of this
+        process among the workers of the node; None: it is the only one."""
         self._memory_limit = find_memory_limit()
         self.config = bounded(config, self._memory_limit)
         self._place = place
@@ -98,7 +94,6 @@ class Server:
 
     @property
     def refusing_pushes(self) -> bool:
-        """Whether pushes are refused because the disk is nearly full."""
         return self.condition.refusing_pushes
 
     def stop(self) -> None:
@@ -110,20 +105,16 @@ class Server:
         await self._listening.wait()
 
     def reload(self) -> None:
-        """Begins to read the certificates and the rules again, and opens the audit log again. A file that is not valid
-        changes nothing."""
+        """Begins to read the certificates and the rules again, and opens the audit log again. Invalid files change
+        nothing."""
         if self._tls_watch is not None:
             self._tls_watch.reload()
         if self._access is not None:
             self._access.reload()
 
     def change_settings(self, wanted: Config, source: str) -> None:
-        """Changes the settings that change while the node runs, see `stream_node.node.live_settings`. A server that
-        does not listen changes nothing.
-
-        wanted: valid settings.
-        source: where they were read, for the log.
-        """
+        """Changes the settings that change while the node runs, see `stream_node.node.live_settings`.
+        source: where they were read, for the log. A server that does not listen changes nothing."""
         if self._parts is not None:
             wanted = bounded(wanted, self._memory_limit)
             self.config = change_settings(self._parts, self.config, wanted, source)
@@ -141,28 +132,35 @@ class Server:
         return None if self._access is None else self._access.audit
 
     async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until `stop` is called. Reports the addresses at which the node listens to `task_status`. Raises
-        StorageError, CannotListen, ConfigError."""
+        """Serves until `stop` is called. Reports the addresses of the node to `task_status`.
+        Raises StorageError, CannotListen, ConfigError."""
         config = self.config
+        # 1. Everything that can be refused without a database comes first.
         check_settings(config)
         self._tracing = start_traces(config)
+        # 2. Open the database: it locks its folder, so a second node of this folder ends here.
         folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
         database = await trio.to_thread.run_sync(open_database, config, folder, stored_place(self._place))
         try:
             stored = await trio.to_thread.run_sync(streams_to_open, database, is_member)
             newest_us = max((each.last_time_us for each in stored), default=0)
+            # 3. The node and the thread that writes. All parts below send messages through this node.
             async with trio.open_nursery() as nursery:
                 node = Node(nursery, make_usages(config, self._place))
                 runner = ThreadRunner(database, batches=node, times_appends=self._tracing is not None)
                 try:
+                    # 4. The protection stands before anything can be reached: TLS, tokens, and the rules with their
+                    # audit log.
                     tls = make_tls(config)
                     tokens = NodeTokens(config)
                     tcp = make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery, self._place)
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
+                    # 5. With other members, the services ask the router which streams are here.
                     if is_member:
                         self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place)
                     elsewhere = None if self._cluster is None else self._cluster.router
+                    # 6. The services, with the streams that are stored. A member opens those of its shards later.
                     services = Services(
                         node,
                         runner,
@@ -174,6 +172,7 @@ class Server:
                         elsewhere=elsewhere,
                     )
                     services.start(stored)
+                    # 7. Secure channels, and the services by which operators look at the node.
                     channels = start_channels(node, nursery, config, self._access)
                     self._statistics = partial(self._gather, node, tcp, runner, services, channels)
                     parts = NodeParts(
@@ -191,19 +190,24 @@ class Server:
                     )
                     register_status(parts, wall_clock_us, program_version(), nursery)
                     register_connections(parts)
+                    # 8. Listen only when everything that a message can reach is there.
                     await self._watch(parts, nursery, Ballast(folder))
                     await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
                     if self._cluster is not None:
+                        # 9. Join the cluster with the address that the node has got.
                         await self._cluster.start(runner, services.shards, self.addresses[0])
+                    # 10. The node serves: report it, and wait for the stop.
                     self._listening.set()
                     task_status.started(self.addresses)
                     await self._stop.wait()
                     await self._drain(tcp, runner, services, channels, node)
                 finally:
+                    # Nobody may read statistics of parts that are being closed.
                     self._statistics = self._parts = None
                     if self._access is not None:
                         self._access.close()
+                    # The writing thread ends before the database closes, also if this task is cancelled.
                     with trio.CancelScope(shield=True):
                         await runner.aclose()
                 nursery.cancel_scope.cancel()
@@ -212,11 +216,12 @@ class Server:
             await end_traces(self._tracing)
 
     async def _watch(self, parts: NodeParts, nursery: trio.Nursery, ballast: Ballast) -> None:
-        """Starts the tasks that look at the disk, at the writing thread, and at the files of certificates."""
+        """Starts the tasks that watch the disk, the writing thread, and the files of certificates."""
         # Only the server of another database sees its disk.
         if parts.config.database is None:
             watched = self.condition, parts.services, parts.runner, ballast
             await nursery.start(watch_disk, lambda: self.config, *watched)
+        # A writing thread that hangs is reported to the service manager by silence.
         nursery.start_soon(self._notifier.report_progress, parts.runner)
         self._day_log = DayLog(parts.tcp.roster)
         nursery.start_soon(self._day_log.run)
@@ -246,10 +251,11 @@ class Server:
         )
 
     async def _listen(self, parts: NodeParts, nursery: trio.Nursery, stored: list[StoredStream]) -> None:
-        """Starts to accept connections, also for HTTP if the settings say so, and to follow the sources of mirrors.
-        Raises CannotListen."""
+        """Starts to accept connections, also for HTTP if it is set, and to follow the sources of mirrors. Raises
+        CannotListen."""
         listen = parts.config.listen
         try:
+            # A worker process listens at sockets that its supervisor has opened.
             if self._place is None:
                 self.addresses = await parts.tcp.listen(*split_host_port(listen))
             else:
@@ -274,6 +280,7 @@ class Server:
             self.http = await self._http.listen()
         except OSError as error:
             raise CannotListen(f"cannot listen for HTTP at {' and '.join(parts.config.http)}: {error}") from error
+        # Changed rules end connections over HTTP, too.
         if self._access is not None:
             self._access.closers.append(self._http.close_identities)
 
@@ -283,7 +290,6 @@ class Server:
         return tcp.close_identities(is_meant, reason) + over_http
 
     def _end_refused(self, tcp: TcpTransport) -> None:
-        """Ends all connections whose certificate was revoked or has expired."""
         tcp.end_refused()
         if self._http is not None:
             self._http.end_refused()
@@ -300,6 +306,7 @@ class Server:
         self._notifier.stopping()
         self.condition.is_draining = True
         deadline_s = trio.current_time() + self.config.drain_timeout_s
+        # HTTP lets its present requests end.
         if self._http is not None:
             await self._http.stop_accepting()
         # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile.

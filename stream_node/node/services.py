@@ -49,15 +49,14 @@ def wall_clock_us() -> int:
 
 
 def random_id() -> str:
-    """Returns a random id: 16 hexadecimal digits from the system's random number generator."""
     return secrets.token_hex(8)
 
 
 def stored_streams(database: Engine) -> list[StoredStream]:
-    """Returns all streams of the database, one entry for each partition. Each entry takes about 300 bytes of memory.
-    Raises StorageError."""
+    """Returns all streams of the database, one entry of about 300 bytes for each partition. Raises StorageError."""
     session = database.read_session()
     try:
+        # Few streams have mirrors, so only those get a new entry.
         followers = list_followers(session)
         stored = list_stored(session, list_mirrors(session))
         return [
@@ -71,15 +70,10 @@ def stored_streams(database: Engine) -> list[StoredStream]:
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node's services.
-
-    streams: the number of partitions that are served.
-    index: the statistics of the index service.
-    blocks: the statistics of the block node; None if it is off, or if another node of the cluster serves the chain.
-    mirrors: the partitions that follow a source on another node, or fence their former one.
-
-    `stream_service.counters.StreamCounters` describes the other fields.
-    """
+    """The statistics of a node's services. `stream_service.counters.StreamCounters` describes the other fields.
+    streams: the number of partitions that are served. blocks: None if the block node is off, or if another node of
+    the cluster serves the chain. mirrors: the partitions that follow a source on another node, or fence their
+    former one."""
 
     streams: int
     refused: int
@@ -96,13 +90,11 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 class Services:
     """The stream service, the index service and the block node of one node.
 
-    now_us, steady_s, new_id: functions that return the wall clock in microseconds since 1970, a steady clock in
-    seconds, and a random id. A simulation passes its own functions.
-    known_time: what is known about the time from earlier runs of this node.
-    note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
-    tracing: makes the spans of pushes; None: the node does not trace.
-    elsewhere: tells which streams other nodes of a cluster serve; None: the node is not in a cluster.
-    trials: finds out whether pushes are stored now.
+    now_us, steady_s, new_id: return the wall clock in microseconds since 1970, a steady clock in seconds, and a random
+    id. A simulation passes its own functions. known_time: known from earlier runs of this node. note_offset: stores the
+    trusted clock offset for the next start, see `stream_service.workers.clock.Clock`. tracing: makes the spans of
+    pushes. elsewhere: knows which streams other nodes of a cluster serve. trials: find out whether pushes are stored
+    now.
     """
 
     def __init__(
@@ -119,6 +111,7 @@ class Services:
         tracing: Tracing | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
+        # One clock for all streams, so that their times agree.
         clock = Clock(
             now_us,
             steady_s,
@@ -129,6 +122,7 @@ class Services:
         )
         self._config = config
         self._node = node
+        # The directory makes the worker of each stream; the other services reach streams through it.
         self._directory = StreamDirectory(
             node,
             storage,
@@ -144,6 +138,7 @@ class Services:
         self._directory.forget_positions = delete_positions
         self.trials = WriteTrials(storage, self._directory.counters)
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
+        # The mirrors share the lease groups of the index service: a promotion ends the leases of the source.
         self._mirrors = MirrorService(
             node,
             self._directory,
@@ -169,7 +164,6 @@ class Services:
                 self._blocks = self._make_blocks(config=config)
 
     def start(self, stored: list[StoredStream]) -> None:
-        """Begins to serve the stored streams, and every stream that is created later."""
         for stream in stored:
             self._directory.open_stream(stream)
         register_retention(self._directory, self._config.retention_interval_s)
@@ -180,10 +174,7 @@ class Services:
 
     def start_mirrors(self, nursery: trio.Nursery, stored: list[StoredStream], own_address: str | None) -> None:
         """Begins to follow the sources of the mirrors.
-
-        nursery: runs their tasks. own_address: the `host:port` at which other nodes reach this node; None if it is not
-        known.
-        """
+        own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
         if self._directory.elsewhere is None:
             self._mirrors.start(nursery, stored, own_address)
         else:
@@ -194,12 +185,11 @@ class Services:
             )
 
     def stop_mirrors(self) -> None:
-        """Ends the tasks of the mirrors, so that nothing new is stored."""
         self._mirrors.stop()
 
     @property
     def shards(self) -> StreamShards:
-        """What starts and stops the workers of shards, if the node is in a cluster."""
+        """Starts and stops the workers of shards, if the node is in a cluster."""
         return StreamShards(
             self._directory,
             self._index.groups,
@@ -230,12 +220,10 @@ class Services:
 
     @property
     def counters(self) -> StreamCounters:
-        """The counters of all streams."""
         return self._directory.counters
 
     @property
     def has_mirrors(self) -> bool:
-        """Whether a stream of this node follows a source on another one, or fences its former source."""
         return self._mirrors.is_used
 
     @property
@@ -245,13 +233,13 @@ class Services:
         return None if publish is None else publish.acknowledgements
 
     def stop(self) -> None:
-        """Tells publishers and subscribers of blocks that their sessions end. Members of groups keep their leases."""
+        """Ends the sessions of publishers and subscribers of blocks with a status. Members of groups keep their
+        leases."""
         self._index.members.is_stopping = True
         if self._blocks is not None:
             self._blocks.stop()
 
     def change_settings(self, config: Config) -> None:
-        """Changes the limits of streams, and how long messages and blocks are kept."""
         self._config = config
         self._directory.limits = _stream_limits(config)
         self._directory.default_retention = _default_retention(config)
@@ -260,9 +248,7 @@ class Services:
 
     def leave_room(self, room_bytes: float) -> None:
         """Sets the number of bytes that may be written to the disk until the next call.
-
-        Pushes that do not fit into this room are answered with ERROR. Blocks are refused if the room is 0 or less.
-        """
+        Pushes that do not fit into this room are answered with ERROR. Blocks are refused if the room is 0 or less."""
         self._directory.counters.room_bytes = room_bytes
         self._refusal = None if room_bytes > 0 else "the disk is below free_disk_bytes_min"
         if self._blocks is not None:
@@ -276,8 +262,8 @@ class Services:
             self._blocks.start()
 
     def _leave_chain(self) -> list[Message]:
-        """Ends the block node, because another node of the cluster serves the stream of the chain from now on. Returns
-        the messages that were not served."""
+        """Ends the block node, because another node of the cluster serves the chain. Returns the messages that it has
+        not served."""
         blocks, self._blocks = self._blocks, None
         return [] if blocks is None else blocks.hand_over()
 

@@ -17,11 +17,7 @@ Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting with its value and its origin.
-
-    origin: the kind of place where it was set.
-    where: the name of the flag, the variable or the file; None for a default.
-    """
+    """One setting with its value and its origin. where: the flag, the variable or the file; None for a default."""
 
     name: str
     value: Any
@@ -32,7 +28,7 @@ class Setting(msgspec.Struct, frozen=True):
 def load_effective(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[Config, list[Setting]]:
-    """Returns the settings as `load_config` does, and a list of them with their origins, in the order of `Config`.
+    """Returns the settings as `load_config` does, and a list with their origins in the order of `Config`.
     Raises ConfigError."""
     config = load_config(flags, file=file, environment=environment)
     in_file = flattened(parse_toml(file.read_text(encoding="utf-8"))) if file is not None else {}

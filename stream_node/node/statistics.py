@@ -17,15 +17,7 @@ from stream_storage.runner import RunnerStatistics
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of all parts of the node.
-
-    channels: the statistics of secure channels; None if they are off.
-    access: the statistics of the rules; None without rules.
-    limits: the statistics of the limits per identity.
-    http: the statistics of HTTP; None if it is off.
-    traces: what became of the node's spans; None if it makes none.
-    cluster: the statistics of the node as a member of its cluster; None without a cluster.
-    """
+    """The statistics of all parts of the node. None: the part is off."""
 
     node: NodeStatistics
     tcp: TcpStatistics
@@ -40,8 +32,7 @@ class ServerStatistics(msgspec.Struct, frozen=True):
 
     @property
     def refused(self) -> int:
-        """The number of requests that were refused since the start: they were not valid, or a rule or a limit forbade
-        them."""
+        """The number of refused requests since the start: they were not valid, or a rule or a limit forbade them."""
         by_rules = {} if self.access is None else self.access.refused
         invalid = self.services.refused + self.services.index.refused
         return invalid + sum(by_rules.values()) + sum(self.limits.refused.values())

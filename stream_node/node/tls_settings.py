@@ -1,7 +1,4 @@
-"""Makes the TLS of a node from its settings, and keeps it up to date while the node runs.
-
-It makes no certificates.
-"""
+"""Makes the TLS of a node from its settings, and keeps it up to date while the node runs. It makes no certificates."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from ockam.identity.tls_listener import TlsListener
 from stream_node.node.config import Config, ConfigError
 
 CHECK_INTERVAL_S = 1.0
-"""The interval, in seconds, at which the node looks for changed files, and for open connections whose certificate has
-been revoked or has expired."""
+"""The interval between two checks of the files, and of open connections for revoked or expired certificates."""
 
 logger = structlog.get_logger(__name__)
 
@@ -76,15 +72,10 @@ def make_listener(config: Config, tls: ServerTls) -> TlsListener:
 
 class TlsWatch:
     """Reads the files of TLS again when they have changed or when `reload` is called.
-
     Also ends connections whose certificate was revoked or has expired. A file that is not valid is reported in one log
-    line, and the earlier contents remain in use.
-    """
+    line, and the earlier contents remain in use."""
 
     def __init__(self, tls: ServerTls, end_refused: Callable[[], None], audit: Audit | None = None) -> None:
-        """end_refused: ends the connections whose certificate was revoked or has expired.
-        audit: the audit log, which also gets a line for each change.
-        """
         self._audit = audit
         self._tls = tls
         self._end_refused = end_refused
@@ -95,7 +86,6 @@ class TlsWatch:
         self._asked.set()
 
     async def run(self) -> None:
-        """Looks for changes every CHECK_INTERVAL_S seconds, without end."""
         while True:
             with trio.move_on_after(CHECK_INTERVAL_S):
                 await self._asked.wait()

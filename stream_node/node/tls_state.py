@@ -9,13 +9,8 @@ from typing import Literal, TypeAlias
 from stream_node.node.config import Config, ConfigError
 
 TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
-"""How peers connect to the node.
-
-- `off`: without TLS.
-- `server`: with TLS, and without a certificate of their own.
-- `optional`: with TLS. A peer without a certificate is anonymous.
-- `mutual`: with TLS and a certificate of their own.
-"""
+"""How peers connect to the node: without TLS; with TLS, and without a certificate; with TLS, where a peer without a
+certificate is anonymous; with TLS and a certificate."""
 ENDING = timedelta(days=14)
 """`examine_tls` warns if the certificate ends within this time."""
 _TEXTS: dict[TlsMode, str] = {
@@ -35,15 +30,12 @@ def tls_mode(config: Config) -> TlsMode:
 
 
 def tls_text(config: Config) -> str:
-    """Returns how peers connect to the node, as text such as `on; clients must show a certificate`."""
     return _TEXTS[tls_mode(config)]
 
 
 def examine_tls(config: Config) -> tuple[Literal["ok", "warning", "wrong"], str, str | None]:
-    """Checks the TLS of a node. Returns a status, a sentence about it, and when the node's certificate ends.
-
-    The end is text in ISO 8601; None if the node has no certificate or cannot use it.
-    """
+    """Checks the TLS of a node. Returns a status, a sentence about it, and the end of the node's certificate.
+    The end is text in ISO 8601; None if the node has no certificate or cannot use it."""
     from stream_node.care.certificates import CertificateError, read_certificate
     from stream_node.node.tls_settings import check_settings
 

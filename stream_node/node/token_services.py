@@ -1,9 +1,6 @@
-"""The tokens of a running node: reads their file again when it has changed, and ends the connections of tokens that are
-not valid any more.
-
-`ockam.identity.rules.tokens` decides whether a token is valid, and `ockam.identity.authentication` exchanges the
-messages.
-"""
+"""The tokens of a running node: reads their file again, and ends the connections of tokens that are not valid any more.
+`ockam.identity.rules.tokens` decides whether a token is valid; `ockam.identity.authentication` exchanges the
+messages."""
 
 from __future__ import annotations
 
@@ -31,11 +28,10 @@ from ockam.identity.token import Token, TokenError, hide_tokens
 from stream_node.node.config import Config, ConfigError
 
 TOKEN_FILE = "tokens.json"
-"""The name of the file with the hashes of the tokens, in the data directory."""
 INTERVAL_S = 0.5
-"""The interval at which the node looks whether the file has changed and whether a token has expired, in seconds."""
+"""The interval between two checks of the file and of expired tokens."""
 REFUSAL_DELAY_S_MAX = 5.0
-"""The longest delay of the answer to a refused token, in seconds. Clients wait 10 s for an answer."""
+"""The longest delay of the answer to a refused token. Clients wait 10 s for an answer."""
 ENDED = "token_ended"
 """The reason, for counters, why connections are closed if their token was revoked or replaced, or has expired."""
 
@@ -43,7 +39,6 @@ logger = structlog.get_logger(__name__)
 
 
 def make_outgoing_tokens(config: Config) -> OutgoingTokens:
-    """Returns the tokens for other nodes. Raises ConfigError."""
     tokens, mistakes = {}, []
     for text in config.forward_tokens:
         destination, equals, file = text.partition("=")
@@ -61,18 +56,16 @@ def make_outgoing_tokens(config: Config) -> OutgoingTokens:
 
 
 def check_settings(config: Config) -> None:
-    """Raises ConfigError if a setting of tokens is wrong."""
     make_outgoing_tokens(config)
 
 
 def token_file(data_dir: str) -> Path:
-    """Returns the file of the tokens of the node with this data directory."""
     return Path(data_dir) / TOKEN_FILE
 
 
 class _Late(LateAuthentication):
-    """Answers an authentication that is not the first message of its connection, always with an error. So every peer
-    may send to it."""
+    """Answers an authentication that is not the first message of its connection with an error. Every peer may send to
+    it."""
 
     def demand(self, message: Message) -> Demand:
         return NOTHING
@@ -87,19 +80,12 @@ class _Answers(AuthenticationAnswers):
 
 class NodeTokens:
     """The tokens of one node while it runs.
-
     If the file of tokens is not valid, no token is accepted. If the file cannot be read now, the earlier tokens stay
-    valid. Both are logged as errors.
-
-    authenticator: checks the tokens that connections send.
-    outgoing: the tokens of this node for other nodes.
-    """
+    valid. Both are logged as errors. authenticator: checks the tokens of connections. outgoing: this node's tokens for
+    others."""
 
     def __init__(self, config: Config, now_s: Callable[[], float] = lambda: time.time()) -> None:
-        """Does not read the file yet; `start` reads it. Raises ConfigError if a token for another node cannot be read.
-
-        now_s: returns the present time in seconds since 1970.
-        """
+        """Leaves the file to `start`. Raises ConfigError if a token for another node cannot be read."""
         self._file = token_file(config.data_dir)
         self._now_s = now_s
         self._tokens = Tokens()
@@ -119,10 +105,7 @@ class NodeTokens:
         audit: Audit | None,
     ) -> None:
         """Reads the file, and watches it until the nursery is cancelled.
-
-        close_identities: ends connections, see `TcpTransport.close_identities`.
-        audit: the audit log; None without rules.
-        """
+        close_identities: ends connections, see `TcpTransport.close_identities`. audit: None without rules."""
         self._audit = audit
         node.register([NODE_AUTHENTICATE], _Late)
         if self.outgoing:
@@ -142,11 +125,8 @@ class NodeTokens:
                 logger.info("tokens_ended", connections_closed=closed)
 
     def _has_ended(self, before: Tokens, now_s: float, identity: Identity) -> bool:
-        """Whether the connections of an identity must be closed, because its token was revoked or replaced, or has
-        expired.
-
-        before: the tokens before the last look at the file.
-        """
+        """Whether the connections of an identity must be closed, because its token was revoked, replaced or has
+        expired."""
         if identity.source != "token":
             return False
         # A token that was replaced has another hash, and the connections of the old one end.
@@ -192,8 +172,7 @@ class NodeTokens:
 
 
 def _state_of(file: Path) -> tuple[int, ...]:
-    """Returns numbers that change when the file is written, replaced or given to another user; empty if there is no
-    file."""
+    """Returns numbers that change when the file is written, replaced or given to another user; empty without a file."""
     try:
         found = file.stat()
     except OSError:

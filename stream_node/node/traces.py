@@ -1,4 +1,4 @@
-"""`start_traces`, `end_traces`: the setting `traces` of a node."""
+"""The setting `traces` of a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = structlog.get_logger(__name__)
 
 
 def start_traces(config: Config) -> Tracing | None:
-    """Returns what makes the spans of a node, or None if the setting `traces` is not given. Raises ConfigError."""
+    """Returns the maker of the node's spans, or None if the setting `traces` is not given. Raises ConfigError."""
     if config.traces is None:
         return None
     # Only a node that traces loads OpenTelemetry, which takes a third of a second.
