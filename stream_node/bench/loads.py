@@ -1,8 +1,6 @@
 """The loads of the bench: pushes, pulls, single pushes, and deliveries to many consumers.
-
-This module opens no connections and creates no streams. Each load gets one `Stream` object per client, all for the
-same stream.
-"""
+This module opens no connections and creates no streams. Each load gets one `Stream` object per client, all for the same
+stream."""
 
 from __future__ import annotations
 
@@ -18,27 +16,21 @@ import trio
 from stream_client import Push, Stream
 
 TIMED_EVERY_MAX: Final = 64
-"""In a large load, one push in 64 is timed, because timing every push would slow down the load. In a small load, a
-larger share of the pushes is timed."""
+"""In a large load, one push in 64 is timed, because timing every push would slow down the load; in a small load,
+more."""
 TIMED_MIN: Final = 1_000
-"""The minimum number of timed pushes, if the load has enough messages. With fewer, the percentile p99.9 would just be
-the slowest push."""
+"""The minimum number of timed pushes. With fewer, the percentile p99.9 would just be the slowest push."""
 PUSHED_AT: Final = struct.Struct("<q")
-"""The format of the first 8 bytes of a fan-out message: the time of its push, in nanoseconds of the
-performance counter."""
+"""The first 8 bytes of a fan-out message: the time of its push, in nanoseconds of the performance counter."""
 
 Progress = Callable[[int], None]
-"""A function that reports progress. Its argument is the number of messages that were pushed, pulled or delivered since
-its last call."""
+"""Reports the number of messages that were pushed, pulled or delivered since the last call."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a load.
-
-    messages, size_bytes: the number of messages, and the size of each.
-    clients: the number of publishers, readers or consumers, each with a connection of its own.
-    window: how many pushes of a publisher may be unconfirmed, or how many messages a reader asks for at a time.
-    """
+    clients: the number of publishers, readers or consumers, each with a connection of its own. window: how many pushes
+    of a publisher may be unconfirmed, or how many messages a reader asks for at a time."""
 
     messages: int
     size_bytes: int
@@ -47,12 +39,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """The measured times of a load.
-
-    messages: how many messages all clients pushed, pulled or received.
-    seconds: the duration of the load.
-    times_us: the durations of single requests in microseconds, of all requests or of a regular sample.
-    """
+    """The measured times of a load. messages: of all clients. times_us: of all single requests or of a regular
+    sample."""
 
     messages: int
     seconds: float
@@ -60,7 +48,7 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Timer:
-    """Measures how long pushes take, from the call to the confirm, in microseconds."""
+    """Measures how long pushes take, from the call to the confirm."""
 
     def __init__(self) -> None:
         self.times_us: list[float] = []
@@ -70,10 +58,7 @@ class Timer:
 
 
 async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """Pushes the messages from all clients at the same time. Ends when every push is confirmed.
-
-    Each client has at most `load.window` unconfirmed pushes. Each stream in `streams` belongs to one client.
-    """
+    """Pushes the messages from all clients at the same time, each with at most `load.window` unconfirmed pushes."""
     data = os.urandom(load.size_bytes)
     timer = Timer()
     timed_every = max(1, min(TIMED_EVERY_MAX, load.messages // TIMED_MIN))
@@ -93,8 +78,8 @@ async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
 
 
 async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """Pushes the messages from all clients at the same time. Each client waits for the confirm of a push before its
-    next push."""
+    """Pushes the messages from all clients at the same time. Each client waits for each confirm before its next
+    push."""
     data = os.urandom(load.size_bytes)
     times_us: list[float] = []
 
@@ -110,8 +95,7 @@ async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> 
 
 
 async def pull(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """Pulls all messages of the stream from each client, `load.window` messages at a time. The messages are
-    already stored."""
+    """Pulls all stored messages of the stream from each client, `load.window` messages at a time."""
     times_us: list[float] = []
 
     async def read(stream: Stream, count: int) -> None:
@@ -128,12 +112,9 @@ async def pull(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
 
 
 async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """Pushes messages from the first client. Each other client follows the stream from its beginning and receives
-    every message.
-
+    """Pushes messages from the first client. Each other client follows the stream from its beginning.
     The time of every delivery is measured: from the call that pushes a message until a consumer in this process
-    receives it.
-    """
+    receives it."""
     target, *sources = streams
     padding = os.urandom(max(0, load.size_bytes - PUSHED_AT.size))
     times_us: list[float] = []
@@ -142,6 +123,7 @@ async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> T
         follower = source.follow(0)
         while count > 0:
             page = await follower.next_page()
+            # All messages of a page arrived at the same moment.
             now_ns = time.perf_counter_ns()
             times_us.extend((now_ns - PUSHED_AT.unpack_from(each.data)[0]) / 1e3 for each in page)
             count -= len(page)
@@ -153,6 +135,7 @@ async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> T
             for _ in range(load.messages):
                 await publisher.push(PUSHED_AT.pack(time.perf_counter_ns()) + padding)
 
+    # The measured time ends when the last consumer has all messages.
     async with trio.open_nursery() as nursery:
         nursery.start_soon(publish)
         seconds = await _all_at_once(consume, sources, [load.messages] * len(sources))
@@ -160,11 +143,7 @@ async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> T
 
 
 def percentile(ordered: Sequence[float], per_mille: int) -> float:
-    """Returns a percentile by the method of the nearest rank. With few values, a high percentile is the largest value.
-
-    ordered: the values in rising order, at least one.
-    per_mille: the percentile in thousandths, such as 999 for p99.9.
-    """
+    """Returns a percentile of rising values by the method of the nearest rank. per_mille: such as 999 for p99.9."""
     return ordered[(per_mille * len(ordered) + 999) // 1000 - 1]
 
 
@@ -176,8 +155,8 @@ def _shares(load: Load) -> Iterable[int]:
 async def _all_at_once(
     action: Callable[[Stream, int], Awaitable[None]], streams: Sequence[Stream], counts: Iterable[int]
 ) -> float:
-    """Calls `action` with each stream and its number in `counts`, all at the same time. Returns the seconds until all
-    calls have ended."""
+    """Calls `action` with each stream and its number in `counts`, all at once. Returns the seconds until all have
+    ended."""
     started_s = time.perf_counter()
     async with trio.open_nursery() as nursery:
         for stream, count in zip(streams, counts, strict=True):

@@ -1,8 +1,5 @@
 """Runs the command `stream-node bench` once: opens connections, creates a stream, runs a load, and deletes the stream.
-
-It measures a given node, or a node that it starts for the run. It prints nothing, except a message if the stream cannot
-be deleted.
-"""
+It measures a given node, or one that it starts. It prints nothing but a message if the stream cannot be deleted."""
 
 from __future__ import annotations
 
@@ -21,25 +18,17 @@ from stream_node.bench.loads import Load, Progress, Timed, fanout, latency, perc
 from stream_node.node.process import NodeProcess
 
 REMOVAL_TIMEOUT_S: Final = 10.0
-"""The longest wait for the deletion of the test stream, in seconds. After that, the stream stays on the node, so that
-the run ends even if the node hangs."""
+"""The longest wait for the deletion of the test stream. After that the stream stays, so that the run ends."""
 FILL_WINDOW: Final = 1_000
 
 Work = Literal["push", "pull", "latency", "fanout"]
 Connect = Callable[[], AbstractAsyncContextManager[StreamClient]]
-"""A function that opens a connection to the node."""
 Draw = Callable[[str, int, int], None]
-"""A function that shows the progress of a step: the name of the step, the number of messages done, and their
-total number."""
+"""Shows the progress of a step: its name, the number of messages done, and their total number."""
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Percentiles of the durations of single requests, in microseconds.
-
-    timed: the number of requests that were measured.
-    p50, p90, p99, p999: the percentiles 50, 90, 99 and 99.9.
-    max: the longest duration.
-    """
+    """Percentiles of the durations of single requests, in microseconds. timed: the number of measured requests."""
 
     timed: int
     p50: float
@@ -56,15 +45,9 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run.
-
-    work: the kind of load.
-    messages: the number of messages that all clients together pushed, pulled or received.
-    size_bytes: the size of each message.
-    seconds: the duration of the load.
+    """The result of a run. messages: of all clients together.
     latency_us: for pushes, the times from the call to the confirm; for pulls, from the call to the page; for a fan-out,
-    from the push to the receipt by a consumer.
-    """
+    from the push to the receipt by a consumer."""
 
     work: Work
     messages: int
@@ -79,12 +62,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Kind(NamedTuple):
     """A kind of load, and how it uses the node.
-
-    load: the function that runs the load.
-    verb: the word for the progress line.
-    writers: the number of connections that only push, in addition to those of the clients.
-    is_filled: whether all messages are stored before the load begins.
-    """
+    verb: the word for the progress line. writers: the number of connections that only push, besides those of the
+    clients. is_filled: whether all messages are stored before the load begins."""
 
     load: Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]]
     verb: str
@@ -101,13 +80,8 @@ KINDS: Final[dict[Work, _Kind]] = {
 
 
 async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callable[[str], None]) -> Result:
-    """Measures a load on a new stream. Deletes the stream at the end, even if the load fails.
-
-    connect: opens a connection to the node.
-    draw: shows the progress.
-    tell: prints a message if the stream could not be deleted.
-    Raises ClientError.
-    """
+    """Measures a load on a new stream. Deletes the stream at the end, even if the load fails. Raises ClientError.
+    tell: prints a message if the stream could not be deleted."""
     kind = KINDS[work]
     name = f"bench-{secrets.token_hex(6)}"
     async with AsyncExitStack() as stack:
@@ -140,10 +114,8 @@ async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callab
 @contextmanager
 def own_node() -> Iterator[str]:
     """Runs a node while the block runs, and yields its address. Raises NodeNotStarted, OSError.
-
-    Its data is in a temporary folder in the working directory. The system's folder for temporary files is not used,
-    because it is often in memory.
-    """
+    Its data is in a temporary folder in the working directory: the system's folder for temporary files is often in
+    memory."""
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as place:
         node = NodeProcess(Path(place) / "data", log_file=Path(place) / "node.log")
         try:
@@ -155,7 +127,6 @@ def own_node() -> Iterator[str]:
 
 @asynccontextmanager
 async def _own_stream(client: StreamClient, name: str, tell: Callable[[str], None]) -> AsyncIterator[Stream]:
-    """Creates a stream for the block, and deletes it at the end of the block."""
     stream = await client.create(name)
     try:
         yield stream

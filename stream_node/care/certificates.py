@@ -1,7 +1,5 @@
 """Makes certificates for trying TLS: an authority, and the certificates of nodes and clients that it signs.
-
-This is no public key infrastructure: the key of the authority lies in the folder, and nothing is renewed by itself.
-"""
+This is no public key infrastructure: the key of the authority lies in the folder, and nothing is renewed by itself."""
 
 from __future__ import annotations
 
@@ -18,10 +16,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from stream_storage.durable_files import write_durably
 
 AUTHORITY = "ca"
-"""The name of the authority's files: ca.pem and ca.key."""
 AUTHORITY_DAYS = 3_650
 DAYS = 365
-"""The default lifetime of a certificate, in days."""
 EARLIER = datetime.timedelta(minutes=5)
 """How much earlier than now a certificate begins, because the clock of another machine may be slow."""
 
@@ -32,9 +28,7 @@ class CertificateError(Exception):
 
 def create_authority(folder: Path, name: str = "stream-node test authority") -> Path:
     """Makes an authority: `ca.pem` and `ca.key` in the folder. Returns the path of its certificate.
-
-    Raises CertificateError if one of the files exists.
-    """
+    Raises CertificateError if one of the files exists."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     builder = (
@@ -50,13 +44,9 @@ def create_certificate(
     folder: Path, name: str, *, hosts: Sequence[str] = (), days: int = DAYS, file: str | None = None
 ) -> Path:
     """Makes a certificate that the authority of the folder signs, and its key. Returns the path of the certificate.
-
-    name: the common name; for a client, its identity is `certificate:NAME`.
-    hosts: the DNS names and IP addresses of a node; empty for a client. A node's certificate is also valid for the
-    calls of this node to others.
-    file: the name of the two files, without .pem and .key; None: the common name.
-    Raises CertificateError.
-    """
+    name: the common name; a client's identity is `certificate:NAME`. hosts: the DNS names and IP addresses of a node;
+    empty for a client. A node's certificate is also valid for its calls to others. file: the name of the two files,
+    without .pem and .key; None: the common name. Raises CertificateError."""
     authority, authority_key = _read_authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])
@@ -77,16 +67,14 @@ def create_certificate(
 
 
 def fingerprint_of(file: Path) -> str:
-    """Returns the SHA-256 of the first certificate in a PEM file, in the form that the file of the setting
-    `tls_revoked` contains. Raises CertificateError."""
+    """Returns the SHA-256 of the first certificate in a PEM file, as `tls_revoked` needs it. Raises
+    CertificateError."""
     return read_certificate(file).fingerprint(hashes.SHA256()).hex()
 
 
 def others_of_client(certificate: Path) -> list[Path]:
     """Returns the other certificates of the same folder that prove the same client and have not ended.
-
-    certificate: the certificate of a client. Raises CertificateError if it cannot be read.
-    """
+    Raises CertificateError if the client's certificate cannot be read."""
     subject, now = read_certificate(certificate).subject, datetime.datetime.now(datetime.UTC)
     found = []
     for file in sorted(certificate.parent.glob("*.pem")):

@@ -17,14 +17,13 @@ from stream_storage.sqlite.ballast import Ballast
 from stream_storage.thread_runner import ThreadRunner
 
 DISK_INTERVAL_S = 1.0
-"""The interval between two measurements of the free disk space, in seconds."""
 
 BALLAST_AFTER_S = 5.0
-"""The age of a node, in seconds, from which on it keeps a ballast. A node that runs for a moment only leaves none."""
+"""The age from which on a node keeps a ballast. A node that runs for a moment only leaves none."""
 
 TIGHT_BYTES = 64 * 1024 * 1024
-"""The node keeps the write-ahead log short if the free space is less than `free_disk_bytes_min` plus this number of
-bytes. With more free space, the log may take up to about this number of bytes."""
+"""The node keeps the write-ahead log short if the free space is less than `free_disk_bytes_min` plus this number.
+With more free space, the log may take up to about this number of bytes."""
 
 logger = structlog.get_logger(__name__)
 
@@ -38,12 +37,8 @@ async def watch_disk(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
-    deleting and stopping, and makes the ballast. It has started after the first measurement, so that no push comes
-    before that.
-
-    config: returns the settings in force. condition: is told what is measured.
-    """
+    """Measures the free space of the disk at intervals, refuses pushes near the limit, and makes the ballast.
+    It has started after the first measurement, so that no push comes before that. condition: gets the measurements."""
     runner.tell_no_room = partial(services.leave_room, 0)
     ballast_from_s = trio.current_time() + BALLAST_AFTER_S
 

@@ -1,9 +1,6 @@
-"""Checks whether this machine and these settings are suitable for a node. It repairs nothing. The command `verify`
-checks the stored data.
-
+"""Checks whether this machine and these settings are suitable for a node. It repairs nothing and reads no messages.
 Each check is a function of the facts that it judges, so tests can pass the facts of any machine. The only file that is
-written is a temporary file in the data directory, which measures the speed of syncs.
-"""
+written is a temporary file in the data directory, which measures the speed of syncs."""
 
 from __future__ import annotations
 
@@ -35,31 +32,28 @@ NETWORK_FILE_SYSTEMS = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
     "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
 }  # fmt: skip
-"""File systems that are not suitable for a database. A write-ahead log needs shared memory and reliable locks, and
-these file systems lack at least one of the two."""
+"""File systems that lack the shared memory or the reliable locks that a write-ahead log needs."""
 PASSING_FILE_SYSTEMS = {"overlay": "a container's own layer", "ramfs": "memory", "tmpfs": "memory"}
 SYNC_COUNT = 100
 SYNC_BYTES = 4096
 SYNC_TIME_S_MAX = 2.0
-"""The maximum duration of the measurement of syncs, in seconds. On a slow disk, fewer than SYNC_COUNT syncs
-are measured."""
+"""The maximum duration of the measurement of syncs. On a slow disk, fewer than SYNC_COUNT syncs are measured."""
 SYNC_P99_MS_MAX = 100.0
 SYNC_P50_MS_MIN = 0.005
-"""The smallest credible median of the sync times, in milliseconds. A faster sync does not write to a device."""
+"""The smallest credible median of the sync times. A faster sync does not write to a device."""
 FREE_FACTOR = 4
 """The disk check warns if the free space is less than this many times the setting `free_disk_bytes_min`."""
 FREE_FILES_MIN = 1_000
 OTHER_FILES = 64
-"""The number of files that a node has open besides its connections: the database, the log, listening sockets
-and pipes."""
+"""The files that a node has open besides its connections: the database, the log, listening sockets and pipes."""
 EARLIEST_US = 1_767_225_600_000_000
-"""The time 2026-01-01, in microseconds since 1970. This program was written later, so an earlier clock is wrong."""
+"""The time 2026-01-01. This program was written later, so an earlier clock is wrong."""
 CLOCK_SLACK_US = 1_000_000
 
 
 def examine(config: Config) -> list[Finding]:
-    """Runs all checks on this machine and these settings, and returns the results in the order of the report. This
-    takes about 2 s at most."""
+    """Runs all checks on this machine and these settings, in about 2 s. Returns the results in the order of the
+    report."""
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)
@@ -93,10 +87,7 @@ def examine(config: Config) -> list[Finding]:
 
 
 def check_directory(directory: Path, there: Path) -> Finding:
-    """Checks that the data directory can be written, and the files in it.
-
-    there: the data directory itself or, if it does not exist, the nearest existing directory above it.
-    """
+    """Checks that the data directory can be written, and the files in it. there: the nearest existing directory."""
     values: Values = {"data_dir": str(directory)}
     if not there.is_dir():
         return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
@@ -111,11 +102,8 @@ def check_directory(directory: Path, there: Path) -> Finding:
 
 
 def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
-    """Reports which process uses the data directory. Reads the process id in the lock file, and does not touch
-    the lock.
-
-    is_alive: tells whether the process with an id is running; None asks the system.
-    """
+    """Reports which process uses the data directory, by the process id in the lock file. Does not touch the lock.
+    is_alive: whether the process with an id is running; None asks the system."""
     try:
         pid = owner_of(directory)
     except OSError:
@@ -133,10 +121,7 @@ def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) 
 
 
 def check_file_system(directory: Path, mounts: str | None) -> Finding:
-    """Checks the type of the file system.
-
-    mounts: the text of /proc/self/mountinfo; None on systems without this file.
-    """
+    """Checks the type of the file system. mounts: the text of /proc/self/mountinfo; None on systems without it."""
     kind = file_system(directory.resolve(), mounts) if mounts is not None else None
     values: Values = {"type": kind}
     if kind is None:
@@ -155,10 +140,7 @@ def check_file_system(directory: Path, mounts: str | None) -> Finding:
 
 
 def check_syncs(times_s: Sequence[float]) -> Finding:
-    """Checks the speed of syncs.
-
-    times_s: for each measured write of a page, the seconds that the write and its sync took.
-    """
+    """Checks the speed of syncs. times_s: the duration of each write of a page and its sync."""
     ordered = sorted(times_s)
     p50_ms, p99_ms = (1000 * ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
     values: Values = {
@@ -175,11 +157,7 @@ def check_syncs(times_s: Sequence[float]) -> Finding:
 
 
 def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
-    """Checks the free space of the disk.
-
-    files: the number of files that the file system can have; 0 if it has no limit.
-    free_files: how many more files it can have.
-    """
+    """Checks the free space of the disk. files, free_files: the file system's inodes; 0 files means no limit."""
     floor = config.free_disk_bytes_min
     values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
     text = f"{free_bytes / 2**30:,.1f} GiB"
@@ -194,11 +172,7 @@ def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> 
 
 
 def check_database(directory: Path) -> tuple[Finding, int | None]:
-    """Checks that the database can be opened and read.
-
-    Also returns the time of its newest message, in microseconds since 1970. This time is None if there is no message,
-    or if the database cannot be read.
-    """
+    """Checks that the database can be opened and read. Also returns the time of its newest message, or None."""
     file = directory / FILE_NAME
     if not file.exists():
         return Finding("database", "ok", "none yet; the node makes it", {"size_bytes": None}), None
@@ -221,12 +195,7 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
 
 
 def check_clock(now_us: int, newest_us: int | None) -> Finding:
-    """Checks the wall clock.
-
-    now_us: the present time.
-    newest_us: the time of the newest stored message; None if there is none.
-    Both are in microseconds since 1970.
-    """
+    """Checks the wall clock. now_us, newest_us: the present time and that of the newest stored message, since 1970."""
     values: Values = {"now_us": now_us, "newest_us": newest_us}
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
     if now_us < EARLIEST_US:
@@ -241,10 +210,7 @@ def check_clock(now_us: int, newest_us: int | None) -> Finding:
 
 
 def check_open_files(limit: int, config: Config) -> Finding:
-    """Checks the limit on open files.
-
-    limit: the limit of this process; a negative number means no limit.
-    """
+    """Checks the limit on open files of this process; a negative number means no limit."""
     needed = config.connections_max + OTHER_FILES
     values: Values = {"limit": limit, "needed": needed}
     if 0 <= limit < needed:
@@ -254,10 +220,7 @@ def check_open_files(limit: int, config: Config) -> Finding:
 
 
 def check_connections(limit: int, config: Config) -> Finding:
-    """Tells how many connections there can be, and how many of them one client can have.
-
-    limit: the limit on open files of this process; a negative number means no limit.
-    """
+    """Reports how many connections there can be, and how many of them one client can have. limit: on open files."""
     most = config.connections_max if limit < 0 else max(1, min(config.connections_max, limit - OTHER_FILES))
     one, http = min(most, config.identity_connections_max), config.http_connections_max
     values: Values = {"most": most, "of_one": one, "http_most": http, "http_of_one": share_of(http)}
@@ -269,8 +232,7 @@ def check_connections(limit: int, config: Config) -> Finding:
 
 
 def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Writes up to SYNC_COUNT pages to a temporary file, and syncs each. Returns the seconds that each page took.
-    Raises OSError."""
+    """Writes and syncs up to SYNC_COUNT pages in a temporary file. Returns the seconds of each. Raises OSError."""
     times_s: list[float] = []
     begun_s = clock()
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".stream-node-doctor-") as file:
@@ -283,16 +245,13 @@ def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counte
 
 
 def nearest_directory(path: Path) -> Path:
-    """Returns the path itself if it exists, otherwise the nearest existing folder above it."""
     path = path.absolute()
     return next(each for each in (path, *path.parents) if each.exists())
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """Returns the type of the file system of a path; None if it is not found.
-
-    mounts: the text of /proc/self/mountinfo, see proc(5).
-    """
+    """Returns the type of the file system of a path; None if it is not found. mounts: /proc/self/mountinfo, see
+    proc(5)."""
     found: tuple[int, str] | None = None
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")

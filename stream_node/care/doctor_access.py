@@ -1,8 +1,6 @@
-"""Checks what protects a node, for `stream-node doctor`: addresses, TLS, rules, tokens, identities and private files.
-
-Each file is read by the function with which the node reads it at its start. So the report is "wrong" for a file with
-which the node would not start, or would accept nobody. Nothing is written, and no identity is made.
-"""
+"""Checks the protection of a node, for `stream-node doctor`: addresses, TLS, rules, tokens, identities, private files.
+Each file is read by the function with which the node reads it at its start, so "wrong" means that the node would not
+start, or would accept nobody. Nothing is written, and no identity is made."""
 
 from __future__ import annotations
 
@@ -29,10 +27,7 @@ from stream_storage.sqlite.leftovers import FILE_SUFFIXES
 
 
 def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]:
-    """Runs all checks of this module.
-
-    is_running: whether the node runs now, so that its own addresses are in use.
-    """
+    """Runs all checks of this module. is_running: whether the node runs now, so that its own addresses are in use."""
     return [
         check_listen(config),
         check_rates(config),
@@ -47,7 +42,6 @@ def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]
 
 
 def check_listen(config: Config) -> Finding:
-    """Checks that a node which other machines can reach is protected."""
     values: Values = {"listen": config.listen, "http": ", ".join(config.http) or None}
     addresses = ", ".join((config.listen, *config.http))
     if all(map(is_loopback, (config.listen, *config.http))):
@@ -75,10 +69,7 @@ def check_rates(config: Config) -> Finding:
 
 
 def check_addresses(config: Config, *, is_running: bool) -> Finding:
-    """Checks that the node can listen at its addresses, by listening there for a moment.
-
-    is_running: as for `examine_access`. If it is True, no address is tried.
-    """
+    """Checks that the node can listen at its addresses, by listening there for a moment unless it runs."""
     if is_running:
         return Finding("addresses", "ok", "not tried, because the node runs")
     for setting, address in (("listen", config.listen), *(("http", each) for each in config.http)):
@@ -103,7 +94,6 @@ def check_tls(config: Config) -> Finding:
 
 
 def check_rules(config: Config) -> Finding:
-    """Checks the file of the rules, and that the audit log can be written."""
     if config.access_rules is None:
         return Finding("rules", "ok", "none: everybody who reaches the node may do everything", {"rules": None})
     try:
@@ -132,10 +122,8 @@ def check_tokens(config: Config) -> Finding:
 
 
 def check_identities(config: Config) -> Finding:
-    """Checks the files of the secure channels: the node's identity, the identities that it trusts and those it knows.
-
-    A node without an identity makes one at its start, if it trusts anybody.
-    """
+    """Checks the files of the secure channels: the node's identity, and the identities that it trusts or knows.
+    A node without an identity makes one at its start, if it trusts anybody."""
     if not config.secure_channel:
         return Finding("secure channel", "ok", "off", {"trusted": None})
     # The cryptography of the channels is loaded only for nodes that have them.
@@ -190,7 +178,6 @@ def check_audit(config: Config) -> Finding:
 
 
 def check_private_files(config: Config) -> Finding:
-    """Checks that other users of this machine cannot read the files with secrets."""
     tokens = [text.partition("=")[2] for text in config.forward_tokens]
     named = [Path(name) for name in (config.tls_certificate_key, *tokens) if name is not None]
     # A group may read the audit log. The other files of the data directory are for the user of the node only.
@@ -210,10 +197,8 @@ def check_private_files(config: Config) -> Finding:
 
 def find_unwritable(directory: Path) -> list[str]:
     """Returns the files of a data directory, and of its workers, that the node cannot write, each with the reason.
-
     The superuser may write every file, and the node need not run as the superuser. So the owner of each file is
-    compared with the owner of its folder, unless others may write the file.
-    """
+    compared with the owner of its folder, unless others may write the file."""
     found = []
     for folder in (directory, *worker_folders(directory)):
         for name in (LOCK_NAME, *(f"{FILE_NAME}{suffix}" for suffix in FILE_SUFFIXES)):

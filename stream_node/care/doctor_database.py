@@ -12,7 +12,7 @@ CHECK = "database"
 
 
 def examine_server(url: str, config: Config) -> Finding:
-    """Connects to the server of a PostgreSQL database, and says what a confirm means there. Changes nothing."""
+    """Connects to the server of a PostgreSQL database, and reports what a confirm means there. Changes nothing."""
     try:
         check_url(url)
         from stream_storage.postgres.durability import examine

@@ -16,10 +16,8 @@ SQLITE_BUGS: tuple[tuple[tuple[int, int, int], str], ...] = (
         "in a node one alone does, so run no other program that writes to the database",
     ),
 )
-"""The known bugs of SQLite: the first version without the bug, and what the bug does. The source is SQLite's
-documentation (wal.html)."""
+"""The known bugs of SQLite: the first version without the bug, and its effect. Source: SQLite's wal.html."""
 LITESTREAM_FOLDER = f".{FILE_NAME}-litestream"
-"""The folder that Litestream keeps beside a database that it copies."""
 
 
 def check_sqlite(version: tuple[int, int, int]) -> Finding:
@@ -31,11 +29,8 @@ def check_sqlite(version: tuple[int, int, int]) -> Finding:
 
 
 def check_litestream(directory: Path, version: tuple[int, int, int]) -> Finding:
-    """Checks whether a Litestream may copy the database beside the node. It writes to the database and makes
-    checkpoints, so it must never meet the WAL-reset bug.
-
-    version: the version of the SQLite library that the node uses.
-    """
+    """Checks whether a Litestream may copy the database beside the node.
+    It writes to the database and makes checkpoints, so it must never meet the WAL-reset bug."""
     folder, text = directory / LITESTREAM_FOLDER, ".".join(map(str, version))
     values: Values = {"folder": str(folder) if folder.is_dir() else None, "version": text}
     if not folder.is_dir():

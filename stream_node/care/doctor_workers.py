@@ -13,10 +13,8 @@ from stream_node.node.config import Config, ConfigError
 
 
 def check_workers(config: Config) -> tuple[Finding | None, dict[str, Path]]:
-    """Reports among how many workers the streams are shared. The result is None if there is one process.
-
-    Also returns the folders of the databases, see `stream_node.fleet.worker_directory.database_folders`.
-    """
+    """Reports among how many workers the streams are shared; None if there is one process. Also returns their
+    folders."""
     directory = Path(config.data_dir)
     single = {"": directory}
     if config.database is not None:
@@ -42,5 +40,4 @@ def named(name: str, finding: Finding) -> Finding:
 
 
 def of_each(folders: Mapping[str, Path], check: Callable[[Path], Finding]) -> list[Finding]:
-    """Returns the findings of a check in the folder of each worker."""
     return [named(name, check(folder)) for name, folder in folders.items()]

@@ -11,12 +11,7 @@ Values: TypeAlias = dict[str, int | float | str | None]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of one check.
-
-    check: the name of the check.
-    text: the observed fact and, unless the status is "ok", advice.
-    values: the facts of the text for programs, by name.
-    """
+    """The result of one check. text: the observed fact and, unless the status is "ok", advice. values: for programs."""
 
     check: str
     status: Status

@@ -1,8 +1,6 @@
 """Patience: how long each consumer may make no progress before it is called stuck. It reads nothing.
-
 A consumer that reads a batch each hour is in no trouble while an hour's messages wait. So the node learns how long
-messages usually wait for a consumer, and the setting `consumer_stuck_after` overrides what it has learned.
-"""
+messages usually wait for a consumer, and the setting `consumer_stuck_after` overrides what it has learned."""
 
 from __future__ import annotations
 
@@ -16,23 +14,22 @@ from stream_node.cli.units import UnitError, parse_duration
 WAITS = 3.0
 """A consumer is stuck when a message has waited for it this many times as long as messages usually wait."""
 STUCK_S_MIN = 5.0
-"""The shortest wait after which a consumer is stuck, in seconds."""
+"""The shortest wait after which a consumer is stuck."""
 UNKNOWN_S = 900.0
-"""The wait after which a consumer is stuck whose habit is not known yet, in seconds."""
+"""The wait after which a consumer is stuck whose habit is not known yet."""
 STEPS_MIN = 3
-"""The number of looks with progress after which the habit of a consumer is known."""
+"""The number of samples with progress after which the habit of a consumer is known."""
 FADING = 0.995
-"""With each look with progress, the longest wait counts by this factor, so that a long pause is forgotten in time."""
+"""With each sample with progress, the longest wait counts by this factor, so that a long pause is forgotten in time."""
 CONSUMERS_MAX = 10_000
-"""The largest number of consumers whose habits are kept. The further ones have none."""
+"""The largest number of consumers whose habits are retained. Further ones have none."""
 NEVER = "never"
 
 ConsumerKey: TypeAlias = tuple[str, str]
-"""The name of a consumer, and its stream."""
 
 
 class StuckAfter(NamedTuple):
-    """One entry of `consumer_stuck_after`: the consumers that it is about, and their limit in seconds."""
+    """One entry of `consumer_stuck_after`: the consumers that it is about, and their limit."""
 
     pattern: re.Pattern[str]
     limit_s: float
@@ -49,8 +46,8 @@ def parse_stuck_after(text: str) -> StuckAfter:
 
 
 class _Habit:
-    """What is known of one consumer. saved_us: its last progress. since_us: since when a message has waited for it at
-    the last look; None if none waited. usual_s: the longest usual wait. steps: the looks with progress."""
+    """The habit of one consumer, as known. since_us: since when a message waited for it at the last sample.
+    usual_s: the longest usual wait. steps: the samples with progress."""
 
     __slots__ = ("saved_us", "since_us", "steps", "usual_s")
 
@@ -61,7 +58,6 @@ class _Habit:
         self.steps = 0
 
     def limit_s(self) -> float:
-        """After how many seconds without progress the consumer is stuck."""
         usual_s = max(STUCK_S_MIN, WAITS * self.usual_s)
         return usual_s if self.steps >= STEPS_MIN else max(UNKNOWN_S, usual_s)
 
@@ -80,19 +76,15 @@ class _Habit:
 
 
 class Patience:
-    """The habits of the consumers of one node."""
-
     def __init__(self) -> None:
         self._habits: dict[ConsumerKey, _Habit] = {}
         self._texts: Sequence[str] = ()
         self._entries: list[StuckAfter] = []
 
     def look(self, saved: Iterable[tuple[str, str, int]], waiting: Mapping[ConsumerKey, int]) -> None:
-        """Notes how the consumers stand.
-
+        """Notes the state of the consumers.
         saved: each consumer, its stream, and its last progress, in microseconds since 1970. waiting: since when a
-        message waits, for all consumers for which one does.
-        """
+        message waits, for all consumers for which one does."""
         before, self._habits = self._habits, {}
         for client_id, stream, saved_us in saved:
             key = client_id, stream
@@ -103,9 +95,7 @@ class Patience:
 
     def limit_s(self, client_id: str, stream: str, settings: Sequence[str]) -> float:
         """Returns after how many seconds without progress a consumer is stuck; infinity if it never is.
-
-        settings: the valid entries of `consumer_stuck_after`; the first that matches counts.
-        """
+        settings: the valid entries of `consumer_stuck_after`; the first that matches counts."""
         if settings != self._texts:
             self._texts, self._entries = settings, [parse_stuck_after(each) for each in settings]
         for entry in self._entries:

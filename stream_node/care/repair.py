@@ -1,10 +1,9 @@
-"""Repairs a data directory whose write-ahead log is damaged, and reports which messages are recovered and which
-are lost.
+"""Repairs a data directory whose write-ahead log is damaged, and reports which messages are recovered or lost.
 
 The log is a sequence of frames. A frame is a changed page of the database, with a checksum, and can be damaged alone.
 If the right bytes of all damaged frames can be found (`stream_storage.sqlite.wal.scan_machine.How`), the log is written
-again and nothing is lost. If not, the repair keeps all messages before the damage and all undamaged messages after it.
-It puts an empty message with the header node/lost/1 in the place of each lost message.
+again and nothing is lost. If not, the repair keeps all messages before the damage and all undamaged messages after it,
+and puts an empty message with the header node/lost/1 in the place of each lost message.
 
 One rename replaces the log, and the database file is not changed. So an interrupted repair leaves either the old log or
 the new log. A copy of the old log stays in the directory.
@@ -56,14 +55,9 @@ class RepairFailed(StorageError):
 
 
 class Salvage(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one partition that come after the damage in the log.
-
-    name, partition: the stream and the number of the partition.
-    stream_id, created_us: the id of the partition, and the time of its creation in microseconds since 1970.
-    first, end: the range of the indexes of these messages, without `end`.
-    saved: the number of undamaged messages in this range.
-    lost: the first and last index of each run of lost messages.
-    """
+    """The messages of one partition that come after the damage in the log: the indexes from `first` to `end`, without
+    it.
+    saved: the number of undamaged messages among them. lost: the first and last index of each run of lost messages."""
 
     name: str
     partition: int
@@ -78,15 +72,10 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The damage of a log, and the messages that a repair recovers or loses.
 
-    verdict: the state of the log, a value of `stream_storage.sqlite.wal.scan_machine.Verdict`.
-    frames: the number of frames in the log.
-    bad: the number of the first damaged frame.
-    commits: the number of commits after the damage.
-
-    how: for each damaged frame, its number and the way in which its bytes were found
-    (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions with messages after the damage.
-    problem: why the log cannot be recovered completely; None if it can.
-    others: the first other problems that `verify` finds.
+    verdict: a `stream_storage.sqlite.wal.scan_machine.Verdict`. frames: of the whole log. bad: the first damaged frame.
+    commits: those after the damage. how: for each damaged frame, its number and the way in which its bytes were found
+    (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions with messages after the damage. problem: why
+    the log cannot be recovered completely. others: the first other problems that `verify` finds.
     """
 
     verdict: str
@@ -114,12 +103,9 @@ def plan_repair(directory: Path) -> Plan:
 
 
 def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | None]:
-    """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log.
-
-    The path is None if no repair was needed.
-    accept_loss: whether to repair even if something is lost.
-    Raises DatabaseInUse, RepairFailed and other StorageErrors.
-    """
+    """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log, if any.
+    accept_loss: whether to repair even if something is lost. Raises DatabaseInUse, RepairFailed and other
+    StorageErrors."""
     with _locked_directory(directory, changes=True) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
             plan = _plan(database, log)
@@ -139,12 +125,9 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
 @contextmanager
 def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tuple[Path, bool]]:
     """Locks the data directory while the block runs. Raises StorageError if there is no database.
-
-    Yields the path of the database, and whether the machine may have restarted since the directory was last used. If
-    the last node did not stop cleanly, the directory stays marked as not cleanly stopped.
-
-    changes: whether the block may change the log. If so, the next start checks the database.
-    """
+    Yields the path of the database, and whether the machine may have restarted since the directory was last used.
+    Without a clean stop, the directory stays marked. changes: whether the block may change the log; the next start then
+    checks the database."""
     database = directory / FILE_NAME
     if not database.exists():
         raise StorageError(no_database(directory))
@@ -180,30 +163,33 @@ def _plan(database: Path, log: Examined | None) -> Plan:
 
 
 def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
-    """Returns the first problems, at most OTHERS_MAX, that the database would have with the repaired log. Raises
-    sqlite3.Error, StorageError."""
+    """Returns the first problems that the database would have with the repaired log: at most OTHERS_MAX.
+    Raises sqlite3.Error, StorageError."""
     with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
         return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
 
 
 def _known_log(log: Examined) -> Iterator[bytes]:
-    """Yields the log up to the last commit before the first lost frame (a damaged frame whose page cannot be
-    recovered). Yields nothing if there is no such commit."""
+    """Yields the log up to the last commit before the first lost frame, whose page cannot be recovered; else
+    nothing."""
     corrected = {each.frame: each for each in log.found.damaged}
     return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
 
 
 def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
-    """Yields one `Salvage` for each partition that has messages after the damage. Raises RepairFailed if the log after
-    the damage cannot be read."""
+    """Yields one `Salvage` for each partition with messages after the damage. Raises RepairFailed if the log is
+    unreadable."""
     start = log.found.good if not log.found.lost else log.found.known
     corrected = {each.frame: each for each in log.found.damaged}
     base = rewrite(log.wal, start, corrected) if start else iter(())
     try:
         with opened_with_log(database, base) as connection:
+            # The state before the damage says which messages of each stream the new log has anyway.
             before = {row[0]: row for row in _stream_rows(connection)}
         with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
+            # The state after the damage, as far as its frames are readable, has the messages that can be saved.
             for stream_id, name, partition, first, end, created_us in _stream_rows(connection):
+                # A damaged row of a stream can be older than its messages.
                 end = max(end, _highest(connection, stream_id) + 1)
                 known = before.get(stream_id)
                 start_index = max(first, known[4] if known else 0)
@@ -227,8 +213,8 @@ def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
 
 
 def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, int, int, int]]:
-    """Returns the rows of all streams. Raises RepairFailed if one is damaged: by its numbers, messages would be looked
-    for that never were."""
+    """Returns the rows of all streams. Raises RepairFailed if one is damaged: its numbers would name messages that
+    never were."""
     sealed = has_seal(connection, "streams")
     if sealed is None:
         return []
@@ -240,7 +226,7 @@ def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, in
 
 
 def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
-    """Returns the highest stored index of a stream. Returns -1 if the stream has no message or cannot be read."""
+    """Returns the highest stored index of a stream; -1 if the stream has no message or cannot be read."""
     try:
         row = connection.execute("SELECT max(idx) FROM messages WHERE stream_id = ?", (stream_id,)).fetchone()
     except sqlite3.Error:
@@ -249,8 +235,7 @@ def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
 
 
 def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) -> tuple[int, bytes, bytes, bytes] | None:
-    """Returns the time, key, headers and data of an undamaged message. Returns None if the message is missing
-    or damaged."""
+    """Returns the time, key, headers and data of an undamaged message; None if it is missing or damaged."""
     try:
         row = connection.execute(
             "SELECT time_us, checksum, key, headers, data FROM messages WHERE stream_id = ? AND idx = ?",
@@ -266,8 +251,8 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
 def _check(
     connection: sqlite3.Connection, stream_id: int, first: int, end: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Checks the messages from `first` up to, not including, `end`. Returns the number of undamaged messages, and the
-    first and last index of each run of missing or damaged ones."""
+    """Checks the messages from `first` to before `end`. Returns the number of undamaged ones, and the runs of
+    others."""
     saved, lost = 0, list[tuple[int, int]]()
     for index in range(first, end):
         if _find_message(connection, stream_id, index) is not None:
@@ -319,12 +304,8 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
 
 
 def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
-    """Adds messages of one partition to the new log: those that come after the damage in the old log.
-
-    connection: the copy of the database with the new log.
-    behind: the database with the old log.
-    stream: the partition and the indexes of these messages.
-    """
+    """Adds the messages of one partition after the damage to the new log.
+    connection: the copy of the database with the new log. behind: the database with the old log."""
     log = SqliteLog(connection)
     known = log.find_stream(stream.name, stream.partition)
     if known is not None and known.stream_id != stream.stream_id:

@@ -1,11 +1,7 @@
 """Restores a backup into a new data directory, or replaces the database of an existing one.
-
 `stream_storage.sqlite.backup` takes backups. A database file that Litestream has restored from its copy can take the
-place of a backup.
-
-The new database is written to a separate file in the data directory. When this file is complete, checked and synced,
-one rename replaces the old database. So a power cut at any moment leaves either the old database or the new one.
-"""
+place of a backup. The new database is written to a separate file in the data directory. When this file is complete,
+checked and synced, one rename replaces the old database: a power cut leaves either the old database or the new one."""
 
 from __future__ import annotations
 
@@ -53,12 +49,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Present(msgspec.Struct, frozen=True):
-    """The state of a data directory before a restore.
-
-    found: whether the directory has a database.
-    streams, messages: the numbers of partitions and messages in the database.
-    Both are None if there is no database or if it cannot be read.
-    """
+    """The state of a data directory before a restore. found: whether it has a database. None: it cannot be read."""
 
     found: bool
     streams: int | None = None
@@ -66,11 +57,7 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class FileContents(msgspec.Struct, frozen=True):
-    """The contents of a database file.
-
-    streams, messages: the numbers of partitions and messages. data_bytes: the total size of the data of all messages.
-    newest_us: the time of the newest message, in microseconds since 1970; None if there is no message.
-    """
+    """The contents of a database file. data_bytes: of all messages. newest_us: in microseconds since 1970."""
 
     streams: int
     messages: int
@@ -82,14 +69,9 @@ def restore(
     backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
 ) -> tuple[Manifest, Present]:
     """Restores a backup into the data directory `target`, which must be new or empty unless `over` is True.
-
-    check: whether every message is read and checked before the database is replaced.
-    over: whether an existing database may be replaced.
-    dry_run: whether only the backup and the target are checked, and nothing is changed.
-
-    Returns the manifest of the backup, and the state of the data directory before the restore. Raises BackupError,
-    DatabaseInUse and other StorageErrors.
-    """
+    check: whether every message is read and checked before the database is replaced. dry_run: whether only the backup
+    and the target are checked, and nothing is changed. Returns the manifest of the backup, and the state of the data
+    directory before the restore. Raises BackupError, DatabaseInUse and other StorageErrors."""
     manifest = read_manifest(backup)
     try:
         if dry_run:
@@ -112,11 +94,9 @@ def restore_file(
     file: Path, target: Path, *, over: bool = False, dry_run: bool = False, progress: Progress
 ) -> tuple[FileContents, Present]:
     """Restores a database file, which Litestream has written, into the data directory `target`. The file must not
-    change meanwhile, and stays as it is.
-
+    change.
     A file has no SHA-256 to compare with, so every message is read and checked. `over`, `dry_run`, the second result
-    and the errors are those of `restore`. The first result tells what the file has.
-    """
+    and the errors are those of `restore`."""
     try:
         with opened_file(file) as session:
             streams, messages, data_bytes = count_stored(session)
@@ -136,10 +116,8 @@ def restore_file(
 
 class _Source(msgspec.Struct, frozen=True):
     """The database file that a restore copies.
-
-    sha256: the hash that the file must have, or None if nobody has noted it.
-    messages: the number of messages if each one is to be checked, else None.
-    """
+    sha256: the hash that the file must have, if known. messages: their number if each one is to be checked, else
+    None."""
 
     file: Path
     sha256: str | None
@@ -174,10 +152,8 @@ def _replace_database(source: _Source, target: Path, progress: Progress) -> None
 
 def _merge_log(database: Path) -> None:
     """Moves the content of a database's write-ahead log into the database file, syncs the file, and removes the log.
-
     If SQLite cannot read the database, its file is not changed. Raises StorageError if another program uses the
-    database, or if the disk fails.
-    """
+    database, or if the disk fails."""
     if database.exists():
         try:
             # SQLite copies only a part of a damaged log, so `prepare_log` first saves the whole log under another name.
@@ -195,8 +171,8 @@ def _merge_log(database: Path) -> None:
 
 
 def _copy_log(database: Path) -> None:
-    """Copies the whole write-ahead log into the database file. Raises StorageError, also if another program is reading
-    the database."""
+    """Copies the whole write-ahead log into the database file. Raises StorageError, also if another program reads
+    it."""
     location = f"file:{quote(str(database.absolute()))}?mode=rw"
     try:
         with closing(
@@ -212,10 +188,8 @@ def _copy_log(database: Path) -> None:
 
 def _forget_leases(part: Path) -> None:
     """Raises all fences (lease numbers) in the copy `part`, and syncs it.
-
     The backup does not have the leases that were given after it, so their fences are unknown. But fences rise more
-    slowly than time: the present time in microseconds is above every earlier fence. New fences start there.
-    """
+    slowly than time: the present time in microseconds is above every earlier fence. New fences start there."""
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         # A backup of an older version is brought up to date here. The backup itself stays as it is.
         migrate(connection)
@@ -233,11 +207,9 @@ def _forget_leases(part: Path) -> None:
 
 @contextmanager
 def locked_directory(target: Path) -> Iterator[list[str]]:
-    """Returns a context manager that locks the data directory. Makes the directory if it does not exist.
-
-    The context manager gives the names of the files that the directory had before. If the code inside the `with`
-    statement fails, a new lock file and new folders are removed. Raises DatabaseInUse, StorageError.
-    """
+    """Locks the data directory while the block runs. Makes the directory if it does not exist.
+    Yields the names of the files that the directory had before. If the block fails, a new lock file and new folders are
+    removed. Raises DatabaseInUse, StorageError."""
     was_there, made = names_in(target), make_folder(target, mode=0o700)
     lock = DirectoryLock(target)
     try:
@@ -252,8 +224,8 @@ def locked_directory(target: Path) -> Iterator[list[str]]:
 
 
 def _inspect(target: Path, over: bool) -> Present:
-    """Checks the target as `_replaceable` does, for a dry run. If the directory has a lock file, the lock is held
-    during the check. Raises BackupError, StorageError."""
+    """Checks the target as `_replaceable` does, for a dry run, under the lock if there is one. Raises BackupError,
+    StorageError."""
     names = names_in(target)
     if LOCK_NAME not in names:
         return _replaceable(target, over, names)
@@ -271,12 +243,8 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
-    """Returns the state of the database that a restore would replace. Raises BackupError if the restore must not
-    replace it.
-
-    over: whether it may replace a database.
-    names: the names of all files in the folder `target`.
-    """
+    """Returns the state of the database that a restore would replace. Raises BackupError if it must not replace it.
+    names: the names of all files in the folder `target`."""
     # The files of an interrupted restore may always be replaced.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     # The same is true of the backups that an upgrade has left, if they are all that is there: one of them is restored.

@@ -1,9 +1,7 @@
-"""The row in a database that says whose it is: which worker's, and how many workers share the streams of the node.
-
+"""The row in a database that names its worker, and how many workers share the streams of the node.
 The number of workers decides which streams are in which database. A node with another number would begin streams anew,
 at index 0. So the number is in each database, and comes with every backup. A database of an older version has no row
-until a node serves it.
-"""
+until a node serves it."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ places = Table(
     Column("workers", Integer, nullable=False),
     seal_column(),
 )
-"""A table with one row. number: the number of the worker whose database this is, from 0. workers: the number of workers
-that share the streams of the node."""
+"""A table with one row. number: the worker of this database, from 0. workers: how many share the streams of the
+node."""
 
 _FIND = compiled(select(places.c.number, places.c.workers, places.c.seal))
 _INSERT = compiled(insert(places), "number", "workers", SEAL)
@@ -51,12 +49,11 @@ class StoredPlace(NamedTuple):
 
 
 def stored_place(place: WorkerPlace | None) -> StoredPlace:
-    """Returns whose the database of a process is, from its place among the workers; None: there are no workers."""
     return StoredPlace(0, 1) if place is None else StoredPlace(place.number, len(place.addresses))
 
 
 def find_stored(session: Session) -> StoredPlace | None:
-    """Returns whose the database of a session is; None if the database does not say it. Raises StorageError."""
+    """Returns the place that a session's database has stored, if any. Raises StorageError."""
     # A database of an older version that is only read has no such table.
     if not has_seal(connection_of(session), places.name):
         return None
@@ -68,8 +65,8 @@ def find_stored(session: Session) -> StoredPlace | None:
 
 
 def read_stored(folder: Path) -> StoredPlace | None:
-    """Returns whose the database in a folder is; None if there is no database, or if it does not say it. The folder may
-    be a backup. Raises StorageError, BackupError."""
+    """Returns the place that the database in a folder has stored, if any. The folder may be a backup.
+    Raises StorageError, BackupError."""
     if not (folder / FILE_NAME).exists():
         return None
     if (folder / MANIFEST_NAME).exists():
@@ -84,13 +81,12 @@ def read_stored(folder: Path) -> StoredPlace | None:
 
 
 def write_stored(session: Session, place: StoredPlace) -> None:
-    """Writes into a database that does not say it whose it is. Call it inside a transaction."""
+    """Stores the place in a database that has none. Call it inside a transaction."""
     session.execute(_INSERT, (*place, seal_of(places.name, place)))
 
 
 def ensure_stored(database: Database, place: StoredPlace) -> None:
-    """Writes into a database whose it is, if the database does not say it. Raises ConfigError if it says another, and
-    StorageError."""
+    """Stores the place in a database that has none. Raises ConfigError if it has another one, and StorageError."""
     session = database.session()
     try:
         found = find_stored(session)

@@ -1,4 +1,4 @@
-"""Trouble: one thing that is wrong with the node now, and what to do about it."""
+"""Trouble: one thing that is wrong with the node now, and its remedy."""
 
 from __future__ import annotations
 
@@ -41,26 +41,21 @@ TroubleKind = Literal[
 TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
 
 LISTED_MAX = 20
-"""The number of troubles of one kind that a page and an answer list. They say how many more there are, and the metrics
-count all."""
+"""The number of troubles of one kind that a page and an answer list. They have the number of the others; metrics count
+all."""
 
 
 Texts: TypeAlias = tuple[str, str, str, str]
-"""The texts of a trouble: its `title`, `remedy`, `target` and `target_text`."""
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
     """One thing that is wrong.
 
-    level: "bad" if the node loses or refuses work, "warning" if it may soon.
-    title: what is wrong, in words. remedy: what to do.
-    target: the address of the page to look at; empty without one. target_text: the text of the link to this page.
-    subject: the name and the stream of a consumer; the stream of a silent publisher or a mirror; the name of a
-    source or a member; otherwise empty. Troubles of one kind have different subjects.
-    lasts_s: how long the consumer is stuck, the publisher is silent, or something else lasts, in seconds; 0 if nobody
-    knows.
-    write: makes the texts of `about`, which lasts this long, for a trouble that is one of many: only those that are
-    listed get them. None: it has them.
+    level: "bad" if the node loses or refuses work, "warning" if it may soon. target: the address of the page to look
+    at; empty without one. subject: the name and the stream of a consumer; the stream of a silent publisher or a mirror;
+    the name of a source or a member; else empty. Troubles of one kind have different subjects. lasts_s: how long it
+    lasts; 0 if nobody knows. write: makes the texts of `about` for a trouble that is one of many, so only listed ones
+    get them.
     """
 
     kind: TroubleKind
@@ -75,14 +70,13 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     write: Callable[[Any, float], Texts] | None = None
 
     def written(self) -> Trouble:
-        """Returns this trouble with its texts."""
         if self.write is None:
             return self
         return Trouble(self.kind, self.level, *self.write(self.about, self.lasts_s), self.subject, self.lasts_s)
 
 
 class Troubles:
-    """Everything that is wrong at one moment. by_kind: all of a kind, the worst first, then those that last longest."""
+    """All troubles of one moment. by_kind: all of a kind, the worst first, then those that last longest."""
 
     def __init__(self, found: Iterable[Trouble]) -> None:
         self.by_kind: dict[TroubleKind, list[Trouble]] = {}

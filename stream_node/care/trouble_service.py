@@ -24,7 +24,7 @@ from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_troubles"
 PART_ADDRESS = local("node_troubles_part")
-"""The address at which one worker of several tells its part."""
+"""The address at which one worker of several answers with its part."""
 NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
 
 
@@ -78,8 +78,6 @@ class TroubleService(Worker):
             self._nursery.start_soon(self._answer, message, request.request_id)
 
     def demand(self, message: Message) -> Demand:
-        """Returns the rights of which the sender of this message needs one, see
-        `ockam.identity.rules.authorizer.Guarded`."""
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -96,7 +94,7 @@ class TroubleService(Worker):
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
 
     def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
-        """Answers with what is wrong with all workers: what all of them tell alike once, the rest with their names."""
+        """Answers with the troubles of all workers: those that all of them have once, the rest with their names."""
         workers: dict[ToldTrouble, list[str]] = {}
         for part in found:
             for each in part.troubles:
@@ -112,5 +110,4 @@ class TroubleService(Worker):
 
 
 def register_troubles(parts: NodeParts, nursery: trio.Nursery) -> None:
-    """Starts the service on a node."""
     parts.node.register([local(ADDRESS), PART_ADDRESS], lambda: TroubleService(parts, nursery))

@@ -1,9 +1,7 @@
 """Counts the messages that the consumers of streams have not read, from lists of positions and partitions.
-
 A consumer of all partitions also has to read those that were added when it did not run, although it has no position in
-them yet. A consumer that was made for some partitions has not. The consumer itself does not say which it is. It is one
-of all partitions if it has a position in every partition that was there when it began.
-"""
+them yet. A consumer that was made for some partitions has not. The consumer itself does not say which it is: it is one
+of all partitions if it has a position in every partition that was there when it began."""
 
 from __future__ import annotations
 
@@ -16,10 +14,8 @@ from stream_service.extensions import StreamInfo
 def count_unread(
     positions: Iterable[SavedPosition], infos: Iterable[StreamInfo]
 ) -> dict[tuple[str, str], dict[int, int]]:
-    """Returns the number of unread messages in each partition of each consumer, by client id, stream and partition.
-
-    A partition that is not among `infos` is left out.
-    """
+    """Returns the number of unread messages by consumer, stream and partition. Partitions not among `infos` are left
+    out."""
     by_stream: dict[str, dict[int, StreamInfo]] = {}
     for info in infos:
         by_stream.setdefault(info.stream_name, {})[info.partition] = info

@@ -1,7 +1,5 @@
 """A subquery: the positions from which consumers have to read on, also in partitions that they have never touched.
-
-`stream_node.care.unread` says which partitions these are, and does the same with lists.
-"""
+`stream_node.care.unread` says which partitions these are, and does the same with lists."""
 
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ _ONE = literal_column("1", Integer)
 
 
 def _is_touched(positions: FromClause, partitions: FromClause) -> Exists:
-    """Whether the consumer has a position in the partition of this row of `partitions`, a table of streams."""
     return exists(
         select(_ONE)
         .where(

@@ -1,7 +1,5 @@
 """WriteTrials: finds out whether the node would store a push now, by a write that is taken back.
-
-The last push does not tell it: perhaps there was none, or the disk was full only then.
-"""
+The last push does not show it: perhaps there was none, or the disk was full only then."""
 
 from __future__ import annotations
 
@@ -17,16 +15,16 @@ from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
 
 FRESH_S = 1.0
-"""For this long, a stored push, or a trial that has ended, tells whether pushes are stored."""
+"""How long the result of a push or a trial counts."""
 CALM_S = 3.0
-"""The same for a trial that has succeeded on a disk. With the four pages that a trial writes there, a node that nobody
-uses writes some 5 KB in a second, however often it is asked."""
+"""The same for a trial that has succeeded on a disk. With the four pages that a trial writes there, an unused node
+writes some 5 KB in a second, however often it is asked."""
 TRIAL_BYTES_MIN = 64 * 1024
 """The smallest trial. SQLite keeps most of it in memory."""
 HOLDS_S = 30.0
-"""For this long, a failed push tells that pushes fail where no trial can tell it."""
+"""How long a failed push counts where no trial can replace it."""
 TRIAL_S_MAX = 2.0
-"""The longest wait for a trial, in seconds. A probe of Kubernetes waits for one second by default."""
+"""The longest wait for a trial. A probe of Kubernetes waits for one second by default."""
 LATE = (
     f"the database does not answer: a write has not ended within {TRIAL_S_MAX:g} s; look at the disk or the database "
     "server"
@@ -34,8 +32,8 @@ LATE = (
 
 
 class WriteTrial(Operation):
-    """An operation that writes this many bytes and takes them back. Its `error` is why an append would fail. tells:
-    whether it tells that an append would not fail."""
+    """An operation that writes this many bytes and takes them back. Its `error` is why an append would fail.
+    tells: whether success means that an append would succeed."""
 
     __slots__ = ("size_bytes", "tells")
 
@@ -61,16 +59,16 @@ class WriteTrials:
 
     @property
     def failure(self) -> str | None:
-        """Why pushes are not stored: the reason of the last push or trial, whichever ended later, or that a trial has
-        not ended in time; None if it succeeded."""
+        """The reason why pushes are not stored: of the last push or trial, or that a trial is late; None if they
+        are."""
         if self._is_late:
             return LATE
         is_push_last = max(self._counters.stored_s, self._counters.unstored_s) > self._ended_s
         return self._counters.write_failure if is_push_last else self._failure
 
     async def settle(self) -> str | None:
-        """Returns `failure` when it is up to date: at once after a push or a trial that has just ended, else after a
-        trial. It waits for TRIAL_S_MAX seconds at most."""
+        """Returns `failure` when it is up to date: at once after a recent push or trial, else after a trial.
+        It waits for TRIAL_S_MAX seconds at most."""
         ended = self._begin()
         if ended is not None and not self._is_late:
             with trio.move_on_after(TRIAL_S_MAX):
@@ -79,14 +77,14 @@ class WriteTrials:
         return self.failure
 
     def again(self) -> None:
-        """Tries a write if the last one failed: without this, nobody would notice that pushes are stored again until
-        somebody pushes. While nothing has failed, it writes nothing."""
+        """Tries a write if the last one failed, to notice that pushes are stored again. Otherwise it writes nothing."""
         if self.failure is not None:
             self._begin()
 
     def _begin(self) -> trio.Event | None:
-        """Begins a trial, unless one runs. It is as large as the last push that was not stored. Returns the event of
-        its end; None if no trial is needed, or the node stops."""
+        """Begins a trial of the size of the last push that was not stored, unless one runs. Returns the event of its
+        end.
+        Returns None if no trial is needed, or the node stops."""
         known_until_s = max(self._counters.stored_s + FRESH_S, self._known_until_s)
         if monotonic() < known_until_s and max(self._counters.stored_s, self._ended_s) > self._counters.unstored_s:
             return None

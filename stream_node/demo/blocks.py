@@ -1,5 +1,4 @@
-"""The part of the demo with blocks. Two publishers send blocks, and a subscriber receives all of them. The first
-publisher ends in the middle of a block.
+"""The part of the demo with blocks: two publishers send blocks, and a subscriber receives all of them.
 
 1. Start a node, and a subscriber that waits for all blocks of a generated chain.
 2. The first publisher sends half of the chain. Its connection then breaks in the middle of a block.
@@ -37,14 +36,8 @@ REAL_BLOCKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero" 
 
 
 class BlockProof(msgspec.Struct, frozen=True):
-    """The result of this part of the demo.
-
-    published, received: the numbers of generated blocks that were published and that the subscriber received.
-    real: the number of blocks from files.
-    size_bytes: the total size of all items.
-    seconds: the duration.
-    broken: one text for each promise that was not kept.
-    """
+    """The result of this part of the demo. real: the number of blocks from files. broken: a text for each broken
+    promise."""
 
     published: int
     received: int
@@ -59,8 +52,8 @@ class Died(Exception):
 
 
 def run_blocks(directory: Path) -> BlockProof:
-    """Runs this part of the demo in the given folder. Raises DemoFailed if the subscriber does not get all blocks
-    in time."""
+    """Runs this part of the demo in the given folder. Raises DemoFailed if the subscriber does not get all blocks in
+    time."""
     keys = SigningKeys.generate()
     chain = list(ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK)).blocks(BLOCKS))
     real = [tuple(read_items(file)) for _, file in find_blocks(REAL_BLOCKS)] if REAL_BLOCKS.is_dir() else []
@@ -78,12 +71,8 @@ def run_blocks(directory: Path) -> BlockProof:
 
 
 def check(published: Sequence[Sequence[bytes]], received: Sequence[tuple[int, Sequence[bytes]]]) -> list[str]:
-    """Checks that each published block was received once, in order, with its items. Returns one text for each broken
-    promise.
-
-    published: the items of each block, from block 0 on.
-    received: the number and the items of each received block.
-    """
+    """Checks that each published block was received once, in order, with its items. Returns the broken promises.
+    published: the items of each block, from block 0 on. received: the number and the items of each received block."""
     broken = []
     numbers = [number for number, _ in received]
     if numbers != list(range(len(published))):

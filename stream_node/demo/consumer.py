@@ -2,8 +2,8 @@
 
     python -m stream_node.demo.consumer NODE VIA STREAM PARTITIONS CLIENT_ID FILE
 
-The file has one record for each message. A record has the partition, the index and the size of the data, as unsigned
-64-bit big-endian numbers, and then the data.
+The file has one record for each message: the partition, the index and the size of the data, as unsigned 64-bit
+big-endian numbers, and then the data.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ RECORD = struct.Struct(">QQQ")
 
 
 def read_records(file: Path) -> list[tuple[int, int, bytes]]:
-    """Returns the partition, index and data of each complete record. A last record that a kill has cut short is
-    left out."""
+    """Returns the partition, index and data of each complete record. A last record that a kill has cut short is left
+    out."""
     content = file.read_bytes() if file.exists() else b""
     records, at = [], 0
     while len(content) - at >= RECORD.size:
@@ -55,8 +55,7 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 
 
 async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
-    """Writes each message to `out` and flushes it. Only then the consumer saves the position after the message, so that
-    a kill loses no message."""
+    """Writes and flushes each message before its position is saved, so that a kill loses no message."""
     consumer = Consumer(stream, positions)
     async for message in consumer.messages():
         out.write(RECORD.pack(stream.partition, message.index, len(message.data)) + message.data)

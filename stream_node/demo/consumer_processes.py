@@ -13,16 +13,9 @@ from stream_node.demo.consumer import read_records
 
 
 class ConsumerProcesses:
-    """The consumer processes of the demo. Each process writes the messages that it reads to a file of its own.
-
-    As a context manager, this class starts the processes at the beginning of the block and kills them at its end.
-
-    directory: the folder of the files.
-    door: the address of the node to which the consumers connect.
-    store: the address of the node that has the stream; the consumers reach it through the first node.
-    stream: the name of the stream.
-    partitions: the partitions of each consumer, by the name of the consumer.
-    """
+    """The consumer processes of the demo, from the start to the end of a block. Each has a file for its messages.
+    door: the node to which the consumers connect. store: the node that has the stream, which they reach through the
+    door. partitions: by the name of the consumer."""
 
     def __init__(
         self, directory: Path, door: str, store: str, stream: str, partitions: Mapping[str, Sequence[int]]
@@ -60,14 +53,13 @@ class ConsumerProcesses:
             )
 
     def kill(self, name: str) -> None:
-        """Kills the process of the consumer `name` with SIGKILL, as a crash would end it."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
 
     def records(self, name: str) -> list[tuple[int, int, bytes]]:
-        """Returns the partition, index and data of every message that this consumer has read, before and after
-        its kill."""
+        """Returns the partition, index and data of every message that this consumer has read, before and after its
+        kill."""
         return read_records(self._file(name))
 
     async def wait_more(self) -> None:
@@ -79,11 +71,8 @@ class ConsumerProcesses:
             await trio.sleep(0.01)
 
     async def wait_read(self, last_indexes: Mapping[int, int]) -> None:
-        """Waits until all partitions are read up to their last index. Raises RuntimeError if a consumer process
-        has ended.
-
-        last_indexes: the last index of each partition.
-        """
+        """Waits until all partitions are read up to their last index. Raises RuntimeError if a consumer process has
+        ended."""
         for name, partitions in self._partitions.items():
             wanted = {(partition, last_indexes[partition]) for partition in partitions if partition in last_indexes}
             while not wanted <= {(partition, index) for partition, index, _ in self.records(name)}:

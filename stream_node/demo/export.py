@@ -1,8 +1,5 @@
-"""The last step of the demo: Spark exports the stream to a table and runs a query on the table, in a separate process.
-
-If Spark is not installed, this step is skipped and the report says so. The demo itself does not install Spark; `make
-demo` does.
-"""
+"""The last step of the demo: Spark exports the stream to a table and queries the table, in a separate process.
+If Spark is not installed, this step is skipped and reported so. The demo does not install Spark; `make demo` does."""
 
 from __future__ import annotations
 
@@ -20,14 +17,7 @@ TIMEOUT_S = 300.0
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """The result of the export.
-
-    rows: the number of exported messages.
-    data_bytes, file_bytes: the size of their data, and the size of the written files.
-    seconds: the duration.
-    query: a query on the table, in SQL.
-    columns, answer: the column names and the rows of its result.
-    """
+    """The result of the export. columns, answer: the result of `query`, in SQL, on the table."""
 
     rows: int
     data_bytes: int
@@ -39,8 +29,8 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 def export(folder: Path, node: str, stream: str) -> Exported | str:
-    """Exports the stream into the folder and returns the result. Returns a text with the reason if Spark is not
-    installed. Raises DemoFailed if the export fails."""
+    """Exports the stream into the folder. Returns a text with the reason if Spark is not installed. Raises
+    DemoFailed."""
     if importlib.util.find_spec("pyspark") is None:
         return "the extra `spark` is not installed (sh tools/spark.sh)"
     try:

@@ -34,14 +34,8 @@ RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
 
 class GuardedProof(msgspec.Struct, frozen=True):
     """The result of this part of the demo.
-
-    messages, size_bytes: the number and the total size of the pushed messages.
-    read: the number of messages that the reader got.
-    refused: the attempts that were refused, each with the reason.
-    audited: the number of lines in the audit log about these refusals.
-    seconds: the duration.
-    broken: one text for each promise that was not kept.
-    """
+    refused: the refused attempts, each with the reason. audited: the number of their lines in the audit log. broken: a
+    text for each broken promise."""
 
     messages: int
     size_bytes: int
@@ -53,11 +47,12 @@ class GuardedProof(msgspec.Struct, frozen=True):
 
 
 def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
-    """Runs this part of the demo in the given folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it does
-    not end in time."""
+    """Runs this part of the demo in the given folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it is
+    late."""
     lines = lines[:MESSAGES_MAX]
     started_s = time.monotonic()
     keys, rules, data_dir = directory / "keys", directory / "access.toml", directory / "guarded"
+    # The keys, and rules for two of the three clients.
     ca = create_authority(keys)
     node_certificate = create_certificate(keys, "node", hosts=("localhost", "127.0.0.1"))
     clients = {name: _tls(ca, create_certificate(keys, name)) for name in ("publisher", "reader", "eve")}
@@ -70,12 +65,14 @@ def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
         "access_rules": rules,
     }
     environment = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
+    # A real node with these settings, used over TLS.
     with NodeProcess(data_dir, environment=environment) as node:
         try:
             read, refused, broken = trio.run(_push_read_and_intrude, node.address, clients, Tls(ca=str(ca)), lines)
         except trio.TooSlowError:
             raise DemoFailed(f"the node with TLS and rules did not answer in {PATIENCE_S:g} s") from None
         node.stop()
+    # Each refusal that a client saw must be in the audit log, too.
     audit = [json.loads(line) for line in (data_dir / AUDIT_FILE).read_text(encoding="utf-8").splitlines()]
     events = [line["event"] for line in audit if line["event"] in ("refused", "tls_refused")]
     if len(events) != len(refused):
@@ -98,6 +95,7 @@ async def _push_read_and_intrude(
     refused: list[str] = []
     broken: list[str] = []
     with trio.fail_after(PATIENCE_S):
+        # The two clients with rights do their work.
         async with connect(address, tls=clients["publisher"]) as client:
             stream = await client.create(STREAM)
             async with stream.publisher() as publisher:
@@ -107,11 +105,13 @@ async def _push_read_and_intrude(
             stream = await client.create(STREAM)
             while page := await stream.pull(len(read), 1_000):
                 read += [message.data for message in page]
+            # A client with rights tries more than these.
             try:
                 await stream.push(b"not allowed")
                 broken.append("the reader pushed, with the right to read only")
             except AccessDenied as error:
                 refused.append(f"reader: {error}")
+        # A known certificate without rules, and then no certificate at all.
         try:
             async with connect(address, tls=clients["eve"]) as client:
                 await client.create(STREAM)

@@ -14,13 +14,9 @@ Confirmed: TypeAlias = Sequence[tuple[int, bytes]]
 
 class Proof(msgspec.Struct, frozen=True):
     """The result of the comparison.
-
-    confirmed, stored, consumed: the numbers of messages.
-    stored_again: the number of messages that were stored twice, because their confirm was lost and they were pushed
-    again.
-    consumed_again: the number of messages that a consumer read twice because it was killed.
-    broken: one text for each promise that was not kept.
-    """
+    stored_again: messages that were stored twice, because their confirm was lost and they were pushed again.
+    consumed_again: messages that a consumer read twice because it was killed. broken: one text for each broken
+    promise."""
 
     confirmed: int
     stored: int
@@ -37,16 +33,12 @@ def prove(
     under_way: int,
 ) -> Proof:
     """Compares the confirmed, stored and consumed messages of each partition.
-
-    confirmed: the confirmed pushes, by partition.
-    stored: the data of each stored message by its index, for each partition.
-    consumed: the partition, index and data of each message, in the order of reading.
-    under_way: the number of unconfirmed pushes when the node was killed. At most this number of messages may be stored
-    twice.
-    """
+    stored: by partition and index. consumed: in the order of reading. under_way: the number of unconfirmed pushes when
+    the node was killed: at most so many messages may be stored twice."""
     broken: list[str] = []
     for partition, pushes in confirmed.items():
         broken += _check_confirmed(partition, pushes, stored[partition])
+    # Each consumed message is one that is stored there; a consumer that was killed may read some twice.
     read: dict[tuple[int, int], bytes] = {}
     total = 0
     for partition, index, data in consumed:
@@ -54,11 +46,13 @@ def prove(
         if stored[partition].get(index) != data:
             broken.append(f"partition {partition} index {index}: what was consumed is not what is stored")
         read[partition, index] = data
+    # Each stored message was consumed.
     missing = [
         (partition, index) for partition, kept in stored.items() for index in kept if (partition, index) not in read
     ]
     if missing:
         broken.append(f"{len(missing)} stored messages were not consumed, the first at {missing[0]}")
+    # Only pushes that were under way at the kill may be stored twice.
     count = sum(map(len, confirmed.values()))
     kept = sum(map(len, stored.values()))
     if kept - count > under_way:
@@ -68,10 +62,8 @@ def prove(
 
 def _check_confirmed(partition: int, pushes: Confirmed, stored: Mapping[int, bytes]) -> list[str]:
     """Checks one partition, and returns one text for each broken promise.
-
     Each confirmed push must be stored at its index with its data, and the indexes must rise in the order of the pushes.
-    No other data may be stored, and the stored indexes must have no gaps.
-    """
+    No other data may be stored, and the stored indexes must have no gaps."""
     broken = []
     for index, data in pushes:
         if stored.get(index) != data:

@@ -44,18 +44,13 @@ PARTITIONS_OF = {"reader-1": (0, 1), "reader-2": (2, 3)}
 KILL_CONSUMER_AT, KILL_STORE_AT = 0.25, 0.5
 """The fractions of the input that are confirmed when the consumer and the store are killed."""
 HELD_BACK = 0.25
-"""The fraction of the messages of each partition that is pushed last, just before the store is killed. So some pushes
-are still unconfirmed when the store is killed, however fast pushes are."""
+"""The fraction of each partition's messages that is pushed last, just before the store is killed.
+So some pushes are still unconfirmed at the kill, however fast pushes are."""
 READ_TIMEOUT_S = 60.0
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of the demo, which is a row of the report.
-
-    what: the name of the step.
-    messages, size_bytes: the number and the total size of its messages.
-    seconds: its duration.
-    """
+    """One step of the demo, which is a row of the report."""
 
     what: str
     messages: int
@@ -64,11 +59,8 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The interruption of the consumers by the kill of the store, in seconds.
-
-    restart_s: the time until the store was running again.
-    read_again_s: the time from then until both consumers had read new messages.
-    """
+    """The interruption of the consumers by the kill of the store.
+    restart_s: until the store was running again. read_again_s: from then until both consumers had read new messages."""
 
     restart_s: float
     read_again_s: float
@@ -76,15 +68,12 @@ class Pause(msgspec.Struct, frozen=True):
 
 def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json: bool = False) -> None:
     """Runs the demo in a temporary directory and prints the report. Raises DemoFailed if a promise was broken.
-
-    input_dir: the folder of the text files to push; None means text that every machine has.
-    with_export: whether Spark exports the stream.
-    as_json: whether the report is printed as JSON.
-    """
+    input_dir: the folder of the text files to push; None means text that every machine has."""
     console = Console(stderr=as_json)
     lines = read_lines(input_dir)
     size_bytes = sum(len(line.data) for line in lines)
     console.print(f"{len(lines):,} lines of real text, {size_bytes / 1e6:.1f} MB, into {PARTITIONS} partitions")
+    # The nodes and their data are gone after this block; the results stay.
     with tempfile.TemporaryDirectory(prefix="stream-node-demo-") as directory:
         demo = Demo(Path(directory), lines, console, with_export=with_export)
         demo.run()
@@ -100,6 +89,7 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
         sys.stdout.write(json.dumps(report) + "\n")
     else:
         _print_report(console, demo)
+    # A broken promise fails the command after the report, so that both can be read.
     if demo.proof.broken:
         raise DemoFailed("; ".join(demo.proof.broken))
     for part in (demo.blocks, demo.guarded):
@@ -108,12 +98,7 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
 
 
 class Demo:
-    """One run of the demo. Its results are the attributes `steps`, `pause`, `proof`, `exported`, `blocks` and
-    `guarded`.
-
-    exported: the result of the export, or a text with the reason why there is none.
-    pause, blocks, guarded: None until these parts of the demo have run.
-    """
+    """One run of the demo. exported: the result of the export, or a text with the reason why there is none."""
 
     def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
         self._directory = directory
@@ -179,8 +164,8 @@ class Demo:
             await self._prove(stream, consumers)
 
     async def _push_all(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
-        """Pushes all lines with one publisher for each partition. Meanwhile `_break_things` kills a consumer and
-        the store."""
+        """Pushes all lines with one publisher for each partition, while `_break_things` kills a consumer and the
+        store."""
         parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         for line in self._lines:
             parts[partition_of(line.key, PARTITIONS)].append(line.data)
@@ -228,10 +213,7 @@ class Demo:
 
     async def _wait_confirmed(self, part: float) -> None:
         """Waits until a fraction of the input is confirmed. Shows the progress.
-
-        part: the fraction. While the last lines are held back (see HELD_BACK), the wait also ends when all other lines
-        are confirmed.
-        """
+        While the last lines are held back (see HELD_BACK), the wait also ends when all other lines are confirmed."""
         wanted = part * len(self._lines)
         while True:
             confirmed = sum(map(len, self._pushes)) - self._unconfirmed()
@@ -242,8 +224,9 @@ class Demo:
             await trio.sleep(0.01)
 
     async def _wait_under_way(self) -> int:
-        """Lets the remaining lines be pushed, and waits until some pushes are under way. Returns the number of
-        unconfirmed pushes. Raises DemoFailed if all lines are pushed and confirmed before any is seen under way."""
+        """Lets the remaining lines be pushed, and waits until some pushes are under way. Returns how many are
+        unconfirmed.
+        Raises DemoFailed if all lines are pushed and confirmed before any is seen under way."""
         self._about_to_kill.set()
         while not (under_way := self._unconfirmed()):
             if sum(map(len, self._pushes)) == len(self._lines):
@@ -286,8 +269,7 @@ class Demo:
 
 
 def _held_back(messages: int) -> int:
-    """Returns how many messages of a partition are pushed last, just before the store is killed (see HELD_BACK). The
-    result is at least one, unless `messages` is 0."""
+    """Returns how many messages of a partition are held back (see HELD_BACK): at least one, unless there is none."""
     return math.ceil(messages * HELD_BACK)
 
 

@@ -1,5 +1,4 @@
-"""Reads real text for the demo: the machine's logs if there are any, then Python's standard library, then the source
-code of this project."""
+"""Reads real text for the demo: the machine's logs, else Python's standard library, else the source of this project."""
 
 from __future__ import annotations
 
@@ -13,23 +12,16 @@ LINE_BYTES_MAX = 16 * 1024
 
 
 class Line(NamedTuple):
-    """A line of a text file.
-
-    key: the path of the file, so that all lines of a file go to the same partition and keep their order.
-    data: the text without the line end.
-    """
+    """A line of a text file. key: the path of the file, so that all its lines go to one partition and keep their
+    order."""
 
     key: bytes
     data: bytes
 
 
 def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[Line]:
-    """Returns the lines of several MB of real text, including empty lines.
-
-    input_dir: the folder of the text files; None means text that every machine has.
-    total_bytes: the size at which the reading of files ends.
-    Raises OSError if there is no text.
-    """
+    """Returns the lines of several MB of real text, including empty lines. Raises OSError if there is no text.
+    input_dir: None means text that every machine has. total_bytes: the size at which the reading of files ends."""
     lines: list[Line] = []
     left = total_bytes
     for file in _files(input_dir):

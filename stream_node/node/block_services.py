@@ -115,6 +115,7 @@ class BlockServices:
     ) -> None:
         """Creates the services, which `start` then starts. config: its settings are valid, see `read_trust`."""
         book = trust.book
+        # Publishing and the store; the other services read from it.
         self._blocks = BlockNode(
             node,
             storage,
@@ -135,6 +136,7 @@ class BlockServices:
             limits=SubscribeLimits(**_given(config, "block_subscribe_")),
             address_book=None if book is None else book.serialize(),
         )
+        # Backfill fetches missing blocks from other nodes into the same store.
         backfill = BackfillState(
             node,
             self._blocks,

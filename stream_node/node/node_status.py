@@ -127,6 +127,7 @@ def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, n
     started_us = now_us()
 
     def made() -> NodeStatus:
+        # One snapshot of all statistics, so that the counters of an answer belong together.
         found = parts.statistics()
         storage, services = found.storage, found.services
         return NodeStatus(

@@ -1,4 +1,4 @@
-"""The live view of a node in a terminal, `stream-node top`: what it asks, what it computes, and what it draws.
+"""The live view of a node in a terminal, `stream-node top`.
 
 - `reading.py` asks a node.
 - `rates.py` computes a view from two readings.

@@ -24,11 +24,7 @@ QUIT, SORT = b"qQ\x04", b"sS"
 
 
 class LiveTop:
-    """The live view of one node.
-
-    node: its address, which is drawn.
-    interval_s: the time between two readings, in seconds.
-    """
+    """The live view of one node. node: its address, which is drawn. interval_s: the time between two readings."""
 
     def __init__(self, reader: Reader, node: str, interval_s: float, sort: SortKey, console: Console) -> None:
         self._reader = reader
@@ -42,9 +38,7 @@ class LiveTop:
 
     async def run(self) -> None:
         """Draws until a key ends the view, or this task is cancelled. Raises a ClientError if the first reading fails.
-
-        A node that is lost later is drawn as it was, with the reason, until it is back.
-        """
+        A node that is lost later is drawn as it was, with the reason, until it is back."""
         self._now = await self._reader.read()
         with _keys_at_once() as has_keys, Live(console=self._console, screen=True, auto_refresh=False) as live:
             async with trio.open_nursery() as nursery:
@@ -81,7 +75,7 @@ class LiveTop:
         assert self._now is not None
         width, height = self._console.size
         view = make_view(self._before, self._now, self._sort)
-        # The last line tells the keys, so the view gets one line less.
+        # The last line shows the keys, so the view gets one line less.
         drawn = draw(view, self._node, self._sort, width, height - 1, self._problem)
         live.update(_with_keys(drawn, self._console, height), refresh=True)
 
@@ -100,8 +94,8 @@ def _with_keys(drawn: RenderableType, console: Console, height: int) -> Text:
 
 @contextmanager
 def _keys_at_once() -> Iterator[bool]:
-    """Makes the terminal hand on each key at once, and show none, while the block runs. Gives whether there is a
-    terminal to read keys from."""
+    """Makes the terminal hand on each key at once, and show none, while the block runs. Yields whether there is a
+    terminal."""
     if not sys.stdin.isatty():
         yield False
         return

@@ -16,12 +16,8 @@ SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "nam
 
 class StreamRow(msgspec.Struct, frozen=True):
     """One stream, with all of its partitions.
-
-    partitions, messages, bytes: the number of partitions, and of messages with their total size.
-    messages_per_s: how many messages were added per second; None if there is one reading only, or the stream is new.
-    lag: the largest lag of a consumer of this stream; None without consumers.
-    newest_us: the time of its newest message, in microseconds since 1970; None without messages.
-    """
+    messages_per_s: None if there is one reading only, or the stream is new. lag: the largest lag of a consumer; None
+    without consumers. newest_us: the time of its newest message, in microseconds since 1970; None without messages."""
 
     stream: str
     partitions: int
@@ -34,14 +30,9 @@ class StreamRow(msgspec.Struct, frozen=True):
 
 class ConsumerRow(msgspec.Struct, frozen=True):
     """One consumer of one stream.
-
-    partitions: the number of partitions in which it has a position.
-    members: the number of members that hold leases of its partitions.
-    lag: how many stored messages it has not read.
-    messages_per_s: by how much its positions rose per second; None if there is one reading only, or it is new.
-    saved_us: when it last saved a position, in microseconds since 1970.
-    is_beyond_end: whether one of its positions is beyond the end, such as after the stream was made again.
-    """
+    partitions: those in which it has a position. members: those that hold leases of its partitions. lag: the stored
+    messages that it has not read. messages_per_s: the rise of its positions; None if there is one reading only, or it
+    is new. is_beyond_end: whether one of its positions is beyond the end, such as after the stream was made again."""
 
     client: str
     stream: str
@@ -54,13 +45,9 @@ class ConsumerRow(msgspec.Struct, frozen=True):
 
 
 class NodeRates(msgspec.Struct, frozen=True):
-    """How busy a node is.
-
-    seconds: the time between the two readings.
-    messages_per_s, commits_per_s, reads_per_s: events per second; None if there is one reading only.
-    commit_ms: the average duration of the commits between the readings, in milliseconds, which every confirm waits for;
-        None if there were none.
-    """
+    """How busy a node is. Rates are None if there is one reading only.
+    commit_ms: the average duration of the commits between the readings, which every confirm waits for; None without
+    commits."""
 
     seconds: float | None = None
     messages_per_s: float | None = None
@@ -70,11 +57,8 @@ class NodeRates(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """Everything that one drawing shows. The rows are in the order that was asked for.
-
-    version, schema_version, uptime_s, connections, waiting, failed, refused, memory_bytes, free_disk_bytes,
-    refusing_pushes, write_failure: see `stream_node.node.node_status.NodeStatus`; None if the node did not tell them.
-    """
+    """Everything that one drawing shows, with rows in the wanted order.
+    See `stream_node.node.node_status.NodeStatus`; None: the node did not report it."""
 
     now_us: int | None
     version: str | None
@@ -96,14 +80,13 @@ class View(msgspec.Struct, frozen=True):
 
 
 def make_view(before: Reading | None, now: Reading, sort: SortKey) -> View:
-    """Returns the view of the later reading.
-
-    before: the earlier reading, from which rates are computed; None: there are no rates.
-    """
+    """Returns the view of the later reading. before: the earlier reading; None: there are no rates."""
+    # The counters of a node that was restarted began anew, so their differences mean nothing.
     if before is not None and _restarted(before, now):
         before = None
     seconds = None if before is None else now.at_s - before.at_s
     consumers = _consumers(before, now, seconds)
+    # A stream shows the lag of its slowest consumer.
     lags: dict[str, int] = {}
     for each in consumers:
         lags[each.stream] = max(each.lag, lags.get(each.stream, 0))
@@ -228,6 +211,6 @@ def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> l
 
 
 def _sum(rates: list[float | None]) -> float | None:
-    """Returns the sum of the rates that are known, or None if none is."""
+    """Returns the sum of the known rates, or None if none is known."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known else None

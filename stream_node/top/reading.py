@@ -1,7 +1,5 @@
 """Asks a node for everything that the live view shows, by the node's own protocols.
-
-The node may refuse a part of that, by its rules, or may not know it. Then the view has no such part, and says why.
-"""
+The node may refuse a part by its rules, or may not know it. Then the view has no such part, and shows the reason."""
 
 from __future__ import annotations
 
@@ -23,21 +21,15 @@ from stream_service.extensions import StreamInfo
 T = TypeVar("T")
 
 PARTITIONS_MAX = 10_000
-"""The largest number of partitions, and of positions, that a reading of the live view asks for: it comes every two
-seconds, and more would keep the node busy."""
+"""The largest number of partitions, and of positions, in a reading of the live view: more would keep the node busy."""
 STATUS_WAIT_S = 4.0
-"""How long the reader waits for the status of a node, in seconds. A node without this service does not answer. A node
-whose database is silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
+"""How long the reader waits for the status of a node. A node without this service does not answer; one whose database
+is silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 
 class Blocks(msgspec.Struct, frozen=True):
-    """What a block node has.
-
-    chain: the name of the chain.
-    first, last: the lowest and highest block that can be read; None if there is none.
-    missing: the number of blocks between them that are missing.
-    next_expected: the block that a publisher should send next; None if it is not known.
-    """
+    """The blocks of a block node. first, last: the lowest and highest readable block. missing: blocks between them.
+    next_expected: the block that a publisher should send next. None: there is none, or it is not known."""
 
     chain: str
     first: int | None
@@ -47,15 +39,8 @@ class Blocks(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a node answered at one time.
-
-    at_s: when, on this machine's steady clock, in seconds.
-    status: the condition of the node; None if the node did not tell it.
-    streams: the partitions of all streams.
-    positions: the saved positions of all consumers.
-    blocks: what the block node has; None without one.
-    notes: why a part is missing, in words.
-    """
+    """The answers of a node at one time. at_s: on this machine's steady clock. notes: why a part is missing, in
+    words."""
 
     at_s: float
     status: NodeStatus | None
@@ -67,10 +52,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 class Reader:
     """Reads a node again and again.
-
-    prefix: only streams whose names begin with this text, and the consumers of these.
-    rows_max: the largest number of partitions, and of positions, that are read; None reads all.
-    """
+    prefix: only streams whose names begin with this text, and their consumers. rows_max: the largest number of
+    partitions, and of positions, that are read; None reads all."""
 
     def __init__(self, client: StreamClient, prefix: str = "", rows_max: int | None = PARTITIONS_MAX) -> None:
         self._client = client
@@ -82,7 +65,7 @@ class Reader:
         """Asks the node. Raises ClientError if the node cannot be reached, or does not answer."""
         notes: list[str] = []
         rows: tuple[list[StreamInfo], list[SavedPosition]] | None = None
-        # The status comes first: a node whose database is silent tells it, and does not answer the rest.
+        # The status comes first: a node whose database is silent reports it, and does not answer the rest.
         status = await self._maybe("the node", self._status, notes)
         with trio.move_on_after(STATUS_WAIT_S):
             rows = await self._rows(notes)
@@ -157,5 +140,4 @@ class Reader:
 
 
 def _missing(ranges: list[BlockRange]) -> int:
-    """Returns the number of blocks between ascending ranges."""
     return sum(after.first_block - before.last_block - 1 for before, after in pairwise(ranges))

@@ -1,8 +1,6 @@
 """Draws a view of a node with Rich: some lines about the node, a table of streams and a table of consumers.
-
-A terminal that is narrow gets fewer columns, and a terminal that is low gets fewer rows. Names come from peers, so they
-are made printable and are never read as markup.
-"""
+A narrow terminal gets fewer columns, and a low one fewer rows. Names come from peers, so they are made printable and
+are never read as markup."""
 
 from __future__ import annotations
 
@@ -25,11 +23,8 @@ ROWS_MIN = 3
 
 
 class Column(NamedTuple):
-    """A column of a table.
-
-    text: returns the text of a cell.
-    width: the width that its cells need; 0: the column has names, and gets the rest of the width.
-    """
+    """A column of a table. width: the width that its cells need; 0: the column has names, and gets the rest of the
+    width."""
 
     title: str
     width: int
@@ -61,11 +56,8 @@ def draw(
     view: View, node: str, sort: str, width: int, height: int | None, problem: str | None = None
 ) -> RenderableType:
     """Returns the drawing of a view.
-
-    node: the address of the node. sort: the name of the order of the rows.
-    width, height: the size of the terminal; None for the height: all rows are drawn.
-    problem: why the view is not a new one, in words.
-    """
+    sort: the name of the order of the rows. height: None: all rows are drawn. problem: why the view is not a new
+    one."""
     lines: list[tuple[Kind, str]]
     lines = [(kind, each) for kind, facts in head_lines(view, node, sort) for each in wrap(facts, width)]
     lines += [("warning", note) for note in view.notes]
@@ -84,6 +76,7 @@ def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]
     """Returns the lines about the node: of each, its kind and its facts."""
     lines: list[tuple[Kind, list[str]]] = [("plain", [node, f"by {sort}"])]
     rates = view.rates
+    # The node may not report its status; then the tables stand alone.
     if view.version is not None:
         lines[0][1][1:1] = [
             f"stream-node {view.version}",
@@ -115,6 +108,7 @@ def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]
         if blocks.missing:
             facts.append(f"{blocks.missing:,} missing")
         lines.append(("warning" if blocks.missing else "plain", facts))
+    # Troubles stand last, directly above the tables.
     if view.refusing_pushes:
         lines.append(("problem", ["pushes are refused: the disk is nearly full; make room, or set a retention"]))
     if view.write_failure is not None:
@@ -136,9 +130,7 @@ def wrap(facts: Sequence[str], width: int) -> list[str]:
 
 def fit(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
     """Returns the columns that fit into a width, each with its own width.
-
-    Columns are left out from the end on until the rest fits. The columns with names share the width that is left.
-    """
+    Columns are left out from the end on until the rest fits. The columns with names share the width that is left."""
     chosen = list(columns)
     while len(chosen) > 1 and sum(each.width or NAME_COLUMNS_MIN for each in chosen) + 2 * (len(chosen) - 1) > width:
         chosen.pop()
@@ -159,7 +151,7 @@ def _rows(view: View, height: int | None) -> tuple[int | None, int | None]:
     """Returns how many rows each table gets; None: all. The tables share the height, and neither gets rows in vain."""
     if height is None:
         return None, None
-    # Two empty lines, two lines with titles, and two lines that tell how many rows are left out.
+    # Two empty lines, two lines with titles, and two lines with the numbers of rows that are left out.
     room = max(2 * ROWS_MIN, height - 6)
     consumers = min(len(view.consumers), max(ROWS_MIN, room // 2, room - len(view.streams)))
     return max(ROWS_MIN, room - consumers), consumers

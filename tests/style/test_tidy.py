@@ -17,6 +17,7 @@ FUNCTION_LINES = 70
 thing."""
 
 LARGE: dict[str, str] = {
+    "stream_node/node/server.py::serve": "the start of a node reads as one list of steps, in their order",
     "stream_node/cli/node/serve.py::serve": "half of it is its signature, the list of options",
     "stream_node/cli/chains/cardinal.py::consume": "half of it is its signature, the list of options",
     "stream_node/cli/exports/export_options.py::settings_of": "half of it is its signature, the list of options",
