@@ -1,4 +1,4 @@
-"""The page of access: the rules in force, who is connected, and what was refused last."""
+"""The page of access: the rules in force, the connected identities, and the last refusals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from stream_node.node.access import AUDIT_FILE
 from stream_storage.parsing import ParseError, parse_json
 
 TAIL_BYTES = 256 * 1024
-"""How much of the end of the audit log is read, in bytes."""
+"""How much of the end of the audit log is read."""
 FIELDS = ("time", "identity", "peer", "right", "name", "reason")
 """The fields of a line that are shown. A line has only the fields that apply to its event."""
 LINES_MAX = 50
-"""The largest number of refusals that are shown."""
 
 
 async def show_access(page: Page) -> Response:
@@ -34,7 +33,7 @@ async def show_access(page: Page) -> Response:
     grants, sees_all = parts.authorizer.rules.grants(page.call.caller.identity), page.may(OPERATOR, EVERY_NAME)
 
     def concerns(prefix: str) -> bool:
-        """Whether a name that begins so is one on which the user may see how things do."""
+        """Whether the user may see the state of something on a name that begins so."""
         found = grants.find_next(OPERATOR, prefix)
         return found is not None and found.startswith(prefix)
 
@@ -65,8 +64,8 @@ async def show_access(page: Page) -> Response:
 
 
 def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambda line: True) -> list[dict[str, Any]]:
-    """Returns the last refusals in an audit log that may be shown, the newest first. Lines that are not JSON are left
-    out. The first line that is read is left out if its beginning lies before the part that is read."""
+    """Returns the last refusals in an audit log that may be shown, the newest first.
+    Lines that are not JSON are left out, and so is a first line whose beginning lies before the part that is read."""
     try:
         with file.open("rb") as source:
             source.seek(max(0, os.fstat(source.fileno()).st_size - TAIL_BYTES))

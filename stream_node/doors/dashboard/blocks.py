@@ -1,5 +1,5 @@
-"""The page of blocks: which blocks are stored, who publishes them, which were refused and why, and how backfill
-proceeds."""
+"""The page of blocks: the stored ones, their publishers, the refused ones with the reasons, and the progress of
+backfill."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from stream_node.doors.dashboard.pictures import draw_ranges, find_gaps
 from stream_node.doors.http.problems import Problem
 
 GAPS_MAX = 50
-"""The largest number of gaps that are listed."""
 RANGES_MAX = 2_000
-"""The largest number of ranges that are drawn. If there are more, the newest ones are drawn."""
+"""The largest number of ranges that are drawn: the newest ones."""
 
 
 async def show_blocks(page: Page) -> Response:

@@ -1,8 +1,5 @@
-"""The page of the cluster: its members, who owns which shard, what waits for an owner, and the last hand-overs. By its
-forms a member gives its shards away, or takes shards again.
-
-The page shows what this member has read about the cluster. It asks no other member.
-"""
+"""The page of the cluster: members, owners of shards, waiting messages, hand-overs, and forms that drain a member.
+The page shows the cluster as this member has read it. It asks no other member."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ REASONS = {
     "left": "{before} stops, or is drained",
     "fenced": "{before} was silent and is fenced",
 }
-"""Why shards were handed over, in words."""
 
 
 class Mark(NamedTuple):
@@ -75,8 +71,7 @@ class OwnedRow(NamedTuple):
 
 
 class HandOverRow(NamedTuple):
-    """A hand-over in the list, see `stream_node.fleet.cluster.hand_overs.HandOver`. size, shards: as in OwnedRow. why:
-    the reason."""
+    """A hand-over in the list, see `stream_node.fleet.cluster.hand_overs.HandOver`. size, shards: as in OwnedRow."""
 
     time_us: int
     size: int
@@ -176,7 +171,6 @@ def _members(found: MemberStatistics, marks: dict[str, Mark]) -> list[MemberRow]
 
 
 def state_of(peer: PeerStatistics) -> str:
-    """Returns the state of a member, one of STATES."""
     if peer.is_fenced:
         return "fenced"
     return "silent" if not peer.lives else "leaves" if peer.leaves else "lives"

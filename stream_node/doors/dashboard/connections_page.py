@@ -1,7 +1,5 @@
-"""The page of connections: which identities and connections send and receive most. By its form a connection is closed.
-
-It asks the node by `node/connections/1`, as the command `stream-node connections` does.
-"""
+"""The page of connections: the identities and connections that send and receive most, and a form that closes one.
+It asks the node by `node/connections/1`, as the command `stream-node connections` does."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from stream_node.doors.http.problems import Problem
 from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 
 SHOWN_MAX = 50
-"""The number of identities, and of connections, on the page."""
 
 
 async def show_connections(page: Page) -> Response:
@@ -24,7 +21,6 @@ async def show_connections(page: Page) -> Response:
 
 
 async def close(page: Page) -> Response:
-    """Closes one connection, or all of an identity."""
     who = (await page.form()).get("who", "")
     async with page.client() as client:
         closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))).closed

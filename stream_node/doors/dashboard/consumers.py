@@ -29,7 +29,7 @@ from stream_node.fleet.worker_place import has_own_databases
 
 
 async def show_consumers(page: Page) -> Response:
-    """Returns the list of the consumers that the user may see. Those that are farthest behind come first."""
+    """Returns the list of the consumers that the user may see, the farthest behind first."""
     search, first = page.query.get("search", ""), page.count("first", 0)
     page.need(Right.INDEX)
     async with page.client() as client:
@@ -67,11 +67,9 @@ async def show_consumer(page: Page) -> Response:
 
 
 class ChangeRow(NamedTuple):
-    """What a change of a position does in one partition. before: the position; None without one. then: the new one.
-
-    again, skipped: the number of stored messages that are read again, or not at all. unread: the lag after the change.
-    holder: the member that has the lease, so that the node refuses the change.
-    """
+    """The effect of a change of a position in one partition, from `before` to `then`.
+    again, skipped: the stored messages that are read again, or not at all. unread: the lag after the change. holder:
+    the member that has the lease, so that the node refuses the change."""
 
     partition: int
     before: int | None
@@ -135,11 +133,8 @@ async def change_position(page: Page) -> Response:
 
 
 async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
-    """Returns the partitions whose position a form sets, each with its new index. Raises Problem if one is beyond the
-    end.
-
-    The field `indexes` has the indexes that a preview has shown. Without it, `to` says where to go on.
-    """
+    """Returns the partitions whose position a form sets, each with its new index. Raises Problem beyond the end.
+    The field `indexes` has the indexes that a preview has shown. Without it, `to` has the new location."""
     fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
     only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
     try:
@@ -168,7 +163,6 @@ def _fixed(text: str) -> dict[int, int]:
 
 
 async def forget_consumer(page: Page) -> Response:
-    """Deletes the positions of a consumer in one stream, if its name was typed again."""
     fields = await page.form()
     client_id, stream = fields.get("client", ""), fields.get("stream", "")
     check_typed(fields, client_id)

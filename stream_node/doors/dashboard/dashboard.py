@@ -41,9 +41,9 @@ from stream_node.node.parts import NodeParts
 from stream_storage.errors import StorageError
 
 READING_PAUSES = 20.0
-"""The task that looks for troubles waits this many times as long as a look takes."""
+"""The task that looks for troubles waits this many times as long as the last search took."""
 KEEP_S = 31_536_000
-"""How long browsers keep static files, in seconds. The address of a file changes with its content."""
+"""How long browsers keep static files. The address of a file changes with its content."""
 
 PageFunction: TypeAlias = Callable[[Page], Awaitable[Response]]
 logger = structlog.get_logger(__name__)
@@ -114,11 +114,10 @@ class Dashboard:
         )
 
     async def find_troubles(self) -> Troubles:
-        """Returns what is wrong with the node now."""
         return await self._overview.troubles()
 
     async def watch_troubles(self) -> None:
-        """Runs without end: learns the habits of consumers, and logs when something begins to be wrong and ends."""
+        """Learns the habits of consumers, and logs the begin and the end of troubles. Runs without end."""
         known: dict[tuple[str, ...], Trouble] = {}
         reading_s = 0.0
         while True:
@@ -139,8 +138,8 @@ class Dashboard:
             reading_s = trio.current_time() - began_s
 
     async def watch(self) -> None:
-        """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent, and for
-        mirrors in trouble."""
+        """Takes samples of the rates, and notes silent streams, silent publishers and mirrors in trouble. Runs without
+        end."""
         services, acknowledged = self._parts.services, self._parts.services.acknowledged_blocks
         while True:
             self._history.add(take_sample(self._parts, time.time()))
@@ -148,19 +147,17 @@ class Dashboard:
             self._block_silence.look([""] if acknowledged != before else [], (), trio.current_time())
             self._mirrors.look(services.mirrors, trio.current_time())
             growth, closed = services.counters.take_growth()
-            # The silence of a chain is told once, as that of its blocks.
+            # The silence of a chain is reported once, as that of its blocks.
             streams = [name for name in growth if not name.startswith(STREAM_PREFIX)]
             self._silence.look(streams, closed, trio.current_time())
             self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
 
     async def watch_trends(self) -> None:
-        """Runs without end: looks at the lags of consumers and the rates of streams, see `Trends`."""
+        """Takes samples of the lags of consumers and the rates of streams, see `Trends`. Runs without end."""
         await self._trends.watch(self._parts.runner)
 
     def _answering(self, function: PageFunction) -> Callable[[Call], Awaitable[Response]]:
-        """Returns the function that answers requests to one page."""
-
         async def answer(call: Call) -> Response:
             visit = await self._sessions.visit(call.request, trio.current_time())
             page = Page(call, visit, self._sessions)
@@ -203,8 +200,7 @@ class Dashboard:
 
 
 def _local(target: str) -> str:
-    """Returns the page of the dashboard to show after the sign-in. An address of another site is replaced by the
-    overview."""
+    """Returns the page of the dashboard to show after the sign-in: the overview in place of another site's address."""
     parts = urlsplit(target)
     is_local = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.netloc and not parts.scheme
     return target if is_local and not any(character < " " for character in target) else ""
@@ -216,7 +212,6 @@ async def lead_here(call: Call) -> Response:
 
 
 async def show_nothing(page: Page) -> Response:
-    """Tells a browser that an address of the dashboard is wrong."""
     raise Problem(404, "no-such-page", f"the dashboard has no page {page.call.request.url.path[:200]}")
 
 

@@ -1,9 +1,5 @@
 """Decoding: shows the data of a message as text, JSON, CBOR, Avro or hexadecimal digits. It never fails.
-
-`notation.py` writes the values of CBOR and Avro.
-
-Data that is not in the form that the user asks for is shown as hexadecimal digits, with the reason.
-"""
+Data that is not in the requested form is shown as hexadecimal digits, with the reason."""
 
 from __future__ import annotations
 
@@ -24,20 +20,15 @@ AVRO_MAGIC = b"Obj\x01"
 """The first bytes of an Avro file. Only an Avro file contains its schema."""
 AVRO_RECORDS_MAX = 100
 CHARACTERS_MAX = 100_000
-"""The longest text of one message that is shown."""
 _KEPT_WHITESPACE = "\n\t"
 
 
 class _NotDecoded(Exception):
-    """Error: the data is not in this form. The text says why."""
+    """Error: the data is not in this form."""
 
 
 class Decoded(NamedTuple):
-    """The data of a message as a page shows it.
-
-    view: the form, for example "json". text: the data in this form.
-    note: the reason why the form is not the requested one; empty if it is the requested one.
-    """
+    """The data of a message as a page shows it, in the form `view`. note: why this is not the requested form."""
 
     view: str
     text: str
@@ -46,12 +37,8 @@ class Decoded(NamedTuple):
 
 def decode(data: bytes, view: str, bytes_max: int, size_bytes: int | None = None, *, is_short: bool = False) -> Decoded:
     """Returns data in the form `view`. The form "auto" means the first form that fits the data. Never raises.
-
-    bytes_max: the largest number of bytes that are shown. Longer data is cut, and shown as text or as hexadecimal
-    digits.
-    size_bytes: the size of the whole data, if `data` is only its beginning.
-    is_short: whether JSON stands on one line instead of one line for each value.
-    """
+    bytes_max: longer data is cut, and shown as text or as hexadecimal digits. size_bytes: the size of the whole data,
+    if `data` is only its beginning. is_short: whether JSON stands on one line instead of one line for each value."""
     size_bytes = len(data) if size_bytes is None else size_bytes
     is_cut = size_bytes > bytes_max
     forms: tuple[str, ...] = ("json", "avro", "text", "cbor") if view == "auto" else (view,)

@@ -1,9 +1,7 @@
 """Bounds for decoding: refuses CBOR and Avro data whose decoding would take far more time or memory than its size.
-
 Everybody who may write to a stream can choose the messages that a page decodes in the node's event loop. A hundred
 bytes can stand for billions of values: by references to earlier values, by compression, by arrays of values that take
-no bytes, and by types that contain themselves. This module only checks data; it decodes no values.
-"""
+no bytes, and by types that contain themselves. This module decodes no values."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _PRIMITIVES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double
 
 
 def check_cbor(data: bytes) -> None:
-    """Raises ValueError if CBOR data has tags that are not decoded, or is nested too deeply, or ends too early."""
+    """Raises ValueError if CBOR data has tags that are not decoded, is nested too deeply, or ends too early."""
     # For each open value, the number of values that it still has; a tag is a value with one value in it.
     open_values = [1]
     at = 0
@@ -81,11 +79,8 @@ class _AvroTypes:
         self._named: dict[str, tuple[int, int]] = {}
 
     def weigh(self, schema: Any, around: tuple[str, ...], depth: int) -> tuple[int, int]:
-        """Returns the smallest size of a value of this type in bytes, and the number of values inside a value of this
-        size.
-
-        around: the names of the types that contain this type.
-        """
+        """Returns the smallest size of a value of this type in bytes, and the number of values inside such a value.
+        around: the names of the types that contain this type."""
         if depth > AVRO_DEPTH_MAX:
             raise ValueError(f"types are nested more than {AVRO_DEPTH_MAX} deep")
         if isinstance(schema, str):
@@ -130,5 +125,4 @@ class _AvroTypes:
 
 
 def _short(name: str) -> str:
-    """Returns the name of a type without its namespace."""
     return name.rpartition(".")[2]

@@ -1,9 +1,6 @@
-"""The pages of exports: the runs of each export and the ranges that they exported, as the ledgers of the exporter have
-them.
-
-An exporter is a process of its own, and the node knows nothing of it. The pages read the files of the ledgers that the
-setting `export_folders` names, and no others.
-"""
+"""The pages of exports: the runs of each export and the ranges that they exported, from the exporter's ledgers.
+An exporter is a process of its own. The pages read the ledgers in the folders of the setting `export_folders`, and no
+other files."""
 
 from __future__ import annotations
 
@@ -22,14 +19,12 @@ from stream_node.doors.dashboard.page import OPERATOR, Page
 from stream_node.doors.http.problems import Problem
 
 RANGES_MAX = 1_000
-"""The largest number of ranges of one run that are shown."""
 
 T = TypeVar("T")
 
 
 class ExportRow(NamedTuple):
-    """An export in the list. view: an ExportView with the last run; None if the ledger cannot be read, for the reason
-    `problem`."""
+    """An export in the list. view: an ExportView with the last run; None: the ledger cannot be read (`problem`)."""
 
     folder: str
     view: Any
@@ -37,15 +32,14 @@ class ExportRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition of an export. exported: a PartitionView. waiting: the number of messages that the node has and the
-    export does not; None if the node has no such partition, or a newer one, or the user may not see it."""
+    """A partition of an export. exported: a PartitionView. waiting: the node's messages that the export lacks.
+    None: the node has no such partition, or a newer one, or the user may not see it."""
 
     exported: Any
     waiting: int | None
 
 
 async def show_exports(page: Page) -> Response:
-    """Returns the list of the exports that the setting names."""
     folders = _folders(page)
     rows = []
     for folder in folders:
@@ -57,7 +51,7 @@ async def show_exports(page: Page) -> Response:
 
 
 async def show_export(page: Page) -> Response:
-    """Returns the page of one export: what it has of each partition, and its runs, the latest first."""
+    """Returns the page of one export: its partitions, and its runs, the latest first."""
     folder = _folder(page)
     first = page.count("runs", 0)
     view = await _read(lambda path: _views().read_export(path, first, ROWS), folder)
@@ -89,7 +83,6 @@ async def show_export(page: Page) -> Response:
 
 
 async def show_run(page: Page) -> Response:
-    """Returns the page of one run, with the ranges that it exported."""
     folder, number = _folder(page), page.count("run", 0)
     found = await _read(lambda path: _views().read_run(path, number, RANGES_MAX + 1), folder)
     if found is None:

@@ -1,5 +1,5 @@
-"""FindStreams and FindConsumers: operations of a reading thread that search and order all streams, or all consumers,
-and read one page of them. They see what the user may see, and no more."""
+"""FindStreams and FindConsumers: operations of a reading thread that search, order and read one page.
+They see what the user may see, and no more."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ FindT = TypeVar("FindT", "FindStreams", "FindConsumers")
 
 
 class Asked(NamedTuple):
-    """What a page asks for. search: a part of a name, in capital or small letters. first: the number of the first row.
-
-    rows: the number of rows of the page. streams, clients: the edges of the names that the user may see.
-    rates: the messages per second of the streams that got messages lately; None if no rate is known.
-    """
+    """The query of a page. search: a part of a name, in capital or small letters. first: the number of the first row.
+    streams, clients: the edges of the names that the user may see. rates: messages per second of recently written
+    streams."""
 
     search: str
     order: str
@@ -108,8 +106,7 @@ _CONSUMERS = compiled(
 
 
 class FindStreams(Operation):
-    """Reads a page of streams. rows: the page. first: the number of its first row. total: the number of all that the
-    search finds."""
+    """Reads a page of streams. first: the number of its first row. total: the number of all that the search finds."""
 
     __slots__ = ("asked", "first", "rows", "total")
 
@@ -146,7 +143,6 @@ class FindStreams(Operation):
         return StreamRow(name, partitions, describe(session, first), stored, size_bytes, newest_us, rate, lag)
 
     def _largest(self, session: Session, statement: Statement, **of: str) -> dict[str, int]:
-        """Returns the largest lag of a consumer that the user may see, by stream."""
         edges, found = self.asked.clients, dict[str, int]()
         for low, high in zip(edges[::2], (*edges[1::2], _END), strict=False):
             for stream, lag in session.execute(statement, {"low": low, "high": high, **of}):
@@ -155,8 +151,7 @@ class FindStreams(Operation):
 
 
 class FindConsumers(Operation):
-    """Reads a page of consumers, the farthest behind first, without lease holders. rows, first, total: see
-    `FindStreams`."""
+    """Reads a page of consumers, the farthest behind first, without lease holders. See `FindStreams`."""
 
     __slots__ = ("asked", "first", "rows", "total")
 

@@ -1,7 +1,5 @@
 """The page of forks: the tree of blocks in a topic of Cardinal Streams as a picture, and its reorgs.
-
-It reads the newest messages of a stream. It ignores messages that are not blocks of Cardinal Streams.
-"""
+It reads the newest messages of a stream, and ignores those that are not blocks of Cardinal Streams."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ REORGS_MAX = 50
 
 
 class Block(NamedTuple):
-    """A block and where its message is. place: its partition and index."""
+    """A block and the location of its message: its partition and index."""
 
     batch: Batch
     time_us: int
@@ -37,8 +35,7 @@ class Block(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A block in the picture. is_best: whether it is on the heaviest chain. parent_x, parent_y: the left side of its
-    parent; None if the parent is not in the picture."""
+    """A block in the picture. is_best: on the heaviest chain. parent_x, parent_y: the left side of its drawn parent."""
 
     block: Block
     x: int
@@ -57,7 +54,6 @@ class Turn(NamedTuple):
 
 
 async def show_forks(page: Page) -> Response:
-    """The forks of one topic."""
     name = page.query.get("stream", "")
     page.need(Right.READ, name)
     found: list[Block] = []
@@ -91,7 +87,6 @@ async def show_forks(page: Page) -> Response:
 
 
 def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[Block]:
-    """Returns the blocks among messages."""
     found = []
     for each in messages:
         try:
@@ -112,10 +107,8 @@ def first_of_each(blocks: Iterable[Block]) -> list[Block]:
 
 
 def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
-    """Returns the reorgs: the blocks that are heavier than all earlier ones, and do not continue the heaviest of them.
-
-    blocks: in the order of their arrival.
-    """
+    """Returns the blocks, in order of arrival, that are heavier than all earlier ones and do not continue the
+    heaviest."""
     known: dict[bytes, Block] = {}
     head: Block | None = None
     turns = []
@@ -135,8 +128,7 @@ def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
 
 def draw_tree(blocks: list[Block]) -> list[Box]:
     """Returns the boxes of the newest blocks, the newest on the left.
-
-    The heaviest chain is in the first row. Each fork is in a row of its own below it, as high up as there is room."""
+    The heaviest chain is in the first row. Each fork has a row of its own below it, as high up as there is room."""
     if not blocks:
         return []
     newest = max(block.batch.number for block in blocks)

@@ -1,7 +1,5 @@
-"""History: samples of the counters of a node in the last quarter of an hour. It computes rates and latencies.
-
-It reads only counters in memory, so a sample of an ordinary node takes some microseconds.
-"""
+"""History: samples of the counters of a node in the last quarter of an hour, with their rates and latencies.
+It reads only counters in memory, so a sample of an ordinary node takes some microseconds."""
 
 from __future__ import annotations
 
@@ -14,18 +12,13 @@ from stream_node.node.parts import NodeParts
 from stream_storage.histogram import SECONDS
 
 INTERVAL_S = 2.0
-"""The time between two samples, in seconds."""
 SAMPLES_MAX = 450
-"""The number of samples that are kept: a quarter of an hour."""
+"""The number of retained samples: a quarter of an hour."""
 
 
 class Sample(NamedTuple):
-    """The counters of the node at one time.
-
-    time_s: the time, in seconds since 1970.
-    pushes, pulled, push_bytes, pulled_bytes: stored pushes, and messages in answers to pulls, with their bytes.
-    confirms, commits: the buckets of the times of confirms and of commits, see `stream_storage.histogram.Histogram`.
-    """
+    """The counters of the node at one time, in seconds since 1970.
+    confirms, commits: the buckets of their times, see `stream_storage.histogram.Histogram`."""
 
     time_s: float
     pushes: int
@@ -37,12 +30,8 @@ class Sample(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The rates and latencies between two samples.
-
-    time_s: the end of the interval, in seconds since 1970.
-    pushes_s, pulled_s, push_bytes_s, pulled_bytes_s: messages and bytes per second.
-    confirm_p50_ms, confirm_p99_ms, commit_p99_ms: quantiles of latencies, in milliseconds; None without any event.
-    """
+    """The rates and latencies between two samples. time_s: the end of the interval, in seconds since 1970.
+    The latencies are quantiles; None without any event."""
 
     time_s: float
     pushes_s: float
@@ -55,7 +44,6 @@ class Point(NamedTuple):
 
 
 def take_sample(parts: NodeParts, time_s: float) -> Sample:
-    """Reads the counters. time_s: the present time, in seconds since 1970."""
     counters = parts.services.counters
     return Sample(
         time_s,
@@ -105,11 +93,10 @@ def _point(before: Sample, now: Sample) -> Point:
 
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
-    """Returns the time below which this share of events lies, in milliseconds, as Prometheus estimates it: events are
-    spread evenly in their bucket. Returns None without events.
-
-    counts: the number of events in each bucket; the last one has no upper bound, and counts as its lower bound.
-    """
+    """Returns the time below which this share of events lies; None without events. Prometheus estimates it the same
+    way.
+    counts: the number of events in each bucket, spread evenly; the last one has no upper bound, and counts as its lower
+    one."""
     total = sum(counts)
     if not total:
         return None

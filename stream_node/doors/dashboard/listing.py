@@ -14,17 +14,13 @@ from stream_node.care.unread import count_unread
 from stream_node.doors.dashboard.page import Page
 
 ROWS = 50
-"""The number of rows of a page."""
 
 T = TypeVar("T")
 
 
 class StreamRow(msgspec.Struct, frozen=True):
-    """One stream. partitions: their number. first: the first one. messages, size_bytes: what is stored in all of them.
-
-    newest_us: the time of the newest message. rate: messages per second lately; None if unknown. lag: the largest lag
-    of a consumer; None without consumers.
-    """
+    """One stream. first: its first partition. rate: messages per second lately; None if unknown.
+    lag: the largest lag of a consumer; None without consumers."""
 
     name: str
     partitions: int
@@ -44,10 +40,9 @@ class PositionRow(msgspec.Struct, frozen=True):
 
 
 class ConsumerRow(msgspec.Struct):
-    """One consumer of one stream. positions: their number. lag: the sum over its partitions; None if it is not known.
-
-    saved_us: its last progress. holders: the members that have leases of its partitions.
-    """
+    """One consumer of one stream. lag: the sum over its partitions; None if it is not known. saved_us: its last
+    progress.
+    holders: the members that have leases of its partitions."""
 
     client_id: str
     stream: str
@@ -58,8 +53,7 @@ class ConsumerRow(msgspec.Struct):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """The rows of one page. before, after: the first row of the page before and of the page after; None without such
-    a page."""
+    """The rows of one page. before, after: the first row of the page before and of the page after; None without one."""
 
     rows: list[Any]
     first: int
@@ -69,7 +63,6 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 async def list_infos(client: StreamClient, name: str | None = None) -> list[StreamInfo]:
-    """Returns the partitions of one stream, or of all streams."""
     found: list[StreamInfo] = []
     async for each in client.list_streams(name or ""):
         # The name itself sorts before longer names that begin with it.
@@ -94,7 +87,6 @@ async def permitted(asked: Awaitable[list[T]]) -> list[T]:
 
 
 def stream_rows(infos: list[StreamInfo], saved: list[SavedPosition], rates: dict[str, float] | None) -> list[StreamRow]:
-    """Returns a row for each stream, in the order of the names."""
     lags: dict[str, int] = {}
     for each in consumer_rows(infos, saved):
         if each.lag is not None:
@@ -115,7 +107,6 @@ def stream_rows(infos: list[StreamInfo], saved: list[SavedPosition], rates: dict
 
 
 def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[ConsumerRow]:
-    """Returns a row for each consumer of each stream, in the order of the names."""
     rows = []
     for key, unread in count_unread(saved, infos).items():
         rows.append(ConsumerRow(*key, 0, sum(unread.values()) if unread else None, 0, []))
@@ -130,7 +121,6 @@ def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[C
 
 
 def position_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[PositionRow]:
-    """Returns a row for each position of one consumer of one stream."""
     ((_, unread),) = count_unread(saved, infos).items()
     return [PositionRow(each, unread.get(each.partition)) for each in saved]
 

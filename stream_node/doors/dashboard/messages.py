@@ -1,6 +1,4 @@
-"""The pages of messages: a list that goes forwards and backwards and follows new messages, and one message in every
-form
-and as raw bytes."""
+"""The pages of messages: a list that goes both ways and follows new messages, and one message in every form."""
 
 from __future__ import annotations
 
@@ -26,11 +24,10 @@ from stream_node.doors.http.problems import Problem
 from stream_service.cutting import CutMessage
 
 ROWS = 25
-"""The number of messages of a page."""
 ROW_BYTES_MAX = 2_000
 """The number of bytes of each message that the list shows."""
 MESSAGE_BYTES_MAX = 256 * 1024
-"""The number of bytes of a message that its own page shows. The whole message can always be downloaded."""
+"""The number of bytes that the page of one message shows. The whole message can always be downloaded."""
 FOLLOWED_MAX = 500
 """The number of new messages after which a page stops following, so that it does not grow without end."""
 LOOKED_MOST = 1_000_000
@@ -38,16 +35,15 @@ LOOKED_MOST = 1_000_000
 LOOKED_AT_ONCE = 500
 """The number of messages that a search reads with one request."""
 LOOK_S = 3.0
-"""How long one search takes at most, in seconds. The page says how far it came, and goes on from there."""
+"""How long one search takes at most. The page shows how far it came, and goes on from there."""
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """The size of the data in the largest file that a page saves."""
 WAIT_S = 4.0
-"""How long a following page waits for a message before it asks again, in seconds."""
+"""How long a following page waits for a message before it asks again."""
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """A row of the list. message: the beginning of the message, or None if it cannot be read; then the row has the
-    reason."""
+    """A row of the list. message: its beginning, or None if it cannot be read, with the reason."""
 
     index: int
     message: CutMessage | None
@@ -56,10 +52,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 
 
 class Read(NamedTuple):
-    """The rows of a page of messages. search: what was looked for; None without a search.
-
-    first: where the page begins. after: the index behind the messages that were looked at.
-    """
+    """The rows of a page of messages. search: what was looked for. after: the index behind the last sampled message."""
 
     info: StreamInfo
     partitions: list[int]
@@ -70,8 +63,7 @@ class Read(NamedTuple):
 
 
 async def show_messages(page: Page) -> Response:
-    """A page of messages from an index or a time on, with links to the pages before and after it; or of messages that
-    match, of a number of messages that is looked at."""
+    """Shows messages from an index or a time on, or those that match in a bounded part of the partition."""
     name, number, view = _place(page)
     async with page.client() as client:
         found = await _read(page, client, name, number, view)
@@ -101,7 +93,7 @@ async def show_messages(page: Page) -> Response:
 
 
 async def save_messages(page: Page) -> Response:
-    """The messages with these indexes as a file, which `stream-node push --ndjson` reads."""
+    """Sends the messages with these indexes as a file, which `stream-node push --ndjson` reads."""
     name, number, _ = _place(page)
     indexes = [number_of({"indexes": each}, "indexes") for each in page.query.get("indexes", "").split(",")]
     if len(indexes) > ROWS:
@@ -155,8 +147,9 @@ async def _read(page: Page, client: StreamClient, name: str, number: int, view: 
 async def _search(
     page: Page, stream: Stream, first: int, end: int, view: str, match: Match
 ) -> tuple[list[MessageRow], int]:
-    """Returns the messages from `first` up to `end` that match or are damaged, a page at most, and the index behind
-    the last message that was looked at. Ends earlier after LOOK_S seconds."""
+    """Returns a page of the messages from `first` up to `end` that match or are damaged, and the index behind the last
+    one.
+    Ends earlier after LOOK_S seconds."""
     rows: list[MessageRow] = []
     at, gives_up_s, count = first, trio.current_time() + LOOK_S, LOOKED_AT_ONCE
     while at < end and len(rows) < ROWS and trio.current_time() < gives_up_s:
@@ -208,7 +201,7 @@ async def show_next(page: Page) -> Response:
 
 
 async def show_message(page: Page) -> Response:
-    """One message with its key and headers, in the form that was asked for."""
+    """Shows one message with its key and headers, in the form that was asked for."""
     name, number, view = _place(page)
     index = page.count("index", 0)
     async with page.client() as client:
@@ -235,7 +228,6 @@ async def show_message(page: Page) -> Response:
 
 
 async def send_raw(page: Page) -> Response:
-    """The bytes of one message, as a file."""
     name, number, _ = _place(page)
     index = page.count("index", 0)
     async with page.client() as client:

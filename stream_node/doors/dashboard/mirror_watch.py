@@ -1,9 +1,6 @@
-"""MirrorWatch: finds mirrors that do not do what they should, and remembers for how long. The caller gives it their
-states and the times.
-
-A mirror that loses its source for a moment, and a promotion that copies what is missing, are no trouble: they are only
-if they last.
-"""
+"""MirrorWatch: finds mirrors that do not do what they should, and for how long, from their states and the times.
+A mirror that loses its source for a moment, and a promotion that copies what is missing, are a trouble only if they
+last."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from stream_node.doors.dashboard.rendering import duration, link
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 
 LASTS_S_MIN = 30.0
-"""For how long a mirror may not follow, and a promotion may take, before that is a trouble, in seconds."""
+"""How long a mirror may not follow, or a promotion may take, before that is a trouble."""
 KINDS: dict[MirrorCondition, TroubleKind] = {
     MirrorCondition.CIRCLE: "mirror_circle",
     MirrorCondition.UNFENCED: "mirror_unfenced",
@@ -29,7 +26,7 @@ MAY_PASS: frozenset[TroubleKind] = frozenset({"mirror_promoting", "mirror_not_fo
 
 
 class _Since(NamedTuple):
-    """A partition that is in trouble. since_s: since when."""
+    """A partition that is in trouble, since `since_s`."""
 
     kind: TroubleKind
     since_s: float
@@ -37,13 +34,11 @@ class _Since(NamedTuple):
 
 
 class MirrorWatch:
-    """The mirrors of one node that are in trouble, or may be soon."""
-
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], _Since] = {}
 
     def look(self, states: Sequence[MirrorState], now_s: float) -> None:
-        """Records the states of all mirrors. now_s: the time of a clock that is never set back, in seconds."""
+        """Records the states of all mirrors. now_s: the time of a clock that is never set back."""
         before, self._found = self._found, {}
         for state in states:
             kind = KINDS.get(state.condition)
@@ -111,4 +106,4 @@ _TEXTS: dict[TroubleKind, tuple[bool, str, str]] = {
         "itself then. If the source is lost, promote the mirror without it.",
     ),
 }
-"""For each kind, whether it is bad, what is wrong, and what to do."""
+"""For each kind, whether it is bad, the trouble, and its remedy."""

@@ -1,8 +1,5 @@
-"""The page of mirrors: how far each partition that follows a source is behind, and which former sources are fenced. By
-its forms a mirror takes the place of its source, or stops following.
-
-It asks the node by `node/mirror/1`, as the command `stream-node mirror` does.
-"""
+"""The page of mirrors: the lag of each, the fenced former sources, and forms that promote and remove mirrors.
+It asks the node by `node/mirror/1`, as the command `stream-node mirror` does."""
 
 from __future__ import annotations
 
@@ -31,16 +28,15 @@ from stream_node.fleet.mirror.protocol import (
 )
 
 PROMOTION_WAIT_S = 10.0
-"""How long a browser waits for the end of a promotion, in seconds. A promotion goes on without it."""
+"""How long a browser waits for the end of a promotion, which goes on without it."""
 FENCES = (MirrorCondition.FENCING, MirrorCondition.UNFENCED)
-"""What a primary does about its former source."""
 WAY_ON_THIS_PAGE = (
     "Stop its publishers, wait until nothing is missing here, and tick The source goes on in the form Take the place "
     "of a lost source"
 )
-"""What stands here for the flags of `stream-node mirror promote` that the node names."""
+"""The words of this page for the flags of `stream-node mirror promote` that the node names."""
 POLL_S = 0.1
-"""The interval between two questions whether a promotion has ended, in seconds."""
+"""The interval between two questions whether a promotion has ended."""
 
 
 async def show_mirrors(page: Page) -> Response:
@@ -48,15 +44,15 @@ async def show_mirrors(page: Page) -> Response:
 
 
 async def promote(page: Page) -> Response:
-    """Makes a mirror a primary, as planned or without its source. Without it, the name must have been typed again. Only
-    then, it can be promoted beside a source that goes on."""
+    """Makes a mirror a primary, as planned or without its source.
+    Without its source, the name must have been typed again; only then may the source go on taking pushes."""
     fields = await page.form()
     name, force = fields.get("name", ""), fields.get("force") == "1"
     goes_on = force and fields.get("source_goes_on") == "1"
     if force:
         check_typed(fields, name)
     gives_up_s = trio.current_time() + PROMOTION_WAIT_S
-    # By this number the node tells us the end of our own promotion, and of no earlier one.
+    # By this number the node reports the end of our own promotion, and of no earlier one.
     promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
     async with page.client() as client:
         while True:
@@ -124,7 +120,7 @@ def _names(
 
 
 def _lost(before: Sequence[MirrorState]) -> str:
-    """Says what may be lost by a promotion without the source. before: the mirrors as they were."""
+    """Returns the possible loss of a promotion without the source, in words. before: the mirrors as they were."""
     behind = sum(each.lag for each in before)
     heard_us = min((each.heard_us for each in before), default=0)
     if not heard_us:
@@ -143,8 +139,8 @@ async def _ask(
     promotion_id: int = 0,
     source_goes_on: bool = False,
 ) -> MirrorResponse:
-    """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force. source_goes_on: whether a
-    source that answers and cannot become a mirror does not stop that."""
+    """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force.
+    source_goes_on: whether a source that answers and cannot become a mirror does not stop that."""
     force = action is MirrorAction.PROMOTE and not promotion_id
     request = MirrorRequest(0, action, name, "", "", force, promotion_id, source_goes_on)
     return await client.session.ask(ADDRESS, MIRRORS, request)

@@ -1,9 +1,9 @@
-"""Notation: shows a decoded value as text. It looks like JSON, with the diagnostic notation of CBOR (RFC 8949, section
-8) for values that JSON lacks, so that no value looks like another one.
+"""Notation: shows a decoded value as text. It decodes nothing, and the text ends early when it is long.
+
+It looks like JSON, with the diagnostic notation of CBOR (RFC 8949, section 8) for values that JSON lacks, so that no
+value looks like another one:
 
     {"name": "x", 7: h'00ff', "rate": NaN, "more": undefined, "tagged": 24(h'01')}
-
-It decodes nothing, and the text ends early when it is long.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ class _Enough(Exception):
 
 def show_value(value: Any, characters_max: int) -> str:
     """Returns the text of a value. If it has more than `characters_max` characters, it ends soon after these.
-
-    value: what a decoder returns: mappings, sequences, sets, text, bytes, numbers, None, times; and tags, simple values
-    and `undefined` of the package cbor2. Other values are shown as the text that Python gives them.
-    """
+    value: of a decoder: mappings, sequences, sets, text, bytes, numbers, None, times; and tags, simple values and
+    `undefined` of the package cbor2. Other values are shown as the text that Python gives them."""
     writer = _Writer(characters_max)
     with suppress(_Enough):
         writer.write(value, "\n")
@@ -37,14 +35,12 @@ def show_value(value: Any, characters_max: int) -> str:
 
 
 class _Writer:
-    """Writes values. parts: the text up to now, in pieces."""
-
     def __init__(self, characters_max: int) -> None:
         self.parts: list[str] = []
         self._left = characters_max
 
     def write(self, value: Any, line: str) -> None:
-        """Writes a value. line: what begins a new line at the depth of this value."""
+        """Writes a value. line: the beginning of a new line at the depth of this value."""
         if isinstance(value, str):
             self._put(_quoted(value))
         elif isinstance(value, Mapping):
@@ -90,7 +86,6 @@ class _Writer:
 
 
 def _single(value: Any) -> str:
-    """Returns the text of a value that contains no other values."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The overview: what is wrong now, the figures of the node, and its rates as charts."""
+"""The overview: the present troubles, the statistics of the node, and its rates as charts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from stream_node.node.parts import NodeParts
 from stream_storage.errors import StorageError
 
 ENDINGS_EVERY_S = 5.0
-"""The shortest time between two readings of the files of certificates and tokens, in seconds."""
+"""The shortest time between two readings of the files of certificates and tokens."""
 READ_EVERY_S = 1.0
-"""The shortest time between two looks for troubles, in seconds, for all browsers, commands and scrapes together."""
+"""The shortest time between two searches for troubles, for all browsers, commands and scrapes together."""
 _MORE: dict[TroubleKind, tuple[str, str]] = {
     "consumer_stuck": ("consumers are stuck", "/consumers"),
     "consumer_beyond_end": ("consumers have positions beyond the end of their stream", "/consumers"),
@@ -39,16 +39,12 @@ _MORE: dict[TroubleKind, tuple[str, str]] = {
     "token_ends": ("tokens end soon, or have ended", "/access"),
     "block_source_failing": ("block sources fail", "/blocks"),
 }
-"""What is said of the troubles of a kind that are not listed, and the page that has them. Streams of mirrors are the
+"""The text of the troubles of a kind that are not listed, and the page that has them. Streams of mirrors are the
 rest."""
 
 
 class Overview:
-    """The overview of one node.
-
-    history, silence, block_silence, mirrors: the rates, the silent streams, the silent publishers of blocks and the
-    mirrors in trouble. The dashboard's task updates them.
-    """
+    """The overview of one node. The dashboard's task updates `history`, `silence`, `block_silence` and `mirrors`."""
 
     def __init__(
         self,
@@ -81,7 +77,7 @@ class Overview:
         return page.show("overview.html", active="overview", **await self._values())
 
     async def rates(self, page: Page) -> Response:
-        """Returns the points of the charts as JSON, a list for each figure. With `after`, only the later points."""
+        """Returns the points of the charts as JSON, a list for each chart. With `after`, only the later points."""
         page.need(OPERATOR, EVERY_NAME)
         points = self._history.points(page.number("after"))
         rounded = ([None if each is None else round(each, 3) for each in point] for point in points)
@@ -89,8 +85,8 @@ class Overview:
         return json_response({"columns": columns})
 
     async def troubles(self) -> Troubles:
-        """Returns what is wrong now, or was wrong less than READ_EVERY_S ago. While the database cannot be read, it is
-        told of the consumers what was known of them last."""
+        """Returns the troubles of now, or of less than READ_EVERY_S ago.
+        While the database cannot be read, the last known troubles of the consumers stand in."""
         self._parts.services.trials.again()
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:

@@ -22,14 +22,12 @@ from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import shares_shards
 
 FIELDS_MAX = 100
-"""The largest number of fields in a form."""
 FORM_BYTES_MAX = 1024 * 1024
 """The size of the largest form: that of a message that is typed or pasted."""
 COUNT_MAX = 2**63 - 1
 """The largest index or number in a query: the largest integer of the database."""
 OPERATOR = Right.OPERATE | Right.ADMIN
-"""One of these rights lets somebody see how something does: what has a name, by its name; the whole node, on
-`EVERY_NAME`."""
+"""One of these rights lets somebody see the state of something, by its name; of the whole node on `EVERY_NAME`."""
 CLUSTER_RESOURCE = "cluster"
 """The name on which the rights of operators of a cluster are."""
 NAVIGATION = (
@@ -61,12 +59,10 @@ class Page:
         return "hx-request" in self.call.request.headers
 
     def client(self) -> AbstractAsyncContextManager[StreamClient]:
-        """Opens a client of this node with the identity of the user."""
         return self.call.client()
 
     def count(self, name: str, default: int, most: int = COUNT_MAX) -> int:
-        """Returns a whole number from the query, at most `most`. Raises Problem if the parameter is not a whole number
-        of 63 bits."""
+        """Returns a whole number from the query, at most `most`. Raises Problem for anything but 63 bits."""
         if not self.query.get(name, "").strip():
             return default
         number = number_of(self.query, name)
@@ -120,11 +116,9 @@ class Page:
     # Answers.
 
     def show(self, template: str, status: int = 200, *, active: str = "", **values: Any) -> Response:
-        """Returns a page. active: the name of its entry in the navigation. values: what the template shows.
-
-        Raises Problem if the query has a parameter that the page does not have: the page would not be what was asked
-        for.
-        """
+        """Returns a page. active: the name of its entry in the navigation. values: those of the template.
+        Raises Problem if the query has a parameter that the page does not have: the page would not be the wanted
+        one."""
         visit, done = self.visit, self._done()
         unknown = next((name for name in self.query if name not in self.query.used), None)
         if unknown is not None and status == 200:
@@ -153,7 +147,7 @@ class Page:
         return RedirectResponse(link(path, **query), 303)
 
     def _done(self) -> str:
-        """Returns what was done, if this node has written it for this session."""
+        """Returns the text of what was done, if this node has written it for this session."""
         done = self.query.get("done", "")
         seal = self._sessions.seal(self.visit.session, done)
         return done if hmac.compare_digest(seal.encode(), self.query.get("seal", "").encode()) else ""
@@ -202,7 +196,7 @@ def number_of(fields: Mapping[str, str], name: str) -> int:
 
 
 def check_typed(fields: Mapping[str, str], name: str) -> None:
-    """Raises Problem if the name of what a form destroys or moves was not typed again."""
+    """Raises Problem if the name of the thing that a form destroys or moves was not typed again."""
     if fields.get("typed", "") != name or not name:
         raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
 

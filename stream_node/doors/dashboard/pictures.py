@@ -7,12 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 BARS_MAX = 400
-"""The largest number of bars of a picture."""
 
 
 class Bar(NamedTuple):
-    """A part of a picture of blocks. first, last: its blocks. state: the worst state of one of them. x, width: its
-    place. The whole picture is 1,000 units wide."""
+    """A part of a picture of blocks, which is 1,000 units wide. first, last: its blocks. state: the worst of them."""
 
     first: int
     last: int
@@ -25,11 +23,9 @@ def draw_ranges(
     ranges: Sequence[tuple[int, int]], deleted: Sequence[tuple[int, int]], first: int, last: int
 ) -> list[Bar]:
     """Returns the bars of the blocks from `first` to `last`.
-
     A bar stands for at most a 400th of all blocks, and neighbours of one state are one bar. Its state is "missing" if
-    one of its blocks is missing, so that even one missing block is visible.
-    ranges, deleted: ascending inclusive ranges of the blocks that can be read, and of those that were ever stored.
-    """
+    one of its blocks is missing, so that even one missing block is visible. ranges, deleted: ascending inclusive ranges
+    of the blocks that can be read, and of those that were ever stored."""
     count = last - first + 1
     step = max(1, -(-count // BARS_MAX))
     there_in, known_in = _counts(ranges, first, last, step), _counts(deleted, first, last, step)
@@ -55,7 +51,6 @@ def find_gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _counts(ranges: Sequence[tuple[int, int]], first: int, last: int, step: int) -> list[int]:
     """Returns, for each `step` numbers from `first` to `last`, how many of them are in the ranges.
-
     The time grows with the number of ranges plus the number of counts, and not with their product."""
     counts = [0] * -(-(last - first + 1) // step)
     for start, end in ranges:

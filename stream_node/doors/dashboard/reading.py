@@ -1,5 +1,4 @@
-"""ReadPositions: finds the consumers for which messages wait, and those whose position is beyond the end. It is an
-operation of a reading thread."""
+"""ReadPositions: an operation that finds consumers with waiting messages, and those beyond the end."""
 
 from __future__ import annotations
 
@@ -19,11 +18,9 @@ from stream_storage.thread_runner import ThreadRunner
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A consumer of one stream with messages that it has not processed.
-
-    partition: the partition in which a message waits longest. index: the next message of the consumer there.
-    since_us: since when it makes no progress there, although a message is there, in microseconds since 1970.
-    partitions: in how many partitions messages wait. lag: how many messages wait in all of them.
-    """
+    partition: the one in which a message waits longest. index: the next message of the consumer there. since_us: since
+    when it makes no progress there. partitions: in how many partitions messages wait. lag: how many messages wait in
+    all."""
 
     client_id: str
     stream: str
@@ -36,10 +33,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 class Beyond(msgspec.Struct, frozen=True, gc=False):
     """A consumer whose position is beyond the end of a partition. One of a former stream of the same name is none.
-
-    partition: the first such partition. index: the position there. end: the index that the next message there will get.
-    partitions: the number of such partitions of the stream.
-    """
+    partition: the first such partition. index: the position there. end: the next index there. partitions: their
+    number."""
 
     client_id: str
     stream: str
@@ -51,9 +46,7 @@ class Beyond(msgspec.Struct, frozen=True, gc=False):
 
 class Positions(NamedTuple):
     """All consumers for which messages wait, the longest wait first, and all whose position is beyond the end.
-
-    saved: the name, the stream and the last progress of each consumer, in microseconds since 1970.
-    """
+    saved: the name, the stream and the last progress of each consumer, in microseconds since 1970."""
 
     waiting: list[Waiting]
     beyond: list[Beyond]
@@ -115,8 +108,6 @@ _SAVED = compiled(
 
 
 class ReadPositions(Operation):
-    """Reads `Positions`."""
-
     __slots__ = ("found",)
 
     def __init__(self, on_done: Callable[[ReadPositions], None]) -> None:
@@ -130,6 +121,6 @@ class ReadPositions(Operation):
 
 
 async def read_positions(runner: ThreadRunner) -> Positions:
-    """Returns all consumers that may be in trouble: what the dashboard and the alerts count is never cut. Raises
-    StorageError, see `ThreadRunner.read`."""
+    """Returns all consumers that may be in trouble: what the dashboard and the alerts count is never cut.
+    Raises StorageError, see `ThreadRunner.read`."""
     return (await runner.read(ReadPositions)).found

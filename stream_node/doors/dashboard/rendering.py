@@ -22,10 +22,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy of pages. Browsers run no script that stands within a page, so they run no script that
-stands within a message."""
+"""The Content-Security-Policy of pages. Browsers run no script that stands within a page, so none within a message."""
 NOTHING = "-"
-"""The text that is shown for an unknown value."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -57,8 +55,7 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(time_us: int | None) -> str:
-    """Returns a time in UTC, to the millisecond. A time outside of the years 1 to 9999 is shown as its number of
-    microseconds."""
+    """Returns a time in UTC, to the millisecond; outside of the years 1 to 9999, its number of microseconds."""
     if time_us is None:
         return NOTHING
     try:
@@ -69,7 +66,6 @@ def clock(time_us: int | None) -> str:
 
 
 def ago(time_us: int | None) -> str:
-    """Returns how long ago a time was."""
     if time_us is None:
         return NOTHING
     seconds = time.time() - time_us / 1e6
@@ -77,7 +73,6 @@ def ago(time_us: int | None) -> str:
 
 
 def kept(retention: Retention | None) -> str:
-    """Returns the limits of a retention in words."""
     if retention is None:
         return "default"
     limits = [
@@ -137,7 +132,7 @@ _templates = _environment()
 
 
 def render(template: str, values: dict[str, Any], status: int = 200, *, is_part: bool = False) -> Response:
-    """Returns a page as an answer. is_part: only its block `now`, which changes while the page is open, or else its
+    """Returns a page as an answer. is_part: only its block `now`, which changes while the page is open, or its
     content."""
     found = _templates.get_template(template)
     blocks = [found.blocks[name] for name in ("now", "content") if is_part and name in found.blocks]

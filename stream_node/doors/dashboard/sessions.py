@@ -1,9 +1,7 @@
 """Sessions: the cookie of a browser, the token with which its user has signed in, and the secret in its forms.
-
 The cookie is random. The node keeps the token of a session in memory only, and judges it again at each request, so a
-revoked token ends its sessions at once. A browser whose user has not signed in gets a cookie, too: its forms
-have a secret that belongs to the cookie, and that a page of another web site cannot know (CSRF).
-"""
+revoked token ends its sessions at once. A browser whose user has not signed in gets a cookie, too: its forms have a
+secret that belongs to the cookie, and that a page of another web site cannot know (CSRF)."""
 
 from __future__ import annotations
 
@@ -23,12 +21,11 @@ from stream_node.doors.http.problems import Problem
 
 PATH = "/dashboard"
 LIFETIME_S = 12 * 3600
-"""How long a browser stays signed in, in seconds."""
+"""How long a browser stays signed in."""
 SESSIONS_MAX = 1_000
 """The largest number of sessions. The oldest one ends when there are more."""
 SESSIONS_OF_ONE_MAX = 20
-"""The largest number of sessions of one identity. Its oldest one ends when there are more, so that nobody can end the
-sessions of everybody else."""
+"""The largest number of sessions of one identity, so that nobody can end the sessions of everybody else."""
 _ID = re.compile("[A-Za-z0-9_-]{43}")
 
 
@@ -39,14 +36,8 @@ class _SignedIn(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """One request of a browser.
-
-    caller: the identity of the request.
-    session: the id in its cookie, or a new one.
-    csrf: the secret of its forms.
-    is_new: whether the browser must be given the cookie.
-    is_signed_in: whether the session has a token.
-    """
+    """One request of a browser. session: the id in its cookie, or a new one. csrf: the secret of its forms.
+    is_new: whether the browser must be given the cookie. is_signed_in: whether the session has a token."""
 
     caller: Caller
     session: str
@@ -57,9 +48,7 @@ class Visit(NamedTuple):
 
 class Sessions:
     """The sessions of one node. A restart ends all of them.
-
-    Invariant: there are at most SESSIONS_MAX, and at most SESSIONS_OF_ONE_MAX of one identity.
-    """
+    Invariant: there are at most SESSIONS_MAX, and at most SESSIONS_OF_ONE_MAX of one identity."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
@@ -70,10 +59,8 @@ class Sessions:
         return len(self._signed_in)
 
     async def visit(self, request: HTTPConnection, now_s: float) -> Visit:
-        """Returns who sends a request. If a request has the header Authorization, its cookie is ignored.
-
-        now_s: the time of a clock that is never set back, in seconds. Raises Problem, as `identify` does.
-        """
+        """Returns the session of a request. If a request has the header Authorization, its cookie is ignored.
+        now_s: the time of a clock that is never set back. Raises Problem, as `identify` does."""
         sent = request.cookies.get(cookie_name(request), "")
         is_new = not _ID.fullmatch(sent)
         session = secrets.token_urlsafe(32) if is_new else sent
@@ -93,7 +80,6 @@ class Sessions:
         return Visit(caller, session, self.csrf(session), is_new, is_signed_in)
 
     def csrf(self, session: str) -> str:
-        """Returns the secret of the forms of a session."""
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, session: str, text: str) -> str:

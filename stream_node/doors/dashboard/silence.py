@@ -1,9 +1,6 @@
-"""Silence: finds streams that got messages in a steady rhythm and get none any more. The caller gives it the times
-and the streams that got messages.
-
+"""Silence: finds streams that got messages in a steady rhythm and get none any more, from times that the caller gives.
 A stream to which somebody pushes now and then is never called silent: the rhythm is the longest pause between pushes
-that the node has seen, and a pause must be several times longer.
-"""
+that the node has seen, and a pause must be several times longer."""
 
 from __future__ import annotations
 
@@ -11,17 +8,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 LOOKS_MIN = 10
-"""The number of looks with new messages after which a stream has a rhythm."""
+"""The number of samples with new messages after which a stream has a rhythm."""
 PAUSES = 3.0
 """A stream is silent when it gets no message for this many times its longest pause."""
 SILENT_S_MIN = 5.0
-"""The shortest silence that is shown, in seconds."""
 FORGET_S = 3600.0
-"""After a silence of this many seconds, the stream has no rhythm any more."""
+"""After this silence, the stream has no rhythm any more."""
 
 
 class Silent(NamedTuple):
-    """A silent stream. pause_s: its longest pause before the silence. silent_s: how long it is silent, in seconds."""
+    """A silent stream. pause_s: its longest pause before the silence. silent_s: how long it is silent."""
 
     stream: str
     pause_s: float
@@ -38,18 +34,14 @@ class _Rhythm:
 
 
 class Silence:
-    """The rhythms of the streams of one node that got messages lately."""
-
     def __init__(self) -> None:
         self._rhythms: dict[str, _Rhythm] = {}
 
     def look(self, grown: Iterable[str], closed: Iterable[str], now_s: float) -> None:
-        """Records the streams that got messages since the last look. now_s: the time of a clock that is never set back,
-        in seconds.
-
-        closed: the streams that were deleted, or of which another node serves a partition now. They have no rhythm any
-            more.
-        """
+        """Records the streams that got messages since the last sample. now_s: the time of a clock that is never set
+        back.
+        closed: the streams that were deleted, or of which another node serves a partition now. They lose their
+        rhythm."""
         for stream in grown:
             rhythm = self._rhythms.get(stream)
             if rhythm is None:

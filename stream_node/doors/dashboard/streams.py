@@ -1,5 +1,5 @@
-"""The pages of streams: the list of all streams, one stream with its partitions and consumers, and the forms that
-change it."""
+"""The pages of streams: the list of all streams, one stream with its partitions and consumers, and forms to change
+it."""
 
 from __future__ import annotations
 
@@ -40,13 +40,11 @@ PARTITIONS_MADE_MAX = 1_000
 
 
 class Streams:
-    """The pages of streams of one node. rates: see `StreamRates.known`."""
-
     def __init__(self, rates: Callable[[], dict[str, float] | None]) -> None:
         self._rates = rates
 
     async def show_all(self, page: Page) -> Response:
-        """Returns a page with 50 of the streams that the user may see and the search finds, in the chosen order."""
+        """Returns a page of the streams that the user may see and the search finds, in the chosen order."""
         search, order = page.query.get("search", ""), page.query.get("order", "name")
         if order not in ORDERS:
             raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
@@ -73,7 +71,8 @@ class Streams:
         )
 
     async def show(self, page: Page) -> Response:
-        """Returns the page of one stream: its partitions, its consumers, and forms for what the user may change."""
+        """Returns the page of one stream: its partitions, its consumers, and forms for the changes that the user may
+        make."""
         name = page.query.get("name", "")
         page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
         async with page.client() as client:
@@ -110,7 +109,6 @@ class Streams:
 
     async def push(self, page: Page) -> Response:
         """Pushes one message that was typed into the form. As for every push, the confirm comes after the sync.
-
         Without a partition in the form, the key chooses it; without a key, it is chosen at random."""
         fields = await page.form()
         name = fields.get("name", "")
@@ -137,7 +135,6 @@ class Streams:
         return page.go("/stream", name=name, done="The retention is set. Messages beyond it are being deleted.")
 
     async def truncate(self, page: Page) -> Response:
-        """Deletes the oldest messages of one partition, if the name was typed again."""
         fields = await page.form()
         name = fields.get("name", "")
         check_typed(fields, name)
@@ -147,7 +144,6 @@ class Streams:
         return page.go("/stream", name=name, done=f"{answer.deleted:,} messages are deleted.")
 
     async def delete(self, page: Page) -> Response:
-        """Deletes a stream with all its messages, if its name was typed again."""
         fields = await page.form()
         name = fields.get("name", "")
         check_typed(fields, name)

@@ -1,8 +1,6 @@
 """Trends: the lag of consumers and the rates of streams in the last quarter of an hour, as charts show them.
-
-The figures are those of the metrics. The memory is bounded: a look has at most NAMES_MAX streams, those to which most
-was written, and as many consumers, those that are farthest behind.
-"""
+The memory is bounded: a sample has at most NAMES_MAX streams, those to which most was written, and as many consumers,
+those that are farthest behind."""
 
 from __future__ import annotations
 
@@ -25,12 +23,11 @@ from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.thread_runner import ThreadRunner
 
 INTERVAL_S = 15.0
-"""The time between two looks, in seconds."""
 LOOKS_MAX = 60
-"""The number of looks that are kept: a quarter of an hour."""
+"""The number of retained samples: a quarter of an hour."""
 NAMES_MAX = 500
 READING_PAUSES = 20.0
-"""A look that took long is followed by a pause of this many times its duration."""
+"""A sample that took long is followed by a pause of this many times its duration."""
 
 logger = structlog.get_logger(__name__)
 
@@ -44,13 +41,11 @@ class Look(NamedTuple):
 
 
 class Trends:
-    """The latest looks at one node."""
-
     def __init__(self) -> None:
         self._looks: deque[Look] = deque(maxlen=LOOKS_MAX)
 
     async def watch(self, runner: ThreadRunner) -> None:
-        """Runs until the storage is closed: looks at the streams and consumers."""
+        """Takes samples of the streams and consumers until the storage is closed."""
         while True:
             began_s = trio.current_time()
             try:
@@ -67,8 +62,8 @@ class Trends:
             await trio.sleep(max(INTERVAL_S, READING_PAUSES * (trio.current_time() - began_s)))
 
     async def send_stream(self, page: Page) -> Response:
-        """The points of the charts of a stream as JSON: times, written messages per second, and the largest lag of a
-        consumer that the user may see."""
+        """Sends the points of a stream's charts as JSON: times, written messages per second, and the largest visible
+        lag."""
         name = page.query.get("name", "")
         page.need(STREAM_RIGHTS, name)
         points = []
@@ -80,8 +75,7 @@ class Trends:
         return _columns(page, points, 3)
 
     async def send_consumer(self, page: Page) -> Response:
-        """The points of the charts of a consumer of a stream as JSON: times, lag, and messages per second that were
-        written, and that it has read."""
+        """Sends the points of a consumer's charts as JSON: times, lag, and messages per second written and read."""
         client_id, name = page.query.get("client", ""), page.query.get("stream", "")
         page.need(Right.INDEX, client_id)
         page.need(STREAM_RIGHTS, name)
@@ -104,7 +98,7 @@ def _rate(before: Look, look: Look, name: str) -> float | None:
 
 
 def _columns(page: Page, points: Sequence[tuple[float | None, ...]], width: int) -> Response:
-    """Returns the points after the time `after` of the query, a list for each figure."""
+    """Returns the points after the time `after` of the query, a list for each chart."""
     after_s = page.number("after")
     kept = [point for point in points if (point[0] or 0.0) > after_s]
     return json_response({"columns": list(zip(*kept, strict=True)) or [()] * width})

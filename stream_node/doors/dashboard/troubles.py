@@ -1,4 +1,4 @@
-"""Finds what is wrong with the node now. The overview shows this first, and the metrics count it."""
+"""Finds the present troubles of the node. The overview shows them first, and the metrics count them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stream_node.node.endings import Ending
 from stream_node.node.parts import NodeParts
 
 ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
-"""The time before the end of a certificate or a token from which on it is named, and is bad, in seconds. A fifth, and a
-twentieth, of its whole time count if they are shorter."""
+"""The time before the end of a certificate or a token from which on it is named, and is bad.
+A fifth, and a twentieth, of its whole time count if they are shorter."""
 SLOW_COMMIT_MS = 1_000.0
-"""A disk is slow if the commits take this long, in milliseconds. An ordinary commit takes less than ten."""
+"""A disk is slow if the commits take this long. An ordinary commit takes less than ten milliseconds."""
 RETENTION_LAG_S = 60.0
-"""Retention is behind if messages wait this long to be deleted, in seconds."""
+"""Retention is behind if messages wait this long to be deleted."""
 OWNER_WAIT_S = 5.0
-"""A shard without an owner, and a message that waits for one, are in trouble after this time, in seconds. That is the
-time after which the others take the shards of a dead member."""
+"""A shard without an owner, and a message that waits for one, are in trouble after this time.
+That is the time after which the others take the shards of a dead member."""
 
 
 def find_troubles(
@@ -37,13 +37,10 @@ def find_troubles(
     endings: list[Ending],
     now_us: int,
 ) -> Troubles:
-    """Returns everything that is wrong.
-
-    point: the latest rates. unread: why the database could not be read just now; None if it could.
-    consumers, mirrors: what is wrong with consumers, and with mirrors. silent: the streams whose publisher is silent.
-    silent_blocks: has one entry if no blocks come any more. endings: when certificates and tokens end.
-    now_us: the present time, in microseconds since 1970.
-    """
+    """Returns all troubles.
+    point: the latest rates. unread: why the database could not be read just now; None if it could. consumers, mirrors:
+    their troubles. silent: the streams whose publisher is silent. silent_blocks: one entry if no blocks come any more.
+    endings: of certificates and tokens. now_us: the present time, in microseconds since 1970."""
     return Troubles(
         (
             *_database(parts, unread),
@@ -280,7 +277,7 @@ def _some(count: int, one: str, many: str) -> str:
 
 
 def find_stuck(positions: Positions, limit_s: Callable[[str, str], float], now_us: int) -> list[Trouble]:
-    """Returns what is wrong with consumers. limit_s: how long each may make no progress, by its name and its stream."""
+    """Returns the troubles of consumers. limit_s: how long each may make no progress, by its name and its stream."""
     found = []
     for beyond in positions.beyond:
         subject = beyond.client_id, beyond.stream

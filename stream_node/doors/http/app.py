@@ -1,8 +1,5 @@
-"""HttpApp: the application that answers HTTP requests. It finds the endpoint, checks the right, and reports every
-error.
-
-What it checks, in this order: the name of the host, the origin, the size of the body, the identity, the right.
-"""
+"""HttpApp: answers HTTP requests. It finds the endpoint, checks the right, and reports every error.
+Its checks, in this order: the name of the host, the origin, the size of the body, the identity, the right."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""The security headers that are added to every answer which does not set them itself."""
+"""The security headers of every answer which does not set them itself."""
 MEMORY = "stream_node_memory"
 """The key in the scope of a request that has its `RequestMemory`."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
@@ -52,12 +49,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Call(NamedTuple):
-    """One request to an endpoint.
-
-    caller: who sends the request. If the endpoint demands no right, this is the identity of the connection.
-    memory: counts what the node holds for the request.
-    endpoint: the endpoint that answers the request.
-    """
+    """One request to an endpoint. caller: if the endpoint demands no right, the identity of the connection.
+    memory: counts the bytes that the node holds for the request."""
 
     request: Request
     caller: Caller
@@ -67,7 +60,7 @@ class Call(NamedTuple):
     memory: RequestMemory
 
     def count_for(self, caller: Caller) -> None:
-        """Counts the request for another identity, too, which it has proved."""
+        """Counts the request also for another identity, which it has proved."""
         place_of(self.request).note_caller(caller.identity)
         self.memory.count_for(party_key(caller.identity, caller.peer.address))
 
@@ -84,8 +77,9 @@ class Call(NamedTuple):
             raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
 
     def check_early(self, demand: Demand) -> None:
-        """Raises Problem as `check` does. A permission is not in the audit log, because the node decides again when the
-        request is carried out. Called before a body is read, so that only who may send it can fill memory with it."""
+        """Raises Problem as `check` does, before a body is read, so that only permitted senders can fill memory with
+        it.
+        A permission is not in the audit log, because the node decides again when the request is carried out."""
         authorizer = self.parts.authorizer
         if authorizer is not None and not authorizer.rules.allows(self.caller.identity, demand):
             self.check(demand)
@@ -96,14 +90,12 @@ class Call(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """An endpoint: it answers one method of one path.
+    """An endpoint: it answers one method of one path, which is written for starlette: `/v1/streams/{name}`.
 
-    path: as starlette writes it, for example `/v1/streams/{name}`.
-    handle: returns the answer. It can raise Problem, and every error of our client.
-    demand: the right that the caller needs. None: none, because `handle` uses streams only by `Call.client`, which the
-    node checks like everybody else.
-    is_open: whether a request is answered even if its token is not valid, as for the health of the node.
-    is_health: whether it tells the health of the node, also over the connections that are kept for this.
+    handle: returns the answer. It can raise Problem, and every error of our client. demand: the right that the caller
+    needs. None: none, because `handle` uses streams only by `Call.client`, which the node checks like everybody else.
+    is_open: whether a request is answered even if its token is not valid. is_health: whether it reports the health of
+    the node, also over the connections that are reserved for this.
     """
 
     method: str
@@ -115,10 +107,7 @@ class Endpoint(NamedTuple):
 
 
 class HttpApp:
-    """An application of ASGI.
-
-    answered: the number of answered requests, by status. bodies: counts the bytes of bodies that requests hold.
-    """
+    """An application of ASGI. answered: by status. bodies: counts the bytes of bodies that requests hold."""
 
     def __init__(self, parts: NodeParts, clients: HttpClients, endpoints: Sequence[Endpoint]) -> None:
         self._parts = parts
@@ -172,7 +161,7 @@ class HttpApp:
     async def _answer(self, scope: Scope, body: RequestBody, answer: _Answer) -> Problem | None:
         """Answers a request. Returns the problem that the caller must still send, if there is one."""
         request = Request(scope)
-        # The router tells by errors that it has found nothing, if there is an application.
+        # With an application, the router raises an error when it finds nothing.
         scope["app"] = self
         # The name of a stream can have slashes, written as %2F, so these paths are matched before they are decoded.
         if scope["raw_path"].startswith(DATA_PREFIX):
@@ -251,10 +240,7 @@ class HttpApp:
 
 
 class _Answer:
-    """Sends one answer: adds the security headers, and reads what is left of the body.
-
-    has_begun: whether the first bytes of the answer were sent.
-    """
+    """Sends one answer: adds the security headers, and reads the rest of the body."""
 
     def __init__(
         self,
@@ -293,5 +279,5 @@ class _Answer:
 
 
 def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:
-    """Returns an answer with a value as JSON. end: what follows the value, such as a line end for a terminal."""
+    """Returns an answer with a value as JSON, followed by `end`, such as a line end for a terminal."""
     return Response(msgspec.json.encode(value) + end, status, media_type="application/json")

@@ -1,7 +1,5 @@
 """RequestBody: the body of one HTTP request, bounded in size and in time. BodyMemory bounds the bodies of each party.
-
-A body in gzip is decoded here, so that nothing else sees coded bytes.
-"""
+A body in gzip is decoded here, so that nothing else sees coded bytes."""
 
 from __future__ import annotations
 
@@ -19,15 +17,14 @@ from stream_node.doors.http.memory import RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem
 
 DISCARD_BYTES_MAX = 1024 * 1024
-"""If an endpoint does not read the body, at most this many of its bytes are read before the answer is sent. A peer that
-is still sending when the connection is closed may lose the answer."""
+"""If an endpoint does not read the body, at most this many of its bytes are read before the answer is sent.
+A peer that is still sending when the connection is closed may lose the answer."""
 DISCARD_S_MAX = 1.0
-"""The longest time for reading such bytes, in seconds."""
+"""The longest time for reading such bytes."""
 WHOLE_PARTS = 10
 """A whole body must come within this many times the longest time until its next part."""
 LARGEST_BODIES_PARTY_MAX = 4
-"""The node holds at most as many bytes of bodies for one party as this many bodies of the largest size have. A party is
-one identity, or one host without an identity."""
+"""The node holds at most this many of the largest bodies for one party: an identity, or a host without one."""
 GZIP = ("gzip", "x-gzip")
 """The names of the one coding of bodies that is decoded (RFC 9110, section 8.4.1.3)."""
 GZIP_BITS = 31
@@ -39,11 +36,8 @@ MEMBERS_MAX = 1_000
 
 
 class BodyMemory:
-    """Counts the bytes of the bodies that the node holds: in all, and for each party. All of them together are part of
-    `PeerMemory`.
-
-    Invariant: `size_bytes` is the sum of what each party holds, and no party is listed that holds nothing.
-    """
+    """Counts the bytes of the bodies that the node holds: in all (a part of `PeerMemory`), and for each party.
+    Invariant: `size_bytes` is the sum over the parties, and no party is listed that holds nothing."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -51,9 +45,7 @@ class BodyMemory:
 
     def hold(self, party: str, size_bytes: int, body_bytes_max: int) -> None:
         """Counts more bytes for a party. Raises Problem, and counts nothing, if it holds too many.
-
-        body_bytes_max: the size of the largest body.
-        """
+        body_bytes_max: the size of the largest body."""
         if self._held[party] + size_bytes > LARGEST_BODIES_PARTY_MAX * body_bytes_max:
             self._check_empty(party)
             detail = "the requests under way of this identity or host have too many bytes; send fewer at a time"
@@ -73,11 +65,8 @@ class BodyMemory:
 
 
 class RequestBody:
-    """Receives the parts of a body. `receive` is that of ASGI. A context manager: the body's bytes are held until the
-    end of the block.
-
-    size_bytes: the bytes received so far. is_complete: whether all of the body was received, or the peer has gone.
-    """
+    """Receives the parts of a body. As a context manager, it holds the body's bytes until the end of the block.
+    size_bytes: the bytes received so far. is_complete: whether all of the body was received, or the peer has gone."""
 
     def __init__(
         self,
@@ -90,8 +79,8 @@ class RequestBody:
         memory: RequestMemory,
         coding: str,
     ) -> None:
-        """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part, in seconds.
-        party: who sends it, as `ockam.quotas.usage.party_key` names it. coding: the header Content-Encoding."""
+        """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part. party: the
+        sender, as `ockam.quotas.usage.party_key` names it. coding: the header Content-Encoding."""
         self._receive = receive
         self._coding = coding.strip().lower()
         self._decoder = _Gunzip() if self._coding in GZIP else None
@@ -115,8 +104,8 @@ class RequestBody:
         self._memory.note(body_bytes=0)
 
     async def receive(self) -> Any:
-        """Returns the next event. Raises Problem if the body is too large or too slow, or if the node holds too many
-        bytes of bodies already."""
+        """Returns the next event. Raises Problem if the body is too large or too slow, or if too many bytes are
+        held."""
         if self._first is not None:
             event, self._first = self._first, None
             return event
@@ -149,8 +138,7 @@ class RequestBody:
         self._memory.note(body_bytes=self._memory.body_bytes + size_bytes)
 
     def _decoded(self, part: bytes, *, is_last: bool) -> bytes:
-        """Returns the decoded bytes of a part. They are counted in small pieces, because a part can hide a thousand
-        times as many."""
+        """Returns the decoded bytes of a part, counted in small pieces: a part can hide a thousand times as many."""
         assert self._decoder is not None, "called with gzip only"
         pieces = []
         for piece in self._decoder.feed(part):
@@ -167,9 +155,8 @@ class RequestBody:
         self._first = await self.receive()
 
     async def watch(self, scope: trio.CancelScope, on_complete: Callable[[], None]) -> None:
-        """Cancels the scope when the peer has gone. Until all of the body was received, this cannot be seen.
-
-        on_complete: called when all of the body was received."""
+        """Cancels the scope when the peer has gone, which cannot be seen before the whole body has come
+        (`on_complete`)."""
         await self._completed.wait()
         on_complete()
         while not self._gone.is_set():

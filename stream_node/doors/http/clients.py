@@ -1,9 +1,7 @@
 """HttpClients: the clients inside the node by which HTTP requests use streams, one for each identity and host.
-
 Each client is an ordinary `stream_client.StreamClient` over a pair of connected sockets. The node serves the other end
-like any other connection, with the identity of the HTTP caller. So every right and limit is checked,
-and every promise kept, in the same place as for all other connections.
-"""
+like any other connection, with the identity of the HTTP caller. So every right and limit is checked, and every promise
+kept, in the same place as for all other connections."""
 
 from __future__ import annotations
 
@@ -23,9 +21,8 @@ from stream_node.doors.http.identity import Caller
 from stream_node.doors.http.problems import RETRY, Problem
 
 IDLE_S = 60.0
-"""A client that no request has used for this many seconds is closed."""
+"""A client that no request has used for this long is closed."""
 CHECK_INTERVAL_S = 5.0
-"""The time between two searches for clients that nobody uses, in seconds."""
 IN_ERRORS = "this node"
 """The name of the node in the errors of these clients."""
 
@@ -43,11 +40,7 @@ class _Held:
 
 class HttpClients:
     """All clients inside one node.
-
-    tcp: serves the other ends. nursery: runs the clients. clients_max: the largest number of clients.
-
-    Invariant: at most `clients_max` clients are open; a client that a request uses is never closed for another one.
-    """
+    Invariant: at most `clients_max` clients are open; a client that a request uses is never closed for another one."""
 
     def __init__(
         self, tcp: TcpTransport, nursery: trio.Nursery, *, service: str, index_service: str, clients_max: int
@@ -65,9 +58,8 @@ class HttpClients:
 
     @asynccontextmanager
     async def client(self, caller: Caller) -> AsyncIterator[StreamClient]:
-        """Opens a client with the identity of the caller, or shares the one that is open, while the block runs.
-
-        Raises Problem if there are too many clients."""
+        """Opens or shares a client with the identity of the caller, while the block runs. Raises Problem if there are
+        too many."""
         held = self._find(caller)
         held.users += 1
         try:
@@ -81,9 +73,7 @@ class HttpClients:
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
         """Forgets the clients of all identities that the function chooses; their requests fail. Returns their number.
-
-        reason: not used here. `TcpTransport.close_identities` ends and counts the connections at the other ends.
-        """
+        reason: not used here. `TcpTransport.close_identities` ends and counts the connections at the other ends."""
         meant = [key for key in self._held if is_meant(key[0])]
         for key in meant:
             self._held.pop(key).scope.cancel()
@@ -112,8 +102,7 @@ class HttpClients:
         return held
 
     def _make_room(self) -> None:
-        """Closes the client that has been unused for longest, if `clients_max` clients are open. Raises Problem if
-        all of them are
+        """Closes the client that has been unused for longest if `clients_max` are open. Raises Problem if all are
         used."""
         if len(self._held) < self._clients_max:
             return

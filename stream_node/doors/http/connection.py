@@ -1,8 +1,5 @@
-"""HttpConnection: one connection of HTTP/1.1. Hypercorn reads and writes HTTP; this module bounds what a peer can do.
-
-HTTP/2 is not supported, because hypercorn ends a connection of HTTP/2 after 1,000 requests. WebSockets are not
-supported either.
-"""
+"""HttpConnection: one connection of HTTP/1.1. Hypercorn reads and writes HTTP; this module bounds the peer.
+HTTP/2 is off, because hypercorn ends a connection of HTTP/2 after 1,000 requests. WebSockets are off, too."""
 
 from __future__ import annotations
 
@@ -39,12 +36,9 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpStream:
-    """The bytes of one connection, encrypted if it uses TLS. It has the methods of a stream that hypercorn needs.
-
-    send_s: the longest time, in seconds, in which the peer may take no part of an answer.
-    traffic: counts the bytes, without TLS.
-    tls: a connection of TLS whose handshake is complete; None: the connection is not encrypted.
-    """
+    """The bytes of one connection, encrypted if it uses TLS, with the methods of a stream that hypercorn needs.
+    send_s: the longest time in which the peer may take no part of an answer. traffic: counts the bytes, without TLS.
+    tls: after its handshake; None: the connection is not encrypted."""
 
     def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None, send_s: float) -> None:
         self.socket = stream.socket
@@ -92,17 +86,14 @@ class HttpStream:
 
 
 class _Http11(H11Protocol):
-    """traffic: counts the requests and the answers."""
-
     traffic: Traffic
 
     async def _check_protocol(self, event: Any) -> None:
         """Ignores every request to change to HTTP/2."""
 
     async def _create_stream(self, request: Any) -> None:
-        """Ignores every request to change to a WebSocket, as HTTP allows. Hypercorn's WebSockets have no time limits,
-        and many
-        headers that are not valid break them."""
+        """Ignores every request to change to a WebSocket, as HTTP allows.
+        Hypercorn's WebSockets have no time limits, and many invalid headers break them."""
         headers = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"upgrade"]
         plain = type(request)(
             method=request.method, target=request.target, headers=headers, http_version=request.http_version
@@ -125,12 +116,9 @@ class _Http11(H11Protocol):
 
 class HttpConnection(TCPServer):
     """Serves the requests of one connection, one after the other.
-
-    certificate: the certificate that the peer has proved to own. identity: what the last request has proved.
-    roster: lists the connection while it runs. closed: counts the connections that the node closes, by reason.
-    memory: the memory of the node for all its peers. is_for_health: see `Place`.
-    note_received, note_waits: called when a whole request was received, and when its answer was sent.
-    """
+    certificate: as the peer has proved it. identity: as the last request has proved it. roster: lists the connection
+    while it runs. closed: counts the closed connections by reason. is_for_health: see `Place`. note_received,
+    note_waits: called when a whole request was received, and when its answer was sent."""
 
     def __init__(
         self,
@@ -229,5 +217,5 @@ class HttpConnection(TCPServer):
 
 
 def make_peer(address: str, server_host: str, tls: TlsLayer | None) -> Peer:
-    """Returns the peer of a connection. address: its `host:port`. server_host: the IP address that it has called."""
+    """address: the `host:port` of the peer. server_host: the IP address that it has called."""
     return Peer(address, identity_of(None if tls is None else tls.certificate), tls is not None, server_host)

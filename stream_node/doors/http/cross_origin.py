@@ -1,7 +1,5 @@
 """CrossOrigin: tells browsers which pages of other web sites may use streams (CORS). Starlette makes the headers.
-
-Only the paths of data take part. The dashboard, the metrics and the health of the node stay closed to other sites.
-"""
+Only the paths of data take part. The dashboard, the metrics and the health of the node stay closed to other sites."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 from stream_node.node.config import Config
 
 DATA_PREFIX = b"/v1/"
-"""The beginning of the paths of data, as they are sent."""
 READABLE_HEADERS = (
     *("Accept-Post", "Allow", "Content-Disposition", "Link", "Retry-After", "WWW-Authenticate"),
     *("Stream-Partition", "Stream-Index", "Stream-Time"),
@@ -24,7 +21,7 @@ READABLE_HEADERS = (
 )
 """The headers of answers that a page may read, apart from those that every page may read."""
 MAX_AGE_S = 600
-"""The number of seconds for which a browser remembers the answer to a preflight request."""
+"""How long a browser remembers the answer to a preflight request."""
 
 
 def is_preflight(request: HTTPConnection) -> bool:
@@ -34,16 +31,14 @@ def is_preflight(request: HTTPConnection) -> bool:
 
 
 def readable_send(request: HTTPConnection, send: Send, config: Config) -> Send:
-    """Returns a function that sends an answer. If the page that asks may read the answer, it adds the headers that
-    say so."""
+    """Returns a function that sends an answer, with the headers that let the asking page read it, if it may."""
     if is_preflight(request) or not _is_allowed(request, config):
         return send
     return partial(_middleware(config.http_origins, ()).send, send=send, request_headers=request.headers)
 
 
 def options_answer(request: HTTPConnection, methods: Sequence[str], config: Config) -> Response:
-    """Returns the answer to OPTIONS for a path that takes these methods. A preflight request of a page that may send
-    its request is told so."""
+    """Returns the answer to OPTIONS for a path that takes these methods, also to a preflight request."""
     answer = Response(status_code=204, headers={"Allow": ", ".join(methods)})
     if is_preflight(request) and _is_allowed(request, config):
         # The browser compares the methods itself, so the answer has the same status for each of them.
@@ -60,7 +55,7 @@ def _is_allowed(request: HTTPConnection, config: Config) -> bool:
 
 @lru_cache(maxsize=100)
 def _middleware(origins: tuple[str, ...], methods: tuple[str, ...]) -> CORSMiddleware:
-    """Returns the maker of headers. It wraps no application, because only its methods that make headers are used."""
+    """Returns the maker of headers. It wraps no application: only its methods that make headers are used."""
     return CORSMiddleware(
         _nothing,
         allow_origins=origins,

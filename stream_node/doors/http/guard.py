@@ -1,9 +1,7 @@
-"""Decides about a request before its caller is known: by which name it calls the node, and from which web site.
-
+"""Decides about a request before its caller is known: by its name for the node, and by its web site.
 A web page in a browser on this machine can send requests to a node that listens at the loopback address. The check of
 the host name stops pages whose own name now points at this address (DNS rebinding). The check of the origin stops all
-other pages.
-"""
+others."""
 
 from __future__ import annotations
 
@@ -19,12 +17,10 @@ from stream_node.doors.http.problems import Problem, problem_of_status
 from stream_node.node.config import Config
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""The methods that change nothing."""
 
 
 def check_headers(request: HTTPConnection, config: Config) -> None:
     """Raises Problem if the first line and the headers are too large, or do not say where the body ends.
-
     Hypercorn bounds only headers that come in parts."""
     target = len(request.scope["raw_path"]) + len(request.scope["query_string"])
     if target + sum(len(name) + len(text) + 4 for name, text in request.headers.raw) > config.http_header_bytes_max:
@@ -51,8 +47,8 @@ def check_host(request: HTTPConnection, config: Config) -> None:
 
 
 def check_origin(request: HTTPConnection, method: str, config: Config) -> None:
-    """Raises Problem if a page of another web site wants to change something, or asks by a preflight request whether it
-    may send a request that is not simple."""
+    """Raises Problem if a page of another web site wants to change something, or asks for leave by a preflight
+    request."""
     if method in SAFE_METHODS and not is_preflight(request):
         return
     origin = request.headers.get("origin")

@@ -24,11 +24,8 @@ async def readyz(call: Call) -> Response:
 
 
 async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
-    """Returns the reasons why the node takes no work at present. A node that listens has opened its database, so the
-    tables are those of its version.
-
-    writes: whether it must store pushes. A node that cannot still serves reads, and deletes what makes room.
-    """
+    """Returns the reasons why the node takes no work at present.
+    writes: whether it must store pushes. A node that cannot still serves reads, and deletions that make room."""
     reasons = []
     if parts.condition.is_draining:
         reasons.append("the node is stopping; send requests to it after its next start")

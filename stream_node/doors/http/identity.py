@@ -1,8 +1,6 @@
-"""Caller: who sends an HTTP request. This is the one place where a request gets its identity.
-
+"""Caller: the sender of an HTTP request. This is the one place where a request gets its identity.
 A connection proves an identity by its client certificate, exactly as on the node's own listener; else it is anonymous.
-A request on an anonymous connection can prove another identity by a token (`Authorization: Bearer …`).
-"""
+A request on an anonymous connection can prove another identity by a token (`Authorization: Bearer …`)."""
 
 from __future__ import annotations
 
@@ -21,17 +19,14 @@ from stream_node.doors.http.problems import Problem
 PEER_STATE = "stream_node_peer"
 """The key in the state of a request that has the `Peer` of its connection."""
 PLACE_STATE = "stream_node_place"
-"""The key in the state of a request that has the `Place` of its connection."""
 TOKEN_CHARACTERS_MAX = 512
 """The largest token that is judged. A real one has about 50 characters."""
 
 
 class Peer(NamedTuple):
-    """The other side of an HTTP connection.
-
-    address: the `host:port` of the peer, with brackets around an IPv6 host. identity: what its certificate proves.
-    is_encrypted: whether the connection uses TLS. server_host: the IP address at which the node was called.
-    """
+    """The other side of an HTTP connection. identity: as its certificate proves it.
+    address: the `host:port`, with brackets around an IPv6 host. server_host: the IP address at which the node was
+    called."""
 
     address: str
     identity: Identity
@@ -40,12 +35,10 @@ class Peer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What the node keeps for a connection.
-
-    holdings: the memory that it takes. is_for_health: whether it is open only so that somebody can ask for the health
-    of a node without room for more connections. note_received: called when all of a request was received.
-    note_caller: called with the identity that a request has proved.
-    """
+    """The place of a connection in the node.
+    holdings: the memory that it takes. is_for_health: whether it is open only for questions about the health of a
+    full node. note_received: called when all of a request was received. note_caller: called with the identity of a
+    request."""
 
     holdings: Holdings
     is_for_health: bool
@@ -54,14 +47,13 @@ class Place(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who sends a request. identity: what the connection or the token of the request proves."""
+    """The sender of a request. identity: as its connection or token proves it."""
 
     identity: Identity
     peer: Peer
 
     @property
     def origin(self) -> Origin:
-        """The origin of the request, as the rules decide about it."""
         return Origin("http", self.peer.address, self.identity)
 
 
@@ -78,7 +70,8 @@ def place_of(request: HTTPConnection) -> Place:
 
 
 async def identify(request: HTTPConnection, authenticator: Authenticator) -> Caller:
-    """Returns who sends a request. Raises Problem if its token is refused; the refusal is delayed, as everywhere."""
+    """Returns the sender of a request. Raises Problem if its token is refused; the refusal is delayed, as
+    everywhere."""
     peer = peer_of(request)
     sent = request.headers.getlist("authorization")
     if not sent:

@@ -1,8 +1,6 @@
 """HttpListener: accepts HTTP connections in the node's own event loop, and ends them when the node stops.
-
 Hypercorn is used only for the protocol. The node itself opens the sockets, makes the TLS handshakes, writes the log
-lines and ends the connections.
-"""
+lines and ends the connections."""
 
 from __future__ import annotations
 
@@ -55,8 +53,7 @@ class _Logs(HypercornLogger):
 
 
 class _Guest:
-    """A connection, from its beginning to its end. connection: None during its TLS handshake. closed: counts the
-    connections that the node closes, by reason."""
+    """A connection, from its beginning to its end. connection: None during its TLS handshake."""
 
     def __init__(self, stream: trio.SocketStream, closed: Counter[str]) -> None:
         self._socket = stream.socket
@@ -75,14 +72,8 @@ class _Guest:
 
 
 class HttpListener:
-    """All HTTP connections of one node.
-
-    parts: the parts of the node; its settings can change.
-    addresses: the `host:port` texts at which it listens.
-    clients: the clients inside the node.
-
-    Invariant: at most `http_connections_max` connections are open, and a few for the health of the node (`Places`).
-    """
+    """All HTTP connections of one node. addresses: the `host:port` texts at which it listens.
+    Invariant: at most `http_connections_max` connections are open, and a few for the health of the node (`Places`)."""
 
     def __init__(self, parts: NodeParts, endpoints: Sequence[Endpoint], nursery: trio.Nursery) -> None:
         """nursery: runs the connections. It must stay open until `aclose` has returned."""
@@ -112,9 +103,7 @@ class HttpListener:
 
     async def listen(self) -> list[str]:
         """Starts to accept connections at the addresses of the setting `http`. Returns the `host:port` of each socket.
-
-        Raises OSError if a socket cannot be opened; then no socket stays open.
-        """
+        Raises OSError if a socket cannot be opened; then no socket stays open."""
         listeners: list[trio.SocketListener] = []
         try:
             for address in self.parts.config.http:
@@ -237,7 +226,6 @@ class HttpListener:
     # The end of connections.
 
     def end_refused(self) -> None:
-        """Ends the connections whose certificate has been revoked, or has expired."""
         if self._tls is None:
             return
         for connection in list(self._open):
@@ -250,7 +238,8 @@ class HttpListener:
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
         """Ends the connections and the clients of all identities that the function chooses. Returns the number of
-        connections. reason: a short, fixed word for counters."""
+        connections.
+        reason: a short, fixed word for counters."""
         meant = [each for each in self._open if is_meant(each.peer.identity)]
         for connection in meant:
             connection.close(reason)

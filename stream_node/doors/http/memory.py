@@ -1,9 +1,6 @@
 """RequestMemory: counts the bytes that the node holds for one HTTP request, before they are made.
-
-They count for the identity of the request's connection (for its host, if it has proved nothing), for the caller if its
-token proves another identity, and for the node, exactly as the bytes that the node's own listener holds
-(`ockam.quotas.usage`, `ockam.quotas.memory`).
-"""
+They count for the identity of the request's connection (else for its host), for the caller if its token proves another
+identity, and for the node, as the bytes of the node's own listener do (`ockam.quotas.usage`, `ockam.quotas.memory`)."""
 
 from __future__ import annotations
 
@@ -22,11 +19,8 @@ READINGS_SHARE = 4
 
 class Readings:
     """Lets requests read their pages in turn, so that many small readings together never close a connection.
-
     A reading waits only for the node itself and never for a peer, so the turns are short.
-
-    Invariant: `size_bytes` is at most the share, or there is one reading.
-    """
+    Invariant: `size_bytes` is at most the share, or there is one reading."""
 
     def __init__(self, memory: PeerMemory) -> None:
         self._memory = memory
@@ -49,15 +43,13 @@ class Readings:
 
 class RequestMemory:
     """The bytes that the node holds for one request. A context manager: after its block, nothing is held.
-
-    body_bytes: of the body. made_bytes: of what is read for the answer. sent_bytes: of the part that is being sent.
-
-    Invariant: each of `_counted` and the holdings of the connection count the sum of these three.
-    """
+    body_bytes: of the body. made_bytes: of the data that is read for the answer. sent_bytes: of the part that is being
+    sent.
+    Invariant: each of `_counted` and the holdings of the connection count the sum of these three."""
 
     def __init__(self, usages: Usages, holdings: Holdings, key: str, readings: Readings, page_bytes: int) -> None:
-        """holdings: those of the connection. key: the identity of the connection, as `ockam.quotas.usage.party_key`
-        names it. page_bytes: the size of the data of a page, unless its first message alone is larger."""
+        """holdings, key: those of the connection, and its identity as `ockam.quotas.usage.party_key` names it.
+        page_bytes: the size of the data of a page, unless its first message alone is larger."""
         self._readings = readings
         self.page_bytes = page_bytes
         self._usages = usages
@@ -81,15 +73,16 @@ class RequestMemory:
             self.note()
 
     async def wait_room(self) -> None:
-        """Waits until the node holds few enough bytes for each of the identities. The request must hold nothing that
-        others wait for."""
+        """Waits until the node holds few enough bytes for each identity. The request must hold nothing that others wait
+        for."""
         while (over := self._find_over()) is not None:
             await waits_of(over).wait_room()
 
     @asynccontextmanager
     async def making(self, size_bytes: int) -> AsyncIterator[None]:
-        """Waits until there is room for bytes that the block makes for the answer, and counts them in place of the
-        earlier ones. They stay counted after the block, until `note` says how many were made."""
+        """Waits for room for the bytes that the block makes for the answer, and counts them in place of the earlier
+        ones.
+        They stay counted after the block, until `note` has the number that was made."""
         self.note(made_bytes=0)
         while True:
             await self.wait_room()
@@ -107,7 +100,7 @@ class RequestMemory:
     def note(
         self, *, body_bytes: int | None = None, made_bytes: int | None = None, sent_bytes: int | None = None
     ) -> None:
-        """Sets what is held from now on. None: as before."""
+        """Sets the number of held bytes from now on. None: as before."""
         before_bytes = self.body_bytes
         self.body_bytes = self.body_bytes if body_bytes is None else body_bytes
         self.made_bytes = self.made_bytes if made_bytes is None else made_bytes

@@ -1,8 +1,6 @@
 """Reads messages for an answer over HTTP, after the memory for them is counted.
-
-The size of a message is known only when it was read, so each reading begins with a pull of the first message without
-its data. This pull also waits for a message, if it shall, and a waiting request holds nothing.
-"""
+The size of a message is known only after it was read, so each reading begins with a pull of the first message without
+its data. This pull also waits for a message, if it shall, and a waiting request holds nothing."""
 
 from __future__ import annotations
 
@@ -19,22 +17,19 @@ from stream_service.cutting import CUT_PULL, CutPage, CutPull
 from stream_service.limits import StreamLimits
 
 BESIDE_BYTES = StreamLimits().key_bytes_max + StreamLimits().headers_bytes_max
-"""The size of the key and the headers of a message, at most."""
 COPIES = 3
 """While a page is received from the node itself, it is in memory this many times: as the bytes of the connection, as
 the payload, and as messages. The copies on the other side of that connection are counted there."""
 OVERHEAD_BYTES = 500
-"""The memory of one message beside its data and key, in bytes."""
+"""The memory of one message beside its data and key."""
 HEADER_BYTES = 150
-"""The memory of one header of a message beside its value, in bytes."""
+"""The memory of one header of a message beside its value."""
 PART_BYTES = 64 * 1024
-"""An answer is sent in parts of about this size, so that an answer in another form than the messages have is never in
-memory as a whole."""
+"""An answer is sent in parts of about this size, so that its other form is never in memory as a whole."""
 
 
 async def pull_cut(stream: Stream, start: StartLike, limit: int, data_bytes_max: int, wait_s: float = 0.0) -> CutPage:
-    """Returns a page of messages with no more than the first `data_bytes_max` bytes of each. The parameters and the
-    errors are those of `Stream.pull_page`."""
+    """Returns a page with no more than the first `data_bytes_max` bytes of each message, as `Stream.pull_page` does."""
     request = CutPull(0, start_of(start), limit, int(wait_s * 1000), data_bytes_max)
     call = stream.session.core.call(stream.handle, encoded(CUT_PULL, request), patience=patience_for(wait_s))
     return answer_of(await stream.session.answered(call, wait_s), CUT_PULL)
@@ -67,7 +62,7 @@ async def pull_cut_counted(
 
 
 def cut_bytes(messages: int, data_bytes_max: int) -> int:
-    """Returns how much memory a page of the beginnings of messages needs at most, in bytes."""
+    """Returns how much memory a page of the beginnings of messages needs at most."""
     return messages * (data_bytes_max + BESIDE_BYTES) * COPIES
 
 
@@ -106,6 +101,5 @@ def answer_in_parts(pieces: Iterable[bytes], headers: Mapping[str, str], media_t
 
 
 def answer_raw(data: bytes, headers: Mapping[str, str], media_type: str) -> Response:
-    """Returns an answer with exactly these bytes."""
     pieces = (data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES))
     return answer_in_parts(pieces, {"content-length": str(len(data)), **headers}, media_type)

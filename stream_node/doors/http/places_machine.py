@@ -1,8 +1,8 @@
 """Places: decides which HTTP connections may be open. It opens and closes nothing.
 
 A connection is half while its request has not come whole: during its TLS handshake, before its headers are complete,
-between two requests, and while a part of a body is missing. Half connections give way to new ones, the oldest first,
-so nobody keeps others out by connections that say nothing. When all connections are busy, a few more may ask for the
+between two requests, and while a part of a body is missing. Half connections give way to new ones, the oldest first, so
+nobody keeps others out by connections that say nothing. When all connections are busy, a few more may ask for the
 health of the node.
 """
 
@@ -19,7 +19,7 @@ PARTY_SHARE = 4
 HEALTH_PLACES = 16
 """The number of connections above all limits that can only ask for the health of the node."""
 CANDIDATES_MAX = 32
-"""The largest number of half connections that are looked at to find one whose peer has not just sent something."""
+"""The largest number of half connections that are sampled to find one whose peer has not just sent something."""
 
 
 def share_of(guests_max: int) -> int:
@@ -48,10 +48,8 @@ G = TypeVar("G", bound=Guest)
 
 class Places(Generic[G]):
     """The open connections, by party: each is one host, or one certificate.
-
     Invariant: a guest has one place, under its party or in `_health`; at most HEALTH_PLACES are in `_health`. `_half`
-    has the half guests, the one that has been so for longest first.
-    """
+    has the half guests, the one that has been so for longest first."""
 
     def __init__(self) -> None:
         self._parties: dict[G, str] = {}
@@ -93,17 +91,15 @@ class Places(Generic[G]):
                 del self._counts[party]
 
     def note_received(self, guest: G) -> None:
-        """Called when a whole request of the guest was received."""
         self._half.pop(guest, None)
 
     def note_waits(self, guest: G) -> None:
-        """Called when the answer was sent, and the guest may send its next request."""
+        """Notes that the answer was sent, and the guest may send its next request."""
         if guest in self._parties or guest in self._health:
             self._half[guest] = None
 
     def _oldest(self, party: str | None) -> G | None:
         """Returns the guest that has been half for longest; None if none is half. party: only among its guests.
-
         A peer that has just sent something is passed over, if the ones after it have not."""
         half = (each for each, its in self._half_parties() if party is None or its == party)
         candidates = list(islice(half, CANDIDATES_MAX))

@@ -1,5 +1,4 @@
-"""Problem: an error of HTTP, as the problem details of RFC 9457. It also turns the errors of our client into
-problems."""
+"""Problem: an error of HTTP, as the problem details of RFC 9457. Also turns the errors of our client into problems."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ TYPE_PREFIX = "urn:stream-node:problem:"
 RETRY_AFTER_S = 1
 """The seconds after which a client should repeat a request that the node could not answer at the moment."""
 RETRY = {"Retry-After": str(RETRY_AFTER_S)}
-"""The headers of such an answer."""
 
 
 class Problem(Exception):
@@ -55,7 +53,6 @@ class Problem(Exception):
 
 
 def too_many_connections(connections_max: int) -> Problem:
-    """Returns the problem of a connection for which there is no place. connections_max: `http_connections_max`."""
     share = share_of(connections_max)
     detail = f"all {connections_max} connections (http_connections_max) are busy, or the {share} that one host or "
     detail += "certificate can have; behind a proxy, all clients are one host. This one may ask for /livez and /readyz"
@@ -80,16 +77,14 @@ _KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (
     (errors.ConnectionLost, 503, "connection-lost"),
     (errors.ClientClosed, 503, "connection-lost"),
 )
-"""Each error of the stream client, with the HTTP status and the name of the problem that reports it. The first entry
-that fits an error counts, so each class stands before its base classes."""
+"""Each error of the stream client, with the HTTP status and the name of the problem that reports it.
+The first entry that fits an error counts, so each class stands before its base classes."""
 
 
 def problem_of(error: errors.ClientError) -> Problem:
     """Returns the problem that reports an error of the client inside the node.
-
     Its member `retriable` says whether the same request can succeed later, and `in_doubt` whether the node may have
-    carried it out.
-    """
+    carried it out."""
     found = ((status, name) for kind, status, name in _KINDS if isinstance(error, kind))
     status, name = next(found, (500, "internal-error"))
     members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt}

@@ -1,4 +1,4 @@
-"""HttpStatistics: what the HTTP listener counts."""
+"""HttpStatistics: the counts of the HTTP listener."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import msgspec
 
 class HttpStatistics(msgspec.Struct, frozen=True):
     """The statistics of HTTP. All fields except `open`, `clients` and `body_bytes` are counted since the start.
-
-    open: the number of open connections. accepted: the number of accepted connections.
-    closed: the number of connections that the node has closed or refused, by reason.
-    requests: the number of answered requests, by status.
-    clients: the number of identities, each with its host, that have a client inside the node.
-    body_bytes: the bytes of the bodies that requests under way hold.
-    """
+    closed: the connections that the node has closed or refused, by reason. requests: those that were answered, by
+    status. clients: the identities, each with its host, that have a client inside the node. body_bytes: in requests
+    under way."""
 
     open: int
     accepted: int

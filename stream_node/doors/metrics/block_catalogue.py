@@ -17,7 +17,7 @@ def _block(name: str, kind: Kind, text: str, read: Callable[[BlockServicesStatis
 
 
 def _of_backfill(field: str, name: str, text: str) -> Metric:
-    """A metric of backfill. Its name is not what Prometheus expects of a counter, so it has no type."""
+    """Returns a metric of backfill. Its name is not what Prometheus expects of a counter, so it has no type."""
 
     def read(blocks: BlockServicesStatistics) -> float | None:
         backfill: BackfillStatistics = blocks.backfill

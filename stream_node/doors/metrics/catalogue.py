@@ -15,7 +15,7 @@ from stream_node.doors.metrics.trouble_catalogue import TROUBLES
 
 
 def _streams(read: Callable[[StreamFigures], float | None]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one figure of every stream."""
+    """Returns a function that reads one value of every stream."""
 
     def values(snapshot: Snapshot) -> dict[str, float]:
         found = ((each.name, read(each)) for each in snapshot.streams)
@@ -25,7 +25,7 @@ def _streams(read: Callable[[StreamFigures], float | None]) -> Callable[[Snapsho
 
 
 def _consumers(read: Callable[[ConsumerFigures, Snapshot], float | None]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one figure of every consumer."""
+    """Returns a function that reads one value of every consumer."""
 
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
         found = (((each.client_id, each.stream), read(each, snapshot)) for each in snapshot.consumers)

@@ -17,12 +17,7 @@ T = TypeVar("T")
 
 
 class Metric(NamedTuple):
-    """One metric.
-
-    name: the whole name, with the unit and, for a counter, with `_total`.
-    values: reads the values.
-    labels: the names of the labels; empty for a metric without labels.
-    """
+    """One metric. name: the whole name, with the unit and, for a counter, with `_total`."""
 
     name: str
     kind: Kind
@@ -38,9 +33,7 @@ def node_metric(name: str, kind: Kind, text: str, values: Callable[[Snapshot], V
 
 def figures_of(find: Callable[[Snapshot], T | None]) -> Callable[[Callable[[T], Values]], Callable[[Snapshot], Values]]:
     """Returns a function that makes the `values` of a metric from a function that reads one part of the statistics.
-
-    find: returns that part, or None if the node does not have it. Then there is no value.
-    """
+    find: returns that part, or None if the node does not have it. Then there is no value."""
 
     def figure(read: Callable[[T], Values]) -> Callable[[Snapshot], Values]:
         def values(snapshot: Snapshot) -> Values:

@@ -10,8 +10,8 @@ from stream_node.doors.metrics.snapshot import Snapshot
 from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 
 STREAMS_NAMED_MAX = 100
-"""The largest number of streams that the metrics name: those that lack the most messages, and then those that have
-lacked some for the longest time."""
+"""The largest number of streams that the metrics name: those that lack the most messages, then those with the oldest
+lag."""
 
 
 def _conditions(snapshot: Snapshot) -> Values:
@@ -20,7 +20,7 @@ def _conditions(snapshot: Snapshot) -> Values:
 
 
 def _by_stream(join: Callable[[list[MirrorState]], float]) -> Callable[[Snapshot], Values]:
-    """Returns a function that joins the states of all partitions of each stream into one figure."""
+    """Returns a function that joins the states of all partitions of each stream into one value."""
 
     def values(snapshot: Snapshot) -> Values:
         streams: dict[str, list[MirrorState]] = {}

@@ -13,7 +13,7 @@ CONNECTION_SOURCES = ("anonymous", "certificate", "token")
 
 
 def _traffic(name: str) -> Callable[[Snapshot], Values]:
-    """Returns a function that sums a figure of all connections, open or ended. name: a field of `Traffic`."""
+    """Returns a function that sums a field of `Traffic` over all connections, open or ended."""
 
     def values(snapshot: Snapshot) -> float:
         tcp = snapshot.statistics.tcp

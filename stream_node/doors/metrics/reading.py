@@ -1,8 +1,6 @@
-"""ReadFigures: the operation that reads the figures of streams and consumers from the database, in a reading thread.
-
-Only some streams and consumers have figures of their own. The others are summed, because every name in a metric costs
-memory in Prometheus for good.
-"""
+"""ReadFigures: the operation that reads the statistics of streams and consumers from the database, in a reading thread.
+Only some streams and consumers have statistics of their own. The others are summed, because every name in a metric
+costs memory in Prometheus for good."""
 
 from __future__ import annotations
 
@@ -19,15 +17,13 @@ from stream_storage.statement import compiled, greatest
 from stream_storage.thread_runner import ThreadRunner
 
 OTHERS = "_others"
-"""The name of one sum: that of all streams, or all consumers, whose figures are not shown one by one."""
+"""The name of the sum of all streams, or all consumers, that are not shown one by one."""
 
 
 class StreamFigures(msgspec.Struct, frozen=True):
-    """The figures of one stream, for all its partitions together.
-
-    written: the number of messages that were ever stored. messages, size_bytes: those that are kept.
-    oldest_us: the time of the oldest message, in microseconds since 1970; None if there is no message.
-    """
+    """The statistics of one stream, for all its partitions. written: the messages ever stored. messages: those
+    retained.
+    oldest_us: the time of the oldest message, in microseconds since 1970; None if there is no message."""
 
     name: str
     partitions: int
@@ -38,11 +34,9 @@ class StreamFigures(msgspec.Struct, frozen=True):
 
 
 class ConsumerFigures(msgspec.Struct, frozen=True):
-    """The figures of one consumer on one stream, for all partitions that it reads (`stream_node.care.unread_rows`).
-
+    """The statistics of one consumer on one stream, for all partitions that it reads (`stream_node.care.unread_rows`).
     lag: the number of stored messages after its positions. saved_us: when it saved a position last, in microseconds
-    since 1970; None for the sum of several consumers.
-    """
+    since 1970; None for the sum of several consumers."""
 
     client_id: str
     stream: str
@@ -99,11 +93,9 @@ _CONSUMERS, _CONSUMERS_TOTAL = compiled(_consumers), compiled(_all_consumers)
 
 
 class ReadFigures(Operation):
-    """Reads the figures of the streams to which most was written, and of the consumers with the greatest lag.
-
-    most: the number of streams, and of consumers, that have figures of their own.
-    streams, consumers: the figures; the last one is for all others together, if there are any.
-    """
+    """Reads the statistics of the streams to which most was written, and of the consumers with the greatest lag.
+    most: how many of each have statistics of their own. streams, consumers: the last entry is for all others
+    together."""
 
     __slots__ = ("consumers", "most", "streams")
 

@@ -1,8 +1,6 @@
 """Snapshot: everything that the metrics show, at one moment.
-
-It is taken in the event loop, which it never holds for long: the database is read in a reading thread, files are looked
-at in another thread, and long lists are walked in parts.
-"""
+It is taken in the event loop, which it never holds for long: the database and files are read in other threads, and long
+lists are walked in parts."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from stream_storage.sqlite.database import FILE_NAME
 from stream_storage.thread_runner import StorageHistograms
 
 PART = 1_000
-"""The number of mailboxes that are looked at before other tasks of the event loop run."""
+"""The number of mailboxes that are sampled before other tasks of the event loop run."""
 
 
 logger = structlog.get_logger(__name__)
@@ -43,12 +41,10 @@ class Mailboxes(msgspec.Struct):
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything that the metrics show.
 
-    histograms, counters, condition: the objects of the running node, which go on counting.
-    streams, consumers: see `stream_node.doors.metrics.reading.ReadFigures`; empty if the database could not be read.
-    troubles: what is wrong now; None if it is unknown. names_max: how many of one kind have metrics of their own.
-    endings: when certificates and tokens end, the next one first.
-    files: the sizes of the database and of its write-ahead log, in bytes, by `database` and `log`.
-    now_s: the time of the snapshot, in seconds since 1970.
+    histograms, counters, condition: the objects of the running node, which go on counting. streams, consumers: empty if
+    the database could not be read. troubles: None if unknown. names_max: how many of one kind have metrics of their
+    own. endings: of certificates and tokens, the next one first. files: the bytes of the `database` and its `log`.
+    now_s: since 1970.
     """
 
     statistics: ServerStatistics

@@ -27,8 +27,6 @@ _UNWANTED = re.compile(
 
 
 class SnapshotCollector(Collector):
-    """The metrics of one snapshot, for a registry of prometheus-client."""
-
     def __init__(self, snapshot: Snapshot, metrics: Iterable[Metric] = METRICS) -> None:
         self._snapshot = snapshot
         self._metrics = tuple(metrics)
@@ -64,12 +62,9 @@ def family_of(metric: Metric, values: Values) -> Family:
 
 
 def render(snapshot: Snapshot, accept: str = "", accept_encoding: str = "") -> tuple[bytes, dict[str, str]]:
-    """Returns the text of all metrics, with those of the process, and the headers that describe it. Takes milliseconds:
-    call it in a thread.
-
+    """Returns the text of all metrics, with those of the process, and its headers. It takes milliseconds: use a thread.
     accept, accept_encoding: the headers of the request. They choose OpenMetrics in place of the text format of
-    Prometheus, and gzip.
-    """
+    Prometheus, and gzip."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)

@@ -1,4 +1,4 @@
-"""The metrics of what is wrong now. The overview of the dashboard names the same things."""
+"""The metrics of the present troubles. The overview of the dashboard names the same ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def _count(snapshot: Snapshot) -> Values:
 
 def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
     """Returns a function that reads how long each trouble of one kind lasts, by its subject.
-
-    Those that last longest are named. The longest of the others has the subject OTHERS, so that an alert misses none.
-    """
+    Those that last longest are named. The longest of the others has the subject OTHERS, so that an alert misses
+    none."""
 
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
         troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])

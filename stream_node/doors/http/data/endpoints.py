@@ -1,4 +1,4 @@
-"""The list of everything that the node answers about data over HTTP, with what each one takes and answers."""
+"""The list of all operations on data over HTTP, with their parameters and answers."""
 
 from __future__ import annotations
 
@@ -63,6 +63,5 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(Endpoint("PUT", CONSUMER, save_position), "Save a position", PositionQuery, Saved),
     Operation(Endpoint("DELETE", CONSUMER, forget_position), "Forget a position", ForgetQuery, Saved),
 )
-"""Every operation on data."""
 
 ENDPOINTS: tuple[Endpoint, ...] = (*(each.endpoint for each in OPERATIONS), make_endpoint(OPERATIONS))

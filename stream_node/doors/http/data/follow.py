@@ -1,9 +1,7 @@
 """Follows a partition by server-sent events: every message as it is stored, until the peer or the node ends it.
-
-An event has as its id the index that follows its message, and the time at which the partition was created. A browser
-that connects again sends the last id as the header `Last-Event-ID`, so it misses no message and gets none twice. If the
-partition was deleted and created again meanwhile, the time differs, and the browser gets an error instead.
-"""
+The id of an event has the index that follows its message, and the creation time of the partition. A browser that
+connects again sends the last id as the header `Last-Event-ID`, so it misses no message and gets none twice. If the
+partition was deleted and created again meanwhile, the time differs, and the browser gets an error instead."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ EVENTS = "text/event-stream"
 PAGE_MESSAGES = 100
 """The number of messages that are read at once. One page of one follower is in memory at a time."""
 HEARTBEAT_S = 10.0
-"""After this many seconds without a message, a comment is sent, so that proxies keep the connection open."""
+"""After this time without a message, a comment is sent, so that proxies keep the connection open."""
 
 
 async def follow(
@@ -105,8 +103,8 @@ async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) ->
 
 
 async def _check_same(call: Call, client: StreamClient, followed: StreamInfo) -> None:
-    """Raises StreamNotFound if the partition has been deleted, also if it has been created again since, and Problem if
-    the caller may not read it any more."""
+    """Raises StreamNotFound if the partition was deleted or made again, and Problem if the caller may not read it any
+    more."""
     name = followed.stream_name
     now = await find_partition(client, name, followed.partition)
     if now is None:
@@ -125,11 +123,7 @@ def _events_of(found: Found, created_us: int, form: Form) -> Iterator[bytes]:
 
 
 class _EventId(NamedTuple):
-    """The id of an event.
-
-    next_index: the index after its message.
-    created_us: when the partition was created; None if the id does not have it.
-    """
+    """The id of an event: the index after its message, and the creation time of the partition, if the id has it."""
 
     next_index: int
     created_us: int | None

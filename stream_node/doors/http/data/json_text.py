@@ -1,7 +1,5 @@
 """Checks whether bytes are JSON or text, and decodes text in slices.
-
-The values of JSON can need a hundred times as much memory as the bytes, and whole text four times as much.
-"""
+The values of JSON can need a hundred times as much memory as the bytes, and whole text four times as much."""
 
 from __future__ import annotations
 
@@ -27,7 +25,6 @@ def find_json_fault(data: bytes) -> str | None:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes are text in UTF-8."""
     try:
         _check_text(data)
     except UnicodeDecodeError:

@@ -13,7 +13,6 @@ PREFIX = b"stream-header-"
 
 def read_headers(request: Request) -> list[Header]:
     """Returns the headers for all messages of a request, in their order. A value has exactly the bytes that were sent.
-
     Names are in small letters, because HTTP does not tell small letters from capital ones. Raises Problem for an empty
     name."""
     found: list[Header] = []

@@ -21,7 +21,6 @@ PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "client_id": {"type": "string", "minLength": 1, "maxLength": 1024},
     "index": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
 }
-"""The schema of each parameter in a path."""
 RAW_SCHEMA = {"type": "string", "contentMediaType": RAW}
 
 
@@ -35,12 +34,10 @@ class ProblemDetails(msgspec.Struct, frozen=True):
 
 
 class Operation(NamedTuple):
-    """What one endpoint takes and answers.
-
-    summary: what it does. query: its parameters. answer: the type of its answer in JSON; None: it is not JSON.
-    body: the type of its body in JSON; None: it takes none. other_answers, other_bodies: further media types.
-    statuses: the statuses of success. description: what else a request can have.
-    """
+    """One endpoint, as the document describes it. answer, body: their types in JSON; None: there is none, or not in
+    JSON.
+    other_answers, other_bodies: further media types. statuses: those of success. description: further parts of a
+    request."""
 
     endpoint: Endpoint
     summary: str
@@ -54,7 +51,6 @@ class Operation(NamedTuple):
 
 
 def make_document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Returns the document of OpenAPI."""
     types: set[type[msgspec.Struct]] = {
         kind for each in operations for kind in (each.query, each.answer, each.body) if kind is not None
     }
@@ -81,7 +77,6 @@ def make_document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def make_endpoint(operations: Sequence[Operation]) -> Endpoint:
-    """Returns the endpoint that answers with the document."""
     document = make_document(operations)
 
     async def show(call: Call) -> Response:
@@ -134,6 +129,5 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 BODIES = (JSON, LINES, RAW, TEXT)
-"""The types of the body of a push."""
 PAGES = (LINES, EVENTS)
 """The types of the answer to a pull, apart from JSON."""

@@ -25,8 +25,7 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
 
 
 async def find_partition(client: StreamClient, name: str, number: int) -> StreamInfo | None:
-    """Returns the description of one partition, by one request, also if the stream has many. Returns None if there is
-    no such partition, or if the caller may not know of it."""
+    """Returns one partition's description by one request, or None if the caller may not know of it or there is none."""
     after = StreamKey(name, number - 1) if number else None
     page = await client.session.ask(STREAM_SERVICE, LIST, ListRequest(0, name, after, 1))
     is_there = page.streams and (page.streams[0].stream_name, page.streams[0].partition) == (name, number)
@@ -34,8 +33,7 @@ async def find_partition(client: StreamClient, name: str, number: int) -> Stream
 
 
 async def get_partitions(call: Call, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns all partitions of a stream. Raises Problem if there is no such stream, or if the caller
-    does not have the right and therefore cannot know whether there is."""
+    """Returns all partitions of a stream. Raises Problem if there is none, or for lack of the right to know it."""
     found = await find_partitions(client, name)
     if not found:
         # The node lists only streams on which the caller has a right, so a missing right comes first.
@@ -46,7 +44,6 @@ async def get_partitions(call: Call, client: StreamClient, name: str, right: Rig
 
 
 def partition_at(client: StreamClient, name: str, number: int) -> Stream:
-    """Returns one partition, without asking whether it exists."""
     (handle,) = client.session.core.find_handles(name, [number])
     return Stream(client.session, handle)
 
@@ -55,7 +52,6 @@ async def get_partition(
     call: Call, client: StreamClient, name: str, number: int | None, key: bytes | None, right: Right
 ) -> tuple[Stream, StreamInfo]:
     """Returns the partition with a number, the partition of a key, or the only one, with its description.
-
     Raises Problem if the partition does not exist, or if the stream has several and the request chooses none."""
     infos = await get_partitions(call, client, name, right)
     number = choose(infos, name, number, key)
@@ -84,9 +80,7 @@ def no_partition(infos: list[StreamInfo], name: str, number: int) -> Problem:
 
 
 async def make_partition(call: Call, client: StreamClient, name: str, number: int | None) -> StreamInfo:
-    """Creates a stream with one partition, and returns its description.
-
-    Raises Problem if the request names another partition than 0: such a stream is created with its partitions first."""
+    """Creates a stream with one partition, and returns its description. Raises Problem for another partition than 0."""
     if number:
         detail = f"there is no stream {name!r}; create it with its partitions first by PUT"
         raise Problem(404, "stream-not-found", detail)

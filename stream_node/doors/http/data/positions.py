@@ -15,7 +15,7 @@ from stream_storage.errors import NO_ROOM
 
 CLIENT_ID_BYTES_MAX = 1024
 SAVE_S_MAX = 10.0
-"""The longest time for saving a position, in seconds. A node does not answer when it refuses to save a position."""
+"""The longest time for saving a position. A node does not answer when it refuses to save a position."""
 POSITIONS_MAX = 10_000
 """The largest number of positions of one answer: one for each partition."""
 
@@ -103,7 +103,6 @@ async def forget_position(call: Call) -> Response:
 
 
 def _not_saved(call: Call) -> Problem:
-    """Returns the problem for a position that was not saved in time."""
     reason = call.parts.statistics().services.index.write_failure
     detail = f"the position was not saved within {SAVE_S_MAX:g} s: "
     if reason is None:

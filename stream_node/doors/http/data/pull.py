@@ -35,7 +35,6 @@ LIMIT = 100
 """The number of messages of a page, if the request has no `limit`."""
 LIMIT_MAX = 1_000
 WAIT_S_MAX = 60.0
-"""The longest time, in seconds, that a request waits for a message."""
 
 
 class PullQuery(msgspec.Struct, frozen=True):

@@ -58,7 +58,6 @@ def path_index(request: Request, parameter: str) -> int:
 
 def read_query(request: Request, kind: type[Q]) -> Q:
     """Returns the query of a request as a struct, whose fields are the parameters.
-
     Raises Problem for an unknown or repeated parameter, and for a value that is not of its type."""
     try:
         pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
@@ -100,7 +99,6 @@ def _without_none(kind: Any) -> Any:
 
 def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
     """Returns bytes that are given as text, or as base64 by the parameter whose name ends in `_base64`.
-
     Raises Problem if both are given, or if `digits` is not base64."""
     if digits is None:
         return None if text is None else text.encode()

@@ -1,7 +1,5 @@
 """Reads messages for a request: where reading begins, a page of messages, and how a message is shown as JSON.
-
-A damaged message never breaks a page: it is shown with the reason in place of its data.
-"""
+A damaged message never breaks a page: it is shown with the reason in place of its data."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ Encoding: TypeAlias = Literal["json", "text", "base64"]
 Form: TypeAlias = Literal["auto", "text", "base64"]
 """How the data of a message is shown. auto: as JSON if it is JSON, as text if it is text, else as base64."""
 NODE_WAIT_S_MAX = 2.0
-"""The longest time for which the node is asked to wait at once, in seconds, so that a node can stop."""
+"""The longest time for which the node is asked to wait at once, so that a node can stop."""
 _MONTH, _DAY = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
 _CLOCK, _SECONDS = "([01][0-9]|2[0-3]):[0-5][0-9]", "(:[0-5][0-9](\\.[0-9]{1,9})?)?"
 FROM = (
@@ -84,10 +82,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """The messages that were read.
-
-    first_index, next_index: the first and the next index of the partition. resume_index: the index to read from
-    next."""
+    """The messages of a page. first_index, next_index: of the partition. resume_index: where the next page begins."""
 
     messages: Sequence[RichMessage | Damaged]
     first_index: int
@@ -97,7 +92,6 @@ class Found(NamedTuple):
 
 def parse_from(text: str) -> StartLike:
     """Returns where reading begins: at an index, at `earliest`, after the `latest` message, or at a time.
-
     Raises Problem for any other text."""
     names = {"earliest": "first", "latest": "new"}
     text = _SPACE_FOR_PLUS.sub(r"\1+\2", text)
@@ -112,7 +106,6 @@ def parse_from(text: str) -> StartLike:
 
 async def read_found(memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0) -> Found:
     """Reads a page of messages. While there is none, waits for one, for `wait_s` seconds at most.
-
     Raises PositionBeyondEnd if an index lies beyond the end, where a reader would miss the messages before it."""
     deadline_s = trio.current_time() + wait_s
     while True:
@@ -142,8 +135,8 @@ async def read_found(memory: RequestMemory, stream: Stream, start: StartLike, li
 
 
 async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: int) -> Found | None:
-    """Reads messages one by one, because one of them is damaged and the whole page has failed. Returns None if none of
-    them is damaged, because then something else has failed."""
+    """Reads messages one by one, because a damaged one has failed the page. Returns None if none is damaged after
+    all."""
     info = await stream.info()
     begin = end = max(index, info.first_index)
     damaged, size_bytes = dict[int, Damaged](), 0
@@ -182,7 +175,6 @@ def pieces_of(message: RichMessage | Damaged, form: Form) -> Iterator[bytes]:
 
 
 def shown(message: RichMessage, form: Form) -> DataMessage:
-    """Returns a message as it is shown as JSON."""
     encoding = _encoding(message.data, form)
     if encoding == "json":
         return _shown(message, encoding, msgspec.Raw(msgspec.json.format(message.data, indent=-1)))

@@ -1,5 +1,5 @@
-"""Administers streams: `GET /v1/streams` lists them; `PUT`, `PATCH` and `DELETE` of one stream create, change and
-delete it; `GET /v1/streams/{name}/info` describes it."""
+"""Administers streams: `GET /v1/streams` lists them; `PUT`, `PATCH` and `DELETE` of one create, change and delete it.
+`GET /v1/streams/{name}/info` describes it."""
 
 from __future__ import annotations
 
@@ -150,7 +150,6 @@ async def change(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Deletes a stream with all its messages."""
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
     async with call.client() as client:
