@@ -1,7 +1,5 @@
-"""The command `stream-node`. It registers all subcommands, and turns an error into a line on stderr and an exit code.
-
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the node cannot be reached.
-"""
+"""The command `stream-node`: registers all subcommands, and turns an error into a line on stderr and an exit code.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the node cannot be reached."""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C, which is also the exit code that shells use."""
 
 GC_OBJECTS = 200_000
-"""The number of new objects after which Python's garbage collector runs, in place of the default of 700. The imports of
-a command make more than 100,000 objects that stay, and looking through them takes an eighth of a node's start."""
+"""The number of new objects after which Python's garbage collector runs, in place of the default of 700.
+The imports of a command make more than 100,000 objects that stay; looking through them takes an eighth of a node's
+start."""
 
 
 def _tell_version(asked: bool) -> None:
@@ -36,7 +35,6 @@ def _tell_version(asked: bool) -> None:
 
 
 def build() -> typer.Typer:
-    """Returns the command line with all commands."""
     from stream_node.cli.chains import block, cardinal
     from stream_node.cli.exports import export
     from stream_node.cli.node import (
@@ -101,7 +99,6 @@ def about(
 
 
 def main() -> NoReturn:
-    """Runs the command line with the arguments of this process, and exits."""
     gc.set_threshold(GC_OBJECTS)
     # A file or a socket that is opened later would get the number of a closed stream, and prints would go into it.
     if sys.stdin is None:
@@ -115,9 +112,9 @@ def main() -> NoReturn:
 
 
 def run(command: Callable[..., object]) -> int:
-    """Runs a command with the arguments of this process and returns its exit code. An error that a user can cause is
-    printed on stderr, without a traceback: as a line for people, or with `--json` as a JSON object with `error` and
-    `exit_code`."""
+    """Runs a command with the arguments of this process and returns its exit code.
+    An error that a user can cause is printed on stderr, without a traceback: as a line for people, or with `--json` as
+    a JSON object with `error` and `exit_code`."""
     try:
         # typer prints its own errors, of arguments that it cannot read, as text. With `--json` it raises them instead,
         # and returns the code with which it would have ended the process.
@@ -148,8 +145,7 @@ def run(command: Callable[..., object]) -> int:
 
 
 def _discard_output() -> None:
-    """Discards all further output. The reader of the output is gone, and flushing the buffer would otherwise fail at
-    the end of the process."""
+    """Discards all further output: its reader is gone, and flushing the buffer would fail at the end of the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -200,8 +196,7 @@ CODES: dict[int, frozenset[str]] = {
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Returns the first error inside a group of errors, and any other error unchanged. The task groups of the clients
-    raise such groups."""
+    """Returns the first error inside a group of errors, as task groups raise them, and any other error unchanged."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

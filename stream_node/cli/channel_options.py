@@ -47,11 +47,9 @@ CHANNEL_OPTIONS: dict[str, Any] = {
     "identity": IdentityOption,
     "channel_listener": ListenerOption,
 }
-"""The options of secure channels by name."""
 
 
 def check_peer(peer: str | None) -> str | None:
-    """Returns the identifiers of --peer unchanged. Raises InvalidIdentifier."""
     if peer is not None:
         from ockam.identity.channel.identity_history import parse_identifier
 
@@ -61,12 +59,9 @@ def check_peer(peer: str | None) -> str | None:
 
 
 def make_channel(peer: str | None, identity: str | None, listener: str | None, target: Target) -> SecureChannel | None:
-    """Returns the settings of the secure channel to a node, or None if neither an option nor the target names a peer.
-
-    peer: the option --peer, which replaces the peer of the target.
-    identity: the option --identity. listener: the option --channel-listener.
-    Raises UsageError if one of these is given and no peer, because a channel to an unknown peer is no protection.
-    """
+    """Returns the secure channel to a node, or None if neither an option nor the target names a peer.
+    peer: replaces the peer of the target. Raises UsageError if another option is given without a peer, because a
+    channel to an unknown peer is no protection."""
     chosen = peer or target.peer
     if chosen is None:
         if identity is not None or listener is not None:

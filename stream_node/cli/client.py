@@ -33,8 +33,9 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 NEWER_WAIT_S = 10.0
-"""How long a command waits for a service of the node that older nodes lack, in seconds. The node waits for its database
-for `stream_storage.thread_runner.READ_S_MAX`, and for its workers for `stream_node.fleet.cluster.gather.WAIT_S`."""
+"""How long a command waits for a service of the node that older nodes lack.
+The node waits for its database for `stream_storage.thread_runner.READ_S_MAX`, and for its workers for
+`stream_node.fleet.cluster.gather.WAIT_S`."""
 
 
 def with_client(
@@ -47,10 +48,8 @@ def with_client(
     contact_s: float = CONTACT_TIMEOUT_S,
 ) -> None:
     """Runs an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
-
-    waits: whether the command runs until it is stopped. Such a command says when the connection is lost and when it
-    is back. contact_s: as in `open_client`.
-    """
+    waits: whether the command runs until it is stopped; it then reports when the connection is lost and back.
+    contact_s: as in `open_client`."""
     from stream_client import NotSupported
     from stream_node.cli.contexts import resolve_target
 
@@ -79,14 +78,12 @@ async def open_client(
     believes_note: bool = True,
     contact_s: float = CONTACT_TIMEOUT_S,
 ) -> AsyncIterator[StreamClient]:
-    """Opens a client of this node. It waits for answers as long as --timeout says. Notes for later commands whether the
-    service has none of our own protocols.
+    """Opens a client of this node, and notes for later commands whether the service has none of our own protocols.
 
-    on_link: as in `stream_client.connect`.
-    is_given: False for a second node, such as the target of a copy. The options --service, --index-service, --framing,
-    --token-file and those of TLS apply only to the first node.
-    believes_note: whether a note of an earlier command is believed (`stream_node.cli.plain_services`).
-    contact_s: the longest wait for the first answer of the node, in seconds, unless --timeout is given.
+    on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy: the options
+    --service, --index-service, --framing, --token-file and those of TLS apply only to the first one. believes_note:
+    whether a note of an earlier command counts (`stream_node.cli.plain_services`). contact_s: the longest wait for the
+    first answer, unless --timeout is given.
     """
     from ockam.actors.address import tcp
     from stream_client import connect
@@ -117,9 +114,7 @@ async def open_client(
 
 
 async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A], request: Q, what: str) -> A:
-    """Asks a service that older nodes lack, so that they do not answer. what: what an older node does not tell or do.
-
-    Raises CommandFailed, ClientError."""
+    """Asks a service that older nodes lack, so that they do not answer. Raises CommandFailed, ClientError."""
     import trio
 
     with trio.move_on_after(NEWER_WAIT_S):
@@ -128,11 +123,8 @@ async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A]
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    """Runs an async function. Ctrl-C (SIGINT), SIGTERM and SIGHUP cancel it, so that consumers save their positions and
-    release their leases.
-
-    Then it raises typer.Exit with 128 plus the number of the signal. A second signal ends the program at once.
-    """
+    """Runs an async function. Ctrl-C (SIGINT), SIGTERM and SIGHUP cancel it, so that consumers can clean up.
+    Then it raises typer.Exit with 128 plus the number of the signal. A second signal ends the program at once."""
     import trio
 
     from stream_client import Stopped, stop_on_signals
@@ -148,12 +140,10 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that the program at the target's address is a stream node. Raises a ClientError if not, or if it does not
-    forward messages to the other nodes on the way.
-
+    """Checks that a stream node listens at the target's address and forwards to the others on the way. Raises
+    ClientError.
     Clients of blocks call this first, because they themselves try again and again without an error. If no program
-    listens at the address, the check also succeeds.
-    """
+    listens at the address, the check also succeeds."""
     from ockam.actors.address import tcp
     from stream_client import NodeUnreachable, TlsFailed, connect
 
@@ -172,25 +162,20 @@ async def check_contact(target: Target) -> None:
             is_there = True
             await client.reached()
     except NodeUnreachable as error:
+        # A node that is not there yet is waited for by the client itself; one that refuses is an error now.
         if is_there or isinstance(error, TlsFailed):
             raise
 
 
 def _tell_link(node: str, error: ClientError | None) -> None:
-    """Prints on stderr that the node is gone or back.
-
-    error: the reason why it is gone; None if it is back.
-    """
     text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
     tell(text)
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns the partition to push to. Creates partition 0 if it is missing. For other partitions, raises
-    StreamNotFound, whose text says how to create them.
-
-    A push never adds partitions to a stream: with more partitions, keys would belong to other partitions than before.
-    """
+    """Returns the partition to push to. Creates partition 0 if it is missing; raises StreamNotFound for others.
+    A push never adds partitions to a stream: with more partitions, keys would belong to other partitions than
+    before."""
     from stream_client import RequestRefused, StreamNotFound
 
     if partition == 0:
@@ -206,8 +191,8 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
 
 
 async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns a partition on a peer that lacks the protocol `node/stream_list/1`. Such a peer tells the route to a
-    partition only when it is asked to create the partition."""
+    """Returns a partition on a peer without `node/stream_list/1`, which gives its route only to a request to
+    create it."""
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 

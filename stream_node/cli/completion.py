@@ -1,5 +1,5 @@
-"""Completes the names of streams, consumers and contexts in a shell (`stream-node --install-completion`). A node that
-cannot be asked offers nothing, and no error, since a shell would show that in the middle of a line."""
+"""Completes the names of streams, consumers and contexts in a shell (`stream-node --install-completion`).
+A node that cannot be asked offers nothing, and no error: a shell would show that in the middle of a line."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ if TYPE_CHECKING:
     from stream_client.blocking import StreamClient
 
 PATIENCE_S = 1.0
-"""The longest wait for a node, in seconds."""
 LISTED_MAX = 1_000
-"""The largest number of partitions or positions that are looked through for names."""
+"""The largest number of partitions or positions that are searched for names."""
 
 
 def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of the node's streams that begin with this text."""
     return _asked(ctx, lambda client: (each.stream_name for each in client.list_streams(incomplete)))
 
 
 def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of consumers that begin with this text and have a position, of the given stream if there is
-    one."""
+    """Returns the names of consumers with a position, of the given stream if there is one."""
     from stream_client.blocking import list_positions
 
     stream = ctx.params.get("stream")
@@ -35,7 +32,6 @@ def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_context(incomplete: str) -> list[str]:
-    """Returns the names of the user's contexts that begin with this text."""
     from stream_node.cli.contexts import ContextError, contexts_file, load_contexts
 
     try:

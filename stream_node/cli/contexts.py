@@ -1,9 +1,6 @@
-"""Keeps contexts: names that a user gives to nodes. One file in the user's configuration folder has all contexts, and
-the name of the current one.
-
+"""Keeps contexts: names that a user gives to nodes, in one file of the user's configuration folder.
 A context has no secrets: it names the files of keys and does not hold them. A node that is given on the command line or
-in `STREAM_NODE_ADDRESS` is used instead of the current context.
-"""
+in `STREAM_NODE_ADDRESS` is used instead of the current context."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ APPLICATION = "stream-node"
 FILE_NAME = "contexts.json"
 DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
 NAME_CHARACTERS_MAX = 64
-"""The maximum length of a context name, in characters. Such a name is short enough to type and to fit into a table."""
+"""The maximum length of a context name: short enough to type and to fit into a table."""
 
 
 class ContextError(Exception):
@@ -37,17 +34,12 @@ class ContextError(Exception):
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A node, and how to reach it.
 
-    address: the `host:port` to connect to.
-    via: the `host:port` of each further node on the way; the last one is the target node. Without `via`, the target is
-    the node at `address`.
-    service, index_service: the names of the services on the target node. If `index_service` is None, its name is made
-    from `service`.
-    framing: "legacy" for Ockam services from before June 2024, "auto" to find it out, otherwise "head".
-    tls: how to connect with TLS, with absolute paths; None means without TLS.
-    peer: the identifier of the target node, if a secure channel to it is opened.
-    identity: the file with the identity that the user shows in the channel; None means the user's default file.
-    channel_listener: the name of the listener for secure channels on the target node; None means the usual one.
-    token_file: the file with the user's token for the node at `address`; None means without a token.
+    address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
+    target. service, index_service: the names of the services there; None: made from `service`. framing: "legacy" for
+    Ockam services from before June 2024, "auto" to find it out, otherwise "head". tls: with absolute paths. peer: the
+    identifier of the target node, if a secure channel to it is opened. identity: the file of the user's identity in the
+    channel; None: the default file. channel_listener: its name on the target node. token_file: the token for the node
+    at `address`.
     """
 
     address: str
@@ -68,20 +60,14 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All contexts of a user.
-
-    current: the name of the context in use; None if no context is in use.
-    targets: the node of each context, by the name of the context.
-
-    Invariant: `current` is None or a name in `targets`.
-    """
+    """All contexts of a user, by name, and the name of the one in use.
+    Invariant: `current` is None or a name in `targets`."""
 
     current: str | None = None
     targets: dict[str, Target] = {}
 
 
 def contexts_file() -> Path:
-    """Returns the path of the file with this user's contexts."""
     return Path(platformdirs.user_config_dir(APPLICATION)) / FILE_NAME
 
 
@@ -110,12 +96,8 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 
 
 def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
-    """Returns the contexts with one added.
-
-    replace: whether a context with the same name may be replaced.
-    use: whether the added context becomes the current one. The first context always becomes the current one.
-    Raises ContextError, InvalidAddress.
-    """
+    """Returns the contexts with one added. Raises ContextError, InvalidAddress.
+    use: whether the added context becomes the current one, as the first one always does."""
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
         raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
     if name in contexts.targets and not replace:
@@ -128,23 +110,20 @@ def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool 
 
 
 def use_context(contexts: Contexts, name: str | None) -> Contexts:
-    """Returns the contexts with the named one as the current context. None means that no context is in use.
-    Raises ContextError."""
+    """Returns the contexts with the named one, or none, as the current context. Raises ContextError."""
     if name is not None:
         get_context(contexts, name)
     return Contexts(name, contexts.targets)
 
 
 def remove_context(contexts: Contexts, name: str) -> Contexts:
-    """Returns the contexts without the named one. If it was the current context, no context is in use.
-    Raises ContextError."""
+    """Returns the contexts without the named one; if it was the current one, none is in use. Raises ContextError."""
     get_context(contexts, name)
     left = {each: target for each, target in contexts.targets.items() if each != name}
     return Contexts(None if contexts.current == name else contexts.current, left)
 
 
 def get_context(contexts: Contexts, name: str) -> Target:
-    """Returns the node of the context with this name. Raises ContextError, which lists existing names."""
     target = contexts.targets.get(name)
     if target is None:
         if not contexts.targets:
@@ -156,14 +135,9 @@ def get_context(contexts: Contexts, name: str) -> Target:
 
 
 def resolve_target(node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None) -> Target:
-    """Returns the node that a command talks to. It is the first of these that exists: the given node, the given
-    context, the current context, the default node.
-
-    node: the address from the flag or from `STREAM_NODE_ADDRESS`.
-    context: the name of a context.
-    via: the further nodes on the way, from the flags; they replace those of the context.
-    Raises ContextError, also if both `node` and `context` are given.
-    """
+    """Returns the node of a command: the given node, the given context, the current context, or the default node.
+    node: from the flag or from `STREAM_NODE_ADDRESS`. via: the further nodes on the way; they replace those of the
+    context. Raises ContextError, also if both `node` and `context` are given."""
     found = find_target(node, context, via, file=file)
     return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
 

@@ -1,4 +1,4 @@
-"""Match: what somebody looks for in messages. It reads no messages itself."""
+"""Match: the condition of a search for messages. It reads no messages itself."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from stream_client import RichMessage
 
 LOOKED_MAX = 10_000
-"""The number of messages that a search looks at unless it is told another one. A stream may have no end."""
+"""The number of messages that a search samples by default. A stream may have no end."""
 
 
 class Match(NamedTuple):
-    """What a message must have: a text in its key, a header with a text in its value, and a text in its data. An empty
-    text asks for nothing, and an empty name of a header for any header. Bytes are compared as they are stored; A is
-    not a."""
+    """The texts that a message must have in its key, in a header and in its data. Bytes are compared as they are
+    stored.
+    An empty text fits everything, and an empty name of a header any header."""
 
     key: bytes = b""
     header: str = ""
@@ -23,7 +23,7 @@ class Match(NamedTuple):
 
     @classmethod
     def of(cls, key: str | None, header: str | None, data: str | None) -> Match | None:
-        """Returns what three texts of a user ask for; None if they ask for nothing. header: NAME or NAME=TEXT."""
+        """Returns the condition of a user's three texts; None if there is none. header: NAME or NAME=TEXT."""
         if not (key or header or data):
             return None
         name, _, value = (header or "").partition("=")

@@ -12,15 +12,13 @@ from stream_node.cli.values import UsageError
 
 
 def not_empty(text: str | None) -> str | None:
-    """Returns a name unchanged. Raises UsageError for an empty name, which usually comes from an unset variable, as
-    in "$NAME"."""
+    """Returns a name unchanged. Raises UsageError for an empty name, as an unset variable in "$NAME" gives it."""
     if text == "":
         raise UsageError("a name is empty; write one, such as orders")
     return text
 
 
 def check_one_or_all(partition: int | None, all_partitions: bool) -> None:
-    """Raises UsageError for --all-partitions beside --partition."""
     if all_partitions and partition is not None:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
 

@@ -1,9 +1,7 @@
-"""Finds out whether the reader of a pipe has taken what a command wrote to it, so that a consumer does not save a
-position behind messages that nobody read: `consume … | head -3` has processed three. It writes nothing.
-
-A pipe of one page of memory is writable exactly while it is empty, on Linux. Where the system cannot make
-such a pipe, and where standard output is no pipe, what was written counts as taken.
-"""
+"""Finds out whether the reader of a pipe has taken a command's output. It writes nothing.
+A consumer must not save a position behind messages that nobody read: `consume … | head -3` has processed three. On
+Linux, a pipe of one page of memory is writable exactly while it is empty. Where the system cannot make such a pipe, and
+where standard output is no pipe, all output counts as taken."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ def take_singly() -> None:
 
 
 async def output_taken() -> None:
-    """Waits until the reader of the pipe at standard output has taken everything. Raises BrokenPipeError if the reader
-    went away before that.
-    """
+    """Waits until the reader of standard output's pipe has taken everything. Raises BrokenPipeError if it went away."""
     if not _is_pipe():
         return
     import fcntl
@@ -52,5 +48,4 @@ async def output_taken() -> None:
 
 
 def _is_pipe() -> bool:
-    """Whether standard output is a pipe whose state can be asked for."""
     return sys.platform == "linux" and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)

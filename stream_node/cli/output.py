@@ -29,19 +29,19 @@ def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> 
 
 
 def wants_json() -> bool:
-    """Returns whether this process was started with `--json`. Known also when its arguments cannot be read."""
+    """Whether this process was started with `--json`. Known also when its arguments cannot be read."""
     return "--json" in sys.argv
 
 
 def tell(text: str) -> None:
-    """Prints a warning or a note on stderr, apart from the output of the command and behind what it logged so far: a
-    line for people, or with `--json` an object with `warning`."""
+    """Prints a warning or a note on stderr, behind the log so far: a line, or with `--json` an object with
+    `warning`."""
     write_waiting_lines()
     typer.echo(json.dumps({"warning": text}) if wants_json() else f"stream-node: {printable(text)}", err=True)
 
 
 def tell_error(text: str, exit_code: int) -> None:
-    """Prints the error that ends a command on stderr: a line for people, or with `--json` an object with `error` and
+    """Prints the error that ends a command on stderr: a line, or with `--json` an object with `error` and
     `exit_code`."""
     if not wants_json():
         tell(text)
@@ -55,8 +55,9 @@ def say_json(report: Mapping[str, Any]) -> None:
 
 
 def confirm(question: str) -> None:
-    """Asks before something is destroyed; the answer must be exactly `yes`. The question is on stderr, so that programs
-    do not read it as output. Raises CommandFailed, also without a terminal, where nobody can answer."""
+    """Asks before something is destroyed; the answer must be exactly `yes`. Raises CommandFailed, also without a
+    terminal.
+    The question is on stderr, so that programs do not read it as output."""
     if not sys.stdin.isatty():
         raise CommandFailed(f"nothing was changed, since there is no terminal to ask at; say --yes. {question}")
     typer.echo(f"{printable(question)} This cannot be undone. Type yes: ", err=True, nl=False)
@@ -95,13 +96,9 @@ def age_text(time_us: int | None, now_us: int | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Yields the lines of a table that fits into a terminal, if that can be.
-
+    """Yields the lines of a table that fits into a terminal, if that can be. right: the columns aligned to the right.
     Each column is as wide as its widest cell. In a table that is too wide, a column of text gets less room as long as
-    three of four rows fit: a few long names make their own rows longer, and not all.
-
-    right: the numbers of the columns that are aligned to the right, from 0.
-    """
+    three of four rows fit: a few long names make their own rows longer, and not all."""
     shown = [[printable(cell) for cell in row] for row in rows]
     found = [sorted(map(_width, column)) for column in zip(*shown, strict=True)]
     widths = [column[-1] for column in found]

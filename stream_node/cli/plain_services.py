@@ -1,9 +1,7 @@
 """Notes which services have none of our own protocols, as those of real Ockam nodes, for the commands that follow.
-
 A real service logs each request in one of these protocols as an error. So a command that finds such a service makes an
-empty file in the user's folder for caches, and later commands ask only for what every service has. A command that finds
-the protocols there removes the file. To remove it by hand does no harm.
-"""
+empty file in the user's folder for caches, and later commands ask only for common protocols. A command that finds our
+protocols there removes the file. Removing it by hand does no harm."""
 
 from __future__ import annotations
 
@@ -29,10 +27,7 @@ def note_of(target: Target, service: str) -> Path:
 
 
 def learn(note: Path, has_extensions: bool | None) -> None:
-    """Makes or removes a note.
-
-    has_extensions: whether the service has our own protocols; None: the command has not found it out.
-    """
+    """Makes or removes a note. has_extensions: whether the service has our own protocols; None: not found out."""
     # Without a place for notes, each command asks the service anew.
     with suppress(OSError):
         if has_extensions:

@@ -13,21 +13,18 @@ if TYPE_CHECKING:
     from stream_storage.sqlite.backup import Progress
 
 DRAWN_EVERY_S = 0.1
-"""The shortest interval between two drawings, in seconds. Faster changes could not be read."""
+"""The shortest interval between two drawings. Faster changes could not be read."""
 ESTIMATED_AFTER_S = 1.0
-"""The time after which the remaining time is shown, in seconds. An earlier estimate would be a guess."""
+"""The time after which the remaining time is shown. An earlier estimate would be a guess."""
 BAR_COLUMNS_MIN, BAR_COLUMNS_MAX = 10, 40
 COLUMNS_DEFAULT = 80
-"""The assumed width of a terminal that does not tell its width, in columns."""
+"""The assumed width of a terminal that does not report its width."""
 
 
 class ProgressLine:
-    """Draws the progress of a command as one line at the terminal. As a context manager, it removes the line at the end
-    of the block.
-
-    enabled: whether the line is drawn. It is False if stderr is not a terminal, if the command runs in the background,
-    or if the user types the input of the command at the terminal.
-    """
+    """Draws the progress of a command as one line at the terminal, and removes it at the end of its block.
+    enabled: whether the line is drawn: stderr is a terminal, the command is in the foreground, and its input is not
+    typed."""
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
         self.enabled = sys.stderr.isatty() and not input_is_typed and _has_the_terminal()
@@ -43,11 +40,8 @@ class ProgressLine:
 
     def draw(self, what: str, done: int, total: int | None, facts: Sequence[str] = ()) -> None:
         """Draws the progress of a step, at most ten times a second.
-
-        what: the name of the step.
-        total: None if it is unknown.
-        facts: further texts, the most important first; those that do not fit are left out.
-        """
+        total: None if it is unknown. facts: further texts, the most important first; those that do not fit are left
+        out."""
         now_s = time.monotonic()
         if not self.enabled or now_s < self._drawn_s + DRAWN_EVERY_S:
             return
@@ -59,10 +53,8 @@ class ProgressLine:
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
     """Returns the text of the progress line, which has at most `columns` - 1 characters.
-
-    The line has the name of the step. If the total is known, it also has the share that is done, the remaining time
-    and, if there is room, a bar. Facts are added while they fit.
-    """
+    It has the name of the step; with a known total, the share that is done, the remaining time and, if there is room, a
+    bar; and facts while they fit."""
     words = [what]
     share = min(1.0, done / total) if total else None
     if share is not None:
@@ -82,7 +74,6 @@ def progress_text(what: str, done: int, total: int | None, facts: Sequence[str],
 
 @contextmanager
 def progress_shown() -> Iterator[Progress]:
-    """Yields a function that draws the progress of a command while the block runs."""
     with ProgressLine() as line:
         yield lambda what, done, total: line.draw(what, done, total, () if total else [f"{done:,}"])
 
@@ -95,8 +86,7 @@ def _time_text(seconds: float) -> str:
 
 
 def _has_the_terminal() -> bool:
-    """Returns whether this command runs in the foreground. A command in the background (`&`) must not draw, because the
-    user may be typing another command."""
+    """Whether this command is in the foreground. One in the background (`&`) must not draw into another command."""
     with suppress(OSError):
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

@@ -1,9 +1,6 @@
-"""The options that all commands with --node share: --timeout, those of TLS, --token-file, those of secure channels,
---service, --index-service and --framing.
-
+"""The options that all commands with --node share: timeout, TLS, token, secure channel, services and framing.
 `with_request_options` adds them to a command, so no command has them in its signature. `request_options()` returns
-their values while the command runs.
-"""
+their values while the command runs."""
 
 from __future__ import annotations
 
@@ -27,11 +24,10 @@ if TYPE_CHECKING:
     from stream_node.cli.contexts import Target
 
 CONTACT_TIMEOUT_S = 2.0
-"""The longest wait for the first answer of a node, in seconds, unless --timeout is given. A running node and its
-services answer within milliseconds."""
+"""The longest wait for the first answer of a node, unless --timeout is given. Running nodes answer in milliseconds."""
 STANDING_TIMEOUT_S = 5.0
-"""The same for commands that ask how a node stands. A node whose database is silent says so after
-`stream_node.care.write_trials.TRIAL_S_MAX`."""
+"""The same for commands that ask for the state of a node.
+A node whose database is silent reports that after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 TimeoutOption = Annotated[
     float | None,
@@ -116,15 +112,8 @@ SYSTEM = "system"
 
 class RequestOptions(NamedTuple):
     """The values of the shared options; None for an option that was not given.
-
-    timeout: the longest wait for an answer, in seconds.
-    service, index_service: the names of the services on the node.
-    framing: the framing of messages on the connection.
-    tls: how to connect with TLS.
-    token: what proves the name of the user.
     peer, identity, channel_listener: for a secure channel, the identifier of the node, the file of the own identity,
-    and the name of the listener on the node.
-    """
+    and the name of the listener on the node."""
 
     timeout: float | None = None
     service: str | None = None
@@ -137,7 +126,6 @@ class RequestOptions(NamedTuple):
     channel_listener: str | None = None
 
     def contact_timeout_s(self, usual_s: float = CONTACT_TIMEOUT_S) -> float:
-        """The longest wait for the first answer of the node, in seconds."""
         return usual_s if self.timeout is None else self.timeout
 
 
@@ -145,18 +133,16 @@ _given: ContextVar[RequestOptions] = ContextVar("request_options", default=Reque
 
 
 def request_options() -> RequestOptions:
-    """Returns the values of the shared options for the running command."""
     return _given.get()
 
 
 def tls_for(target: Target) -> Tls | None:
-    """Returns how to connect to this node with TLS: by the options if they are given, otherwise by its context."""
+    """Returns the TLS for this node: of the options if they are given, otherwise of its context."""
     return request_options().tls or target.tls
 
 
 def token_for(target: Target) -> Token | None:
-    """Returns the token for this node: the token of --token-file or STREAM_NODE_TOKEN, otherwise that of its
-    context."""
+    """Returns the token for this node: of --token-file or STREAM_NODE_TOKEN, otherwise of its context."""
     return request_options().token or target.token
 
 
@@ -167,9 +153,8 @@ def channel_for(target: Target) -> SecureChannel | None:
 
 
 def make_tls(ca: str | None, certificate: str | None, key: str | None, server_name: str | None) -> Tls | None:
-    """Returns the TLS settings of the options; None if none of them is given. Relative paths become absolute.
-
-    Raises UsageError if a key or a server name is given alone."""
+    """Returns the TLS of the options, if given, with absolute paths. Raises UsageError if a key or a name is given
+    alone."""
     if ca is None and certificate is None:
         if key is not None or server_name is not None:
             raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")
@@ -186,11 +171,9 @@ def with_request_options(
     command: Callable[..., None], *, speaks_blocks: bool = False, tls_only: bool = False
 ) -> Callable[..., None]:
     """Adds the shared options to a command that has --node. Returns any other command unchanged.
-
-    speaks_blocks: whether the command talks to the block node. Then it gets only --timeout and the options of TLS,
-    tokens and secure channels.
-    tls_only: whether the command gets only the options of TLS and tokens.
-    """
+    speaks_blocks: the command gets only --timeout and the options of TLS, tokens and secure channels. tls_only: it gets
+    only the options of TLS and tokens."""
+    # typer reads the options of a command from its signature, so the shared ones are added there.
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
         return command
@@ -206,6 +189,7 @@ def with_request_options(
 
     @functools.wraps(command)
     def typed(**given: Any) -> None:
+        # The command itself gets only its own options; it finds the shared ones by `request_options`.
         values = {name: given.pop(name) for name in shared}
         tls = make_tls(*(values.pop(name) for name in TLS_OPTIONS))
         token = make_token(values.pop("token_file"))

@@ -1,4 +1,4 @@
-"""Explains error numbers of the operating system in words that say what to do next. It handles no errors itself."""
+"""Explains error numbers of the operating system in words with the next step. It handles no errors itself."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ ERRORS = {
     socket.EAI_NONAME: "there is no host of that name",
     socket.EAI_AGAIN: "the host's name cannot be looked up just now",
 }
-"""Explanations of error numbers, both of the system and of the resolver that looks up host names. On Linux, the numbers
-of the resolver are negative."""
+"""Explanations of error numbers of the system and of the resolver of host names, which are negative on Linux."""
 _NUMBERED = re.compile(r"\[Errno (-?\d+)\] (.*?)(?:: ['\"](.*)['\"])?$")
 
 

@@ -1,7 +1,5 @@
 """The option --token-file and the variable STREAM_NODE_TOKEN, by which a command proves its name to a node.
-
-There is no option with the token itself: every user of a machine can see the options of a running process.
-"""
+There is no option with the token itself: every user of a machine can see the options of a running process."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from ockam.identity.token import Token
 
 VARIABLE = "STREAM_NODE_TOKEN"
-"""The environment variable with the text of a token."""
 TokenFileOption = Annotated[
     str | None,
     typer.Option(
@@ -49,11 +46,9 @@ def kept_token_file(context: str) -> Path:
 
 
 def keep_token(context: str, file: str | None) -> str | None:
-    """Returns the path of the file with the token of a new context: the file of --token-file, if it is given.
-
-    Without it, writes the token of STREAM_NODE_TOKEN to a new file that only its owner can read. Returns None if there
-    is neither. Raises UsageError, ContextError.
-    """
+    """Returns the path of the file with the token of a new context: that of --token-file, if it is given.
+    Else writes the token of STREAM_NODE_TOKEN to a new private file. Returns None if there is neither. Raises
+    UsageError, ContextError."""
     from ockam.identity.token import Token, TokenError
     from stream_node.cli.contexts import ContextError
     from stream_storage.durable_files import make_folder, write_durably
@@ -64,6 +59,7 @@ def keep_token(context: str, file: str | None) -> str | None:
             return os.path.abspath(file)
         if not os.environ.get(VARIABLE):
             return None
+        # The variable is gone in the next shell, so its token is stored beside the contexts.
         kept = kept_token_file(context)
         text = Token(variable=VARIABLE).read()
     except TokenError as error:

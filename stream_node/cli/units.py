@@ -9,8 +9,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 SIZE = re.compile(r"(\d+)\s*(?:([kKMGT])(i?)B|B)?")
 POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 DAYS_MAX = 365_000
-"""The longest duration in days, about a thousand years. A longer one is a typing mistake, and dates cannot be computed
-with it."""
+"""The longest duration, about a thousand years. A longer one is a mistake, and dates cannot be computed with it."""
 
 
 class UnitError(ValueError):
@@ -18,7 +17,7 @@ class UnitError(ValueError):
 
 
 def parse_duration(text: str) -> int:
-    """Parses a duration such as 30s, 15m, 2h, 7d or 1w. Returns it in seconds. Raises UnitError."""
+    """Parses a duration such as 30s, 15m, 2h, 7d or 1w into seconds. Raises UnitError."""
     match = DURATION.fullmatch(text)
     if match is None:
         raise UnitError(f"{text!r} is not a duration: a number and s, m, h, d or w, such as 7d")
@@ -29,7 +28,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB. Returns it in bytes. Raises UnitError."""
+    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB into bytes. Raises UnitError."""
     match = SIZE.fullmatch(text)
     if match is None:
         raise UnitError(f"{text!r} is not a size: a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")

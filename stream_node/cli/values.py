@@ -1,5 +1,4 @@
-"""Parses the values of command-line options: starts in a stream, times, sizes and headers. It does not connect to
-a node."""
+"""Parses the values of command-line options: starts in a stream, times, sizes and headers."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class CommandFailed(Exception):
 
 
 def parse_start(text: str, now: datetime) -> StartLike:
-    """Parses the start of a reading: "first", "last", "new", an index, a time or an age. Returns it in the form that
-    the client takes. Raises UsageError."""
+    """Parses the start of a reading: "first", "last", "new", an index, a time or an age. Raises UsageError."""
     from stream_client import FIRST, LAST, NEW
 
     named: dict[str, StartLike] = {"first": FIRST, "last": LAST, "new": NEW}
@@ -38,11 +36,8 @@ def parse_start(text: str, now: datetime) -> StartLike:
 
 
 def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | datetime:
-    """Parses an index, a time with its time zone, or an age such as 2h. Raises UsageError.
-
-    An age becomes a time: 2h is the time two hours before `now`.
-    others: the words that the caller also accepts, such as "first, last, ". The error message names them.
-    """
+    """Parses an index, a time with its time zone, or an age such as 2h before `now`. Raises UsageError.
+    others: the words that the caller also accepts, such as "first, last, ", for the error message."""
     if text.isascii() and text.isdigit():
         if int(text) > INDEX_MAX:
             raise UsageError(f"{text} is no index: the highest is {INDEX_MAX}")
@@ -55,8 +50,7 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
 
 
 def parse_end(text: str, now: datetime) -> datetime:
-    """Parses a time in the future: a duration from `now` on, such as 90d, or a time with its time zone. Raises
-    UsageError."""
+    """Parses a time in the future: a duration such as 90d, or a time with its time zone. Raises UsageError."""
     if units.DURATION.fullmatch(text):
         try:
             return now + timedelta(seconds=parse_duration(text))
@@ -84,8 +78,7 @@ def _in_zone(text: str, time: datetime) -> datetime:
 
 
 def _find_time(text: str) -> datetime | None:
-    """Parses a time in ISO 8601. A date alone, with or without a Z after it, means midnight of that date. Returns None
-    if the text is no time."""
+    """Parses a time in ISO 8601; None if it is none. A date alone, with or without a Z, means midnight of that date."""
     for each in (text, text.removesuffix("Z") + "T00:00Z" if text.endswith("Z") else text):
         try:
             return datetime.fromisoformat(each)
@@ -95,8 +88,7 @@ def _find_time(text: str) -> datetime | None:
 
 
 def parse_duration(text: str) -> int:
-    """Parses a duration such as 30s, 15m, 2h, 7d or 1w (`stream_node.cli.units`). Returns it in seconds.
-    Raises UsageError."""
+    """Parses a duration such as 30s, 15m, 2h, 7d or 1w into seconds (`stream_node.cli.units`). Raises UsageError."""
     try:
         return units.parse_duration(text)
     except units.UnitError as error:
@@ -104,8 +96,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB (`stream_node.cli.units`). Returns it in bytes.
-    Raises UsageError."""
+    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB into bytes (`stream_node.cli.units`). Raises UsageError."""
     try:
         return units.parse_size(text)
     except units.UnitError as error:
@@ -126,7 +117,6 @@ def parse_headers(texts: list[str]) -> list[Header]:
 
 
 def time_text(time_us: int) -> str:
-    """Formats a time, given in microseconds since 1970, as ISO 8601 in UTC."""
     return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
 
 

@@ -187,7 +187,6 @@ class Demo:
                 pushes.append(await publisher.push(data))
 
     async def _break_things(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
-        """Kills a consumer and the store during the pushes, and starts both again."""
         say = self._progress.console.print
         await self._wait_confirmed(KILL_CONSUMER_AT)
         consumers.kill("reader-2")

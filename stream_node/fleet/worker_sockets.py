@@ -9,7 +9,6 @@ BACKLOG = 1_024
 
 
 def resolved(host: str, port: int) -> list[tuple[str, int]]:
-    """Returns the addresses of a host. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((str(address[0]), port) for *_, address in found))
 

@@ -173,7 +173,6 @@ class BlockServices:
         return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
 
     def change_retention(self, config: Config) -> None:
-        """Changes how many blocks are retained, and deletes those beyond."""
         self._blocks.store.retention = _retention(config)
         self._blocks.store.apply_retention()
 
@@ -183,7 +182,6 @@ class BlockServices:
 
 
 def program_version() -> str:
-    """Returns the version of the installed program, or "unknown" if it is not installed as a package."""
     try:
         return metadata.version("stream-node")
     except metadata.PackageNotFoundError:

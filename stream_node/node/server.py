@@ -285,7 +285,6 @@ class Server:
             self._access.closers.append(self._http.close_identities)
 
     def _close_identities(self, tcp: TcpTransport, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends all connections of some identities, see `TcpTransport.close_identities`."""
         over_http = 0 if self._http is None else self._http.close_identities(is_meant, reason)
         return tcp.close_identities(is_meant, reason) + over_http
 

@@ -215,7 +215,6 @@ class Services:
 
     @property
     def mirrors(self) -> list[MirrorState]:
-        """The partitions that follow a source on another node, or fence their former one."""
         return self._mirrors.states()
 
     @property

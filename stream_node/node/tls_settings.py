@@ -82,7 +82,6 @@ class TlsWatch:
         self._asked = trio.Event()
 
     def reload(self) -> None:
-        """Makes `run` read the files again at once, whether they have changed or not."""
         self._asked.set()
 
     async def run(self) -> None:

@@ -134,7 +134,6 @@ class NodeTokens:
         return not (is_same and self._tokens.is_valid(identity, now_s))
 
     def _refresh(self) -> None:
-        """Reads the file again if it has changed since the last call."""
         seen = _state_of(self._file)
         if seen == self._seen:
             return

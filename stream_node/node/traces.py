@@ -42,7 +42,6 @@ def _note_outage(is_failing: bool) -> None:
 
 
 async def end_traces(tracing: Tracing | None) -> None:
-    """Sends the last spans of a node, and ends the thread that sends them."""
     if tracing is None:
         return
     with trio.CancelScope(shield=True):

@@ -211,6 +211,5 @@ def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> l
 
 
 def _sum(rates: list[float | None]) -> float | None:
-    """Returns the sum of the known rates, or None if none is known."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known else None

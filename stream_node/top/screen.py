@@ -73,7 +73,6 @@ def draw(
 
 
 def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]:
-    """Returns the lines about the node: of each, its kind and its facts."""
     lines: list[tuple[Kind, list[str]]] = [("plain", [node, f"by {sort}"])]
     rates = view.rates
     # The node may not report its status; then the tables stand alone.

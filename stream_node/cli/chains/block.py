@@ -32,7 +32,6 @@ SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '
 
 
 def register(app: typer.Typer) -> None:
-    """Registers these commands as the group `block`."""
     group = typer.Typer(help="Publish, subscribe to, fetch and generate blocks.", no_args_is_help=True)
     for name, command in (
         ("publish", publish),
@@ -297,11 +296,8 @@ def _with_blocks(
 
 
 def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Finds the files to publish. Returns them, and the files in the given folders that are not blocks.
-
-    paths: block files, and folders of block files.
-    Raises UsageError if there is no block file.
-    """
+    """Returns the block files of the given files and folders, and the other files of these folders. Raises
+    UsageError."""
     from block_node.blocks.files import find_files
 
     files: list[Path] = []
@@ -320,7 +316,6 @@ def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _passed_over(paths: list[Path]) -> str:
-    """Returns a text with the number of skipped files and the first few names."""
     more = f" and {len(paths) - PASSED_OVER_SHOWN:,} more" if len(paths) > PASSED_OVER_SHOWN else ""
     names = ", ".join(map(str, paths[:PASSED_OVER_SHOWN]))
     return f"passed over {counted(len(paths), 'file')} not named as a block: {names}{more}"

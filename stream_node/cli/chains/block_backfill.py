@@ -26,7 +26,6 @@ GAPS_SHOWN = 10
 
 
 def register(block: typer.Typer) -> None:
-    """Registers these commands as the group `backfill` in the group `block`."""
     group = typer.Typer(
         help="Show how missing blocks are fetched from other nodes, and start a search for them.", no_args_is_help=True
     )
@@ -81,6 +80,7 @@ def run(
         if STATES[before.state] == "off":
             raise CommandFailed("this node has no sources; set backfill_block_node_sources")
         with progress_shown() as progress, trio.move_on_after(inf if give_up is None else give_up):
+            # The node fetches by itself; the command only asks how far it has come.
             while STATES[answer.state] == "running":
                 await trio.sleep(POLL_S)
                 answer = await ask(False)
@@ -125,8 +125,8 @@ Ask = Callable[[bool], Awaitable["BackfillReport"]]
 def _with_backfill(
     main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
 ) -> None:
-    """Connects to the chosen node, and calls `main` with a function that sends requests of `node/block_backfill/2` to
-    the node. Raises ClientError."""
+    """Connects to the node, and calls `main` with a function that sends it `node/block_backfill/2`. Raises
+    ClientError."""
     import trio
 
     from block_node.backfill.protocol import BACKFILL, BackfillAsk

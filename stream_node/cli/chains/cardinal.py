@@ -1,5 +1,5 @@
-"""The commands `stream-node cardinal produce`, which sends blocks as messages, and `consume`, which reads them. It
-registers the whole command group."""
+"""The commands `stream-node cardinal produce`, which sends blocks as messages, and `consume`, which reads them.
+It registers the whole command group."""
 
 from __future__ import annotations
 
@@ -213,12 +213,8 @@ def consume(
 
 class _UpdatePrinter:
     """Prints updates of a chain, and flushes the output after each update.
-
-    After an update is printed, the consumer may save its position. Without the flush, the update could then still be in
-    the buffer and be lost when the process ends.
-
-    missing: how many messages were found missing since the last update.
-    """
+    After an update is printed, the consumer may save its position: without the flush, an update in the buffer could be
+    lost when the process ends. missing: how many messages were found missing since the last update."""
 
     def __init__(self, as_json: bool, values: bool) -> None:
         self.missing = 0
@@ -268,8 +264,8 @@ class _UpdatePrinter:
 
 
 def _first_block(application: Application, start: str | None) -> Start | None:
-    """Returns the block from which a consumer without a saved position continues: the block of --start, or the first
-    block of a simulated chain. Returns None without --start and without a simulation."""
+    """Returns the block from which a consumer without a saved position continues: of --start, or of a simulated
+    chain."""
     from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:
@@ -283,12 +279,9 @@ def _check_reached(until: str | None) -> None:
 
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
-    """Reads blocks from the files, or from standard input if there are no files.
-
-    A text that gzip has compressed is decompressed. Raises `PayloadTextError` if a text is invalid. Raises it also if a
-    block has sub-batches, parts of the block that are sent separately: the text has only their ids, so a consumer can
-    never complete such a block.
-    """
+    """Reads blocks from the files, or from standard input if there are no files. Gzip is decompressed.
+    Raises `PayloadTextError` if a text is invalid, or if a block has sub-batches, parts that are sent separately: the
+    text has only their ids, so a consumer can never complete such a block."""
     from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads
 

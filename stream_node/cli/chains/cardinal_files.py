@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from stream_client import StreamClient
 
 STEPS_AT_ONCE = 1_000
-"""The number of messages of a simulation that are sent together."""
 
 
 def inspect(
@@ -116,6 +115,7 @@ def simulate(
         loss_rate=loss_rate,
         delay_max=delay_max,
     )
+    # A seed that nobody gave is printed at the end, so that the chain can be made again.
     chosen = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     simulation = make(random.Random(chosen), options)
     if expect is not None:
@@ -134,8 +134,7 @@ def simulate(
 
 
 async def _send(transport: Transport, steps: list[Step]) -> None:
-    """Sends the messages of these steps. A recording keeps their order. On a node or in Kafka, only the messages of one
-    partition keep their order."""
+    """Sends the messages of these steps. A recording keeps their order; a node or Kafka only within one partition."""
     from cardinal_streams.produce.producer import Outgoing
     from cardinal_streams.transports.file_transport import FileTransport
 

@@ -1,5 +1,4 @@
-"""The options that all commands of `stream-node cardinal` share: the application, and the destination or source of
-its messages."""
+"""The options that all commands of `stream-node cardinal` share: the application, and where its messages are."""
 
 from __future__ import annotations
 
@@ -44,13 +43,11 @@ BLOCK = re.compile(r"([0-9]{1,20})|(?:0x)?([0-9a-fA-F]{64})")
 GZIP_MAGIC = b"\x1f\x8b"
 PARTITIONS = 4
 NODE_VARIABLE = "STREAM_NODE_ADDRESS"
-"""The environment variable with the address of a node. The options --recording and --kafka are allowed while it is set,
-and take precedence."""
+"""The variable with the address of a node. The options --recording and --kafka take precedence."""
 
 
 def find_application(name: str) -> Application:
-    """Returns the application with that name or from that TOML file. Raises UsageError for an unknown name, and
-    ApplicationError for an invalid file."""
+    """Returns the application with that name or from that TOML file. Raises UsageError, ApplicationError."""
     from cardinal_streams.application import Application, parse_application
     from cardinal_streams.evm import evm
     from cardinal_streams.produce.simulation_machine import SIMULATED
@@ -80,7 +77,6 @@ def parse_start(text: str) -> Start:
 
 
 def parse_block(text: str) -> int | bytes:
-    """Parses the number or the hash of a block. Raises UsageError."""
     match = BLOCK.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is neither the number nor the hash of a block, such as 7 or 0x{'0' * 64}")
@@ -111,12 +107,8 @@ def with_transport(
     on_hole: OnHole | None = None,
 ) -> None:
     """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
-
-    The function gets the transport, and the client of the node or None if no node is used.
-    partitions: the number of partitions of each new topic.
-    on_hole: called for messages of a node that were deleted before they were read.
-    Raises UsageError if more than one of the three is chosen.
-    """
+    The function gets the transport, and the client of the node, if any. partitions: of each new topic. on_hole: called
+    for messages of a node that were deleted before they were read. Raises UsageError if more than one is chosen."""
     from cardinal_streams.transports.stream_transport import StreamTransport
 
     if recording is None and kafka is None:

@@ -1,5 +1,4 @@
-"""Prints the warnings of `stream-node cardinal consume` on stderr, about dropped messages and blocks that were
-given up."""
+"""Prints the warnings of `stream-node cardinal consume` on stderr, about dropped messages and abandoned blocks."""
 
 from __future__ import annotations
 
@@ -38,10 +37,8 @@ class Warnings:
         gaps: tuple[Gap, ...] = (),
     ) -> None:
         """Prints the final warnings, at the end of the input.
-
         They are the number of warnings that were not printed, the blocks that the chain lacks, the number of incomplete
-        blocks, and the names of the topics if none has a message.
-        """
+        blocks, and the names of the topics if none has a message."""
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if unfinished is not None:
@@ -63,8 +60,7 @@ def _lines_of(gaps: tuple[Gap, ...]) -> list[str]:
 
 
 def _text_of(event: Any) -> str | None:
-    """Returns a warning for an event that means a loss of data, or that an operator must act on. Returns None for any
-    other event."""
+    """Returns a warning for an event that means a loss of data, or that an operator must act on; else None."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
     from cardinal_streams.machines.consumer_events import (
         BadMessage,

@@ -1,7 +1,5 @@
 """The commands `stream-node export …`: export the messages of a node to a table, in a separate process.
-
-In this package, only these commands import `spark_export`.
-"""
+In this package, only these commands import `spark_export`."""
 
 from __future__ import annotations
 
@@ -35,11 +33,11 @@ from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")
 Settings: TypeAlias = Callable[[], dict[str, Any]]
-"""A function that returns the settings of an export, from the options that `with_settings` adds to a command."""
+"""Returns the settings of an export, from the options that `with_settings` adds to a command."""
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
-"""The columns that contain numbers, by their positions in the table's first line HEAD, counted from 0."""
+"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
 SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
 """The modules that the optional extra `spark` installs."""
 
@@ -94,6 +92,7 @@ def run(
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
                 return await exporter.run(on_step=log_step)
 
+        # A run that left streams out has exported the others: its report comes before the failure.
         failure: StreamsLeftOut | None = None
         try:
             outcome = _run_until_told(main())
@@ -340,7 +339,6 @@ def files(
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the cells of the table line that describes one run, as text, in the order of the columns."""
     sizes = (f"{row['data_bytes'] / 1e6:,.1f}", f"{row['file_bytes'] / 1e6:,.1f}")
     started = time_text(row["started_us"])[:19] + "Z"
     counts = (f"{row['files']:,}", f"{row['lost']:,}")
@@ -355,10 +353,8 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
 
 def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine until it ends or SIGTERM cancels it, and returns its result.
-
-    After SIGTERM, the coroutine can clean up. Then this function raises typer.Exit with 128 plus the number of
-    the signal.
-    """
+    After SIGTERM, the coroutine can clean up; then this function raises typer.Exit with 128 plus the number of the
+    signal."""
     import asyncio
 
     async def interruptible() -> T:
@@ -384,7 +380,6 @@ def _configure_logs(level: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Any], None]]:
-    """Shows a progress bar of the exported rows and bytes at a terminal. Yields the function that updates it."""
     with progress_shown() as shown:
 
         def told(progress: Any) -> None:

@@ -175,8 +175,9 @@ NiceOption = Annotated[
     ),
 ]
 NICE = 7
-"""The default niceness of an export, as in nice(1). With it, on a machine with two cores, pushes keep nine tenths
-of their rate during an export. With a larger value, an export on a busy machine would get almost no processor time."""
+"""The default niceness of an export, as in nice(1).
+With it, on a machine with two cores, pushes keep nine tenths of their rate during an export. With a larger value, an
+export on a busy machine would get almost no processor time."""
 MASTERS = r"auto|inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 KeepOption = Annotated[
     str | None,
@@ -216,8 +217,7 @@ def settings_of(
     catalog_option: CatalogOptionOption = None,
     catalog_table: CatalogTableOption = None,
 ) -> dict[str, Any]:
-    """Checks the options, and returns the values for `spark_export.exporter.runs.job.ExportSettings`. Raises
-    UsageError, ContextError."""
+    """Returns the values for `spark_export.exporter.runs.job.ExportSettings`. Raises UsageError, ContextError."""
     import re
 
     from spark_export.exporter.node_side import Selection
@@ -279,8 +279,7 @@ def settings_of(
 
 
 def address_of(folder: Any, store_option: list[str] | None, ledger: str | None) -> Any:
-    """Returns the address of an export: its folder, the options of its store, and its ledger. Raises UsageError if one
-    of them is invalid."""
+    """Returns the address of an export: its folder, the options of its store, and its ledger. Raises UsageError."""
     from spark_export.exporter.address import Address
     from spark_export.exporter.errors import ExportError
     from spark_export.exporter.ledger.url import parse_url
@@ -299,10 +298,8 @@ def address_of(folder: Any, store_option: list[str] | None, ledger: str | None) 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Returns the command with the options of `settings_of` in addition to its own.
-
-    The command must have a parameter `settings`, which is not an option. It receives a function without parameters that
-    calls `settings_of` with the values of the options.
-    """
+    The command's parameter `settings` is not an option: it gets a function without parameters that calls `settings_of`
+    with the values of the options."""
     shared, own = (inspect.signature(each, eval_str=True).parameters for each in (settings_of, command))
     parameters = [*shared.values(), *(each for name, each in own.items() if name != "settings")]
 

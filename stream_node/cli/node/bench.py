@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from stream_node.bench.run import Result, Work
 
 CLIENTS_MAX = 1_000
-"""The maximum number of clients. Each client needs a connection, and each connection needs a file in this process and
-in the node."""
+"""The maximum number of clients. Each needs a connection, so a file in this process and in the node."""
 STAMPED_BYTES = 8
 """The number of bytes at the start of a fan-out message that hold the time of its push."""
 HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
@@ -189,10 +188,8 @@ def _measure(
 
 async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result | None, int]:
     """Returns the result of `main` and 0, or None and the number of the signal that ended it.
-
-    The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP. A signal cancels `main`, which then deletes the stream of the
-    run. Without this function, Ctrl-C might only end a background task of the client, and the stream would remain.
-    """
+    SIGINT (Ctrl-C), SIGTERM and SIGHUP cancel `main`, which then deletes the stream of the run. Without this function,
+    Ctrl-C might only end a background task of the client, and the stream would remain."""
     from stream_client import stop_on_signals
 
     async with stop_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
@@ -201,7 +198,6 @@ async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result |
 
 
 def _about(result: Result) -> str:
-    """Returns a description of the load in words."""
     each = f"of {counted(result.size_bytes, 'byte')}"
     words = {
         "push": f"{counted(result.clients, 'publisher')}, window {result.window:,}",
@@ -221,7 +217,7 @@ def _table(result: Result) -> list[str]:
 
 
 def _time(time_us: float) -> str:
-    """Formats a time, given in microseconds, with a suitable unit: "640 µs", "1.34 ms", "2.50 s"."""
+    """Formats a time with a suitable unit: "640 µs", "1.34 ms", "2.50 s"."""
     for unit, divisor in (("s", 1e6), ("ms", 1e3)):
         if time_us >= divisor:
             value = time_us / divisor

@@ -88,10 +88,7 @@ def ask(
     address: str, path: str, timeout_s: float, context: ssl.SSLContext | None, server_name: str | None
 ) -> tuple[int, dict[str, Any]]:
     """Returns the status and the JSON object of an answer. Raises NodeUnreachable, InvalidAddress.
-
-    context: the settings of TLS; None for a connection without TLS.
-    server_name: the name that the node's certificate must have; None for the host of the address.
-    """
+    server_name: the name that the node's certificate must have; None for the host of the address."""
     import http.client
     import socket
 
@@ -120,8 +117,8 @@ def ask(
 
 
 def pinned_context(settings: Config, tls: Tls | None) -> ssl.SSLContext:
-    """Returns the context of a client on the node's own machine, which trusts the certificate in the node's file and no
-    other. So no authority and no name have to be known. tls: the certificate of the client."""
+    """Returns the context of a client on the node's own machine, which trusts the certificate in the node's file alone.
+    So no authority and no name have to be known. tls: the certificate of the client."""
     import ssl
 
     from ockam.identity.tls import Tls, new_client_context

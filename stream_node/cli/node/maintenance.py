@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from stream_storage.sqlite.verify import VerifyReport
 
 STREAMS_LISTED = 2**31
-"""A number above the number of streams of any node. The command `verify` lists all streams, because its progress needs
-the total number of messages."""
+"""A number above the number of streams of any node: `verify` needs the total number of messages for its progress."""
 
 
 class Held(NamedTuple):
-    """What a backup or a database file holds, for the report of a restore."""
+    """The contents of a backup or a database file, for the report of a restore."""
 
     streams: int
     messages: int
@@ -153,7 +152,6 @@ def restore(
 
 
 def _restored(held: Held, folder: str, *, verified: bool, dry_run: bool) -> str:
-    """Returns the words about what a restore has restored, or would restore."""
     counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
     text = f"{counts} {'would be restored' if dry_run else 'restored'} to {folder}"
     text += ", verified" if verified else ""
@@ -163,7 +161,6 @@ def _restored(held: Held, folder: str, *, verified: bool, dry_run: bool) -> str:
 
 
 def _held(manifests: Sequence[Manifest]) -> Held:
-    """Returns what the databases of a backup hold together."""
     return Held(
         sum(each.streams for each in manifests),
         sum(each.messages for each in manifests),
@@ -174,8 +171,7 @@ def _held(manifests: Sequence[Manifest]) -> Held:
 
 
 def _present(found: Sequence[Present]) -> Present:
-    """Returns the state of several databases before a restore as that of one. The numbers are None if one is not
-    known."""
+    """Returns the state of several databases before a restore as that of one; None if one number is not known."""
     from stream_node.care.restore import Present
 
     there = [each for each in found if each.found]
@@ -185,7 +181,6 @@ def _present(found: Sequence[Present]) -> Present:
 
 
 def _replaced(present: Present) -> str:
-    """Returns the words about the database that a restore has replaced."""
     if not present.found:
         return ""
     if present.streams is None or present.messages is None:
@@ -242,7 +237,7 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
 
 
 def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
-    """Returns what is wrong with the small files of a data directory. folders: those of its databases."""
+    """Returns the mistakes in the small files of a data directory. folders: those of its databases."""
     from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
     from stream_node.node.clock_note import find_problem
 

@@ -22,7 +22,7 @@ HEAD = ("stream", "partition", "condition", "source", "next", "lag", "lag s", "h
 NUMBERS = frozenset({1, 4, 5, 6})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
 POLL_S = 0.2
-"""The interval between two questions whether a promotion has ended, in seconds."""
+"""The interval between two questions whether a promotion has ended."""
 
 
 def register(app: typer.Typer) -> None:
@@ -202,7 +202,6 @@ async def _ask(
 
 
 def _lost(behind: int, heard_us: int) -> str:
-    """Says what may be lost by a promotion without the source."""
     if not heard_us:
         return "it had never heard of its source, so everything that the source has may be missing"
     return (

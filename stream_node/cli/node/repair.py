@@ -52,6 +52,7 @@ def repair(
     plan = plan_repair(directory)
     done, kept = False, None
     if plan.needed:
+        # At a terminal the user sees the plan and decides; a script needs --yes.
         possible = plan.lossless or accept_loss
         if not yes and possible and not as_json and sys.stdin.isatty() and sys.stderr.isatty():
             for line in _lines(plan, done=False):
@@ -74,11 +75,6 @@ def repair(
 
 
 def _lines(plan: Plan, *, done: bool) -> Iterator[str]:
-    """Yields the findings as lines of text: the damage, the saved and the lost messages of each stream, and
-    other problems.
-
-    done: whether the repair has been done.
-    """
     if not plan.needed:
         return
     yield (

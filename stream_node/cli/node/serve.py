@@ -114,8 +114,9 @@ def serve(
 
 
 def end_at_once() -> NoReturn:
-    """Ends this process, which has closed its files. Python would free the objects of each stream first, which takes
-    ten seconds for 100,000 of them; after so long, service managers kill."""
+    """Ends this process, which has closed its files, at once.
+    Python would free the objects of each stream first, which takes ten seconds for 100,000 of them; after so long,
+    service managers kill."""
     write_waiting_lines()
     with suppress(OSError):
         sys.stdout.flush()
@@ -125,8 +126,7 @@ def end_at_once() -> NoReturn:
 async def _serve_until_stopped(
     server: Server, reloading: Reloading, tell_ready: Callable[[], None], supervisor: int | None
 ) -> None:
-    """Runs the server, and obeys the signals of this process. tell_ready: called when the node listens.
-
+    """Runs the server, and obeys the signals of this process.
     supervisor: a pipe that ends with the process on which this one depends; None: it depends on none."""
     import trio
 
@@ -158,7 +158,6 @@ async def _serve_until_stopped(
 
 
 def obeyed_signals() -> list[signal.Signals]:
-    """Returns the signals that end a node, or make it read its files again."""
     obeyed = [signal.SIGTERM, signal.SIGINT]
     # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with `nohup`
     # ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run by a service
@@ -176,7 +175,6 @@ def obeyed_signals() -> list[signal.Signals]:
 
 
 def has_terminal() -> bool:
-    """Returns whether this process has a terminal that can send it signals."""
     try:
         os.close(os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -185,7 +183,6 @@ def has_terminal() -> bool:
 
 
 def tell_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
-    """Prints where the node listens, and the protection that it lacks."""
     from stream_node.node.access import lacking
     from stream_node.node.tls_state import tls_mode, tls_text
 
@@ -208,10 +205,8 @@ def tell_listening(settings: Config, addresses: list[str], http: list[str], as_j
 
 def _relax_garbage_collector() -> None:
     """Lets the garbage collector of Python run seldom.
-
     Messages form no reference cycles, so the garbage collector finds little. By default it runs after every 700 new
-    objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the modules that
-    are already imported, because they stay in memory anyway.
-    """
+    objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the imported
+    modules, which stay."""
     gc.set_threshold(GC_OBJECTS, 20, 20)
     gc.freeze()

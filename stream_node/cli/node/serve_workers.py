@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_json: bool) -> None:
     """Runs the workers of a node until this process is told to stop. Raises ConfigError, StorageError, CannotListen.
-
     arguments: the command line of this process, which the workers get too. has_file: whether it names a file of
-    settings.
-    """
+    settings."""
     import trio
 
     from stream_node.cli.node.serve import has_terminal, obeyed_signals, tell_listening
@@ -33,7 +31,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     from stream_node.node.notify import Notifier
     from stream_node.node.reloading import may_have_files
 
-    # A wrong setting is told once here, and not by each worker.
+    # A wrong setting is reported once here, and not by each worker.
     check_cluster(settings)
     check_own_addresses(settings)
     check_start(settings)

@@ -258,7 +258,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
 
 
 def _way(target: Target) -> str:
-    """Describes a context as text: its addresses, and its settings that are not defaults."""
+    """Returns a context as text: its addresses, and its settings that are not defaults."""
     words = [target.address, *target.via]
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]
@@ -275,7 +275,6 @@ def _shown(value: Any) -> str:
 
 
 def _without_tokens(value: Any) -> Any:
-    """Returns the value of a setting without the secrets of tokens in it."""
     from ockam.identity.token import hide_tokens
 
     if isinstance(value, list):

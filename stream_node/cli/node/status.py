@@ -1,4 +1,4 @@
-"""The command `stream-node status`: prints how a node stands, and checks it for monitoring scripts."""
+"""The command `stream-node status`: prints the state of a node, and checks it for monitoring scripts."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ CONSUMERS_SHOWN = 20
 LEVELS = ("ok", "warning", "critical", "unknown")
 """The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
 RANKS = (0, 1, 3, 2)
-"""How bad each level is. What is critical outranks what is unknown: the node may be unable to tell the rest."""
+"""How bad each level is. Critical outranks unknown: the node may be unable to report the rest."""
 
 TROUBLES = "troubles"
-"""The name of the check without a limit."""
 
 
 class Check(NamedTuple):
@@ -40,8 +39,7 @@ class Check(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of one check. level: an index of LEVELS. figure: what was measured, as plug-ins of monitoring programs
-    print it (performance data); empty for a check that measures nothing."""
+    """The result of one check. level: an index of LEVELS. figure: the performance data; empty without a measurement."""
 
     name: str
     level: int
@@ -50,8 +48,8 @@ class Found(NamedTuple):
 
 
 class MonitoringCommand(TyperCommand):
-    """The command `status`. With --check, a mistake in the command or a lost node ends it with the code 3 (unknown) and
-    one line, because monitoring programs read 1 and 2 as the state of the node."""
+    """The command `status`. With --check, a mistake in the command or a lost node ends it with the code 3 (unknown).
+    Monitoring programs read 1 and 2 as the state of the node."""
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
         is_check = any(each.partition("=")[0] == "--check" for each in args)
@@ -125,7 +123,7 @@ def status(
             found += await _find_troubles(client) if each.name == TROUBLES else [CHECKS[each.name](each, view, silent)]
         levels.extend(each.level for each in found)
         if reading.status is None and len(reading.notes) > 1:
-            # Neither the streams nor the status were told, so there may be no node at all.
+            # Neither the streams nor the status were reported, so there may be no node at all.
             levels.append(3)
         say(as_json, _report(view, found), _lines(view, found))
 
@@ -197,7 +195,7 @@ def _check_silent(check: Check, view: View, silent: Silent | None) -> Found:
 
 
 def _no_consumer(check: Check, view: View, text: str) -> Found:
-    """The result if no consumer is seen. Consumers that this user may not see are unknown."""
+    """Returns the result if no consumer is seen. Consumers that this user may not see are unknown."""
     notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
     if notes:
         return Found(check.name, 3, "; ".join(notes), _figure(check, None))
@@ -220,7 +218,6 @@ CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
 
 
 async def _find_troubles(client: StreamClient) -> list[Found]:
-    """Returns one result for each thing that the node calls wrong now."""
     from stream_client import NodeFailed, RequestRefused, UnexpectedAnswer
     from stream_node.care.trouble_service import ADDRESS, TroublesRequest
     from stream_node.care.trouble_service import TROUBLES as PROTOCOL
@@ -244,8 +241,9 @@ def _level(value: float, check: Check) -> int:
 
 
 def _figure(check: Check, value: float | None) -> str:
-    """Returns the performance data of a check: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM. The value U is unknown, and
-    a limit with a colon is the lowest good value. Source: Monitoring Plugins, "Performance data"."""
+    """Returns the performance data of a check: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM.
+    The value U is unknown, and a limit with a colon is the lowest good value. Source: Monitoring Plugins, "Performance
+    data"."""
     if value is None:
         return f"{check.name}=U"
     unit, colon = {"silent": ("s", ""), "free-disk": ("B", ":")}.get(check.name, ("", ""))
@@ -274,7 +272,7 @@ def _report(view: View, found: list[Found]) -> dict[str, Any]:
 
 
 def _lines(view: View, found: list[Found]) -> list[str]:
-    """The first line is what monitoring programs show."""
+    """The first line is the one that monitoring programs show."""
     if found:
         worst_first = sorted(found, key=lambda each: -RANKS[each.level])
         texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stream_node.top.reading import Reader
 
 PIPE_COLUMNS = 120
-"""The width of the text of --once if stdout is no terminal and COLUMNS does not tell another one."""
+"""The width of the text of --once if stdout is no terminal and COLUMNS does not set another one."""
 
 
 def register(app: typer.Typer) -> None:

@@ -1,5 +1,4 @@
-"""The commands `stream-node token create|list|revoke`: make, list and revoke the tokens by which clients prove who they
-are."""
+"""The commands `stream-node token create|list|revoke`: make, list and revoke the tokens of clients."""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ def _beginning(name: str) -> str:
 
 
 def _write_rules(file: Path, name: str, made: list[Rule], replace: bool) -> None:
-    """Writes the rules of a new token. replace: the rules of an older token of this name are removed in the same step,
-    so that the new one has the given rights and no others."""
+    """Writes the rules of a new token. replace: those of an older token of this name are removed in the same step."""
     from ockam.identity.rules.rule_file import change_rules, load_rules
 
     there = {rule.name: rule for rule in load_rules(file).rules} if file.exists() else {}
@@ -179,7 +177,6 @@ def _write_rules(file: Path, name: str, made: list[Rule], replace: bool) -> None
 
 
 def _made_rules(file: Path, name: str) -> list[Rule]:
-    """Returns the rules that `token create` has written for a token."""
     from ockam.identity.rules.rule_file import load_rules
 
     who, beginning = (f"token:{name}",), _beginning(name)
@@ -188,8 +185,7 @@ def _made_rules(file: Path, name: str) -> list[Rule]:
 
 
 def _remove_made_rules(file: Path, name: str) -> list[str]:
-    """Removes the rules that `token create` has written for a token that is revoked. Returns their names. Raises
-    RulesError."""
+    """Removes the rules that `token create` has written for a revoked token. Returns their names. Raises RulesError."""
     from ockam.identity.rules.rule_file import RulesError, change_rules
 
     try:

@@ -1,5 +1,4 @@
-"""The commands `stream-node consume` and `tail`, which read streams as they grow. Also registers the other commands
-for streams."""
+"""The commands `stream-node consume` and `tail`, which read growing streams. Registers all commands for streams."""
 
 from __future__ import annotations
 
@@ -51,7 +50,6 @@ TAIL_MESSAGES = 10
 
 
 def register(app: typer.Typer) -> None:
-    """Registers these commands, `push` and `pull`, and the groups of commands for streams and positions."""
     for command in (push, pull, consume, tail):
         app.command()(with_request_options(command))
     stream_admin.register(app)
@@ -120,6 +118,7 @@ def consume(
             async with aclosing(messages):
                 async for at, message in messages:
                     _show(message, at, print_format, holes)
+                    # The position is saved only behind messages that the reader of a pipe has taken.
                     await output_taken()
                     left = None if left is None else left - 1
                     if left == 0:
@@ -129,6 +128,7 @@ def consume(
             async with (await client.get_stream(stream)).shared_consumer(
                 LeaseMember(client, client_id), on_hole=holes.found, on_event=on_event
             ) as member:
+                # A member that loses its leases, for example in a long pause, joins its group again.
                 going_on = True
                 while going_on:
                     try:
@@ -199,7 +199,6 @@ def tail(
 
 
 def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes: Holes) -> None:
-    """Prints and flushes a message. Its position may be saved afterwards, so an unflushed message would be lost if the
-    process ended."""
+    """Prints and flushes a message: its position may be saved then, and an unflushed one could be lost."""
     write_message(message, partition, print_format, holes.pass_over(message, partition))
     flush()

@@ -12,13 +12,9 @@ if TYPE_CHECKING:
 
 
 class EnsuredPartitions(NamedTuple):
-    """The result of `stream create`.
-
-    now: the partitions after the command.
-    before: the number of partitions before the command.
-    count_before: the number of partitions over which keys were distributed before the command, including deleted
-    partitions. If a peer does not list its streams, both numbers are None, and `now` has only the requested partitions.
-    """
+    """The result of `stream create`: the partitions after it, and their number before it.
+    count_before: the number of partitions over which keys were distributed before, including deleted ones. If a peer
+    does not list its streams, both numbers are None, and `now` has only the requested partitions."""
 
     now: Sequence[Stream]
     before: int | None
@@ -30,10 +26,7 @@ class EnsuredPartitions(NamedTuple):
 
 
 async def ensure_partitions(client: StreamClient, name: str, partitions: int | None) -> EnsuredPartitions:
-    """Creates the missing partitions up to the given number, and returns the result.
-
-    partitions: None creates a stream with one partition, unless the stream exists.
-    """
+    """Creates the missing partitions up to the given number. None: one partition, unless the stream exists."""
     from stream_client import RequestRefused
 
     try:

@@ -1,5 +1,4 @@
-"""Tells the user of a reading command which messages are not there any more, and ends the command if that was asked
-for by --fail-on-hole."""
+"""Reports missing messages to the user of a reading command, and ends the command with --fail-on-hole."""
 
 from __future__ import annotations
 
@@ -24,10 +23,7 @@ FailOnHoleOption = Annotated[
 
 
 class Holes:
-    """The missing indexes that a command has met before messages that it has not printed yet.
-
-    fail: whether the command ends at a hole.
-    """
+    """The missing indexes that a command has met before messages that it has not printed yet."""
 
     def __init__(self, stream: str, fail: bool) -> None:
         self._stream = stream
@@ -39,8 +35,8 @@ class Holes:
         self._before[partition, next_there] = first_missing
 
     def pass_over(self, message: RichMessage | StreamMessage, partition: int) -> int:
-        """Returns how many messages are missing before this one, which is printed next. Raises CommandFailed if the
-        command must not go on there."""
+        """Returns how many messages are missing before the one that is printed next. Raises CommandFailed with
+        --fail-on-hole."""
         first_missing = self._before.pop((partition, message.index), message.index)
         if first_missing < message.index:
             tell_hole(f"{self._stream}/{partition}", first_missing, message.index, self._fail)
@@ -48,10 +44,7 @@ class Holes:
 
 
 def tell_hole(source: str, first_missing: int, next_there: int, fail: bool) -> None:
-    """Prints one line about a hole, or raises it as CommandFailed.
-
-    source: the stream and the partition.
-    """
+    """Prints one line about a hole, or raises it as CommandFailed. source: the stream and the partition."""
     what = counted(next_there - first_missing, "message")
     text = f"{what} of {source} missing, {first_missing} to {next_there - 1}: deleted before they were read"
     if fail:

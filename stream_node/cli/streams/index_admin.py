@@ -176,7 +176,6 @@ def list_all(
 
 
 def _cells(found: SavedPosition, lag: int | None, now_us: int) -> tuple[str, ...]:
-    """Returns the cells of a position's row; now_us: the present time, in microseconds since 1970."""
     numbers = (f"{found.partition:,}", f"{found.index:,}", "-" if lag is None else f"{lag:,}")
     return (found.client_id, found.stream_name, *numbers, age_text(found.saved_us, now_us), found.holder or "-")
 
@@ -189,12 +188,8 @@ async def _places(
     saved: Mapping[int, SavedPosition],
 ) -> list[tuple[int, int | None]]:
     """Returns each chosen partition with the new index for it.
-
-    partition: None means all partitions.
-    start: where the consumer continues. None means that the position is to be deleted; the returned index is then None,
-    too.
-    saved: the saved positions of the consumer, by partition.
-    """
+    partition: None means all partitions. start: where the consumer continues; None: the position is to be deleted, and
+    the returned index is None, too. saved: the saved positions of the consumer, by partition."""
     if start is None:
         # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.
         chosen = [partition] if partition is not None else await _chosen(client, stream, None, saved)
@@ -209,8 +204,8 @@ async def _places(
 
 
 async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int, SavedPosition]:
-    """Returns the saved positions of a consumer in a stream, by partition. Lists the positions instead of asking for
-    each, because the GET request of the specification would create a missing position."""
+    """Returns the saved positions of a consumer in a stream, by partition.
+    Lists the positions, because the GET request of the specification would create a missing one."""
     from stream_client import list_positions
 
     return {each.partition: each async for each in list_positions(client, stream_name=stream, client_id=client_id)}
@@ -219,8 +214,8 @@ async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int,
 async def _chosen(
     client: StreamClient, stream: str, partition: int | None, saved: Mapping[int, SavedPosition]
 ) -> list[int]:
-    """Returns the chosen partition, or else all partitions of the stream. Raises StreamNotFound if the consumer has
-    saved no position and there is no such stream or partition."""
+    """Returns the chosen partition, or else all of the stream. Raises StreamNotFound if there is nothing of that
+    name."""
     from stream_client import RequestRefused, StreamNotFound
 
     if partition is not None:
@@ -238,8 +233,7 @@ async def _chosen(
 
 
 def _replaceable(found: SavedPosition | None) -> int | None:
-    """Returns the saved index, or None without a saved position. Raises RequestRefused if a consumer has the lease,
-    because then no other client may set the position."""
+    """Returns the saved index, or None. Raises RequestRefused if a consumer has the lease and alone may set it."""
     from stream_client import RequestRefused
 
     if found is not None and found.holder is not None:
@@ -249,10 +243,8 @@ def _replaceable(found: SavedPosition | None) -> int | None:
 
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
     """Checks that the stream exists. Raises StreamNotFound. A peer that cannot list its streams is not checked.
-
     Positions may exist without a stream: a stream may be deleted before its positions, and other Ockam programs save
-    positions of streams that never existed. So commands call this function only if they found no position.
-    """
+    positions of streams that never existed. So commands call this function only if they found no position."""
     from stream_client import RequestRefused
 
     with suppress(RequestRefused):  # A peer that cannot list its streams is not checked.

@@ -21,19 +21,15 @@ if TYPE_CHECKING:
 LENGTH = struct.Struct(">I")
 """The length before each message of a length-framed file: an unsigned 32-bit big-endian number of bytes."""
 CHUNK_BYTES = 256 * 1024
-"""The maximum number of bytes that one read of the input returns."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""The largest size of a message in bytes. No frame carries more, so a larger length means that the file is invalid."""
+"""The largest size of a message. No frame carries more, so a larger length means that the file is invalid."""
 
 
 def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = False) -> Iterator[list[bytes]]:
     """Yields the messages of the files one after the other, or those of standard input if there are no files.
-
-    Each list has the messages of one read, so that no message waits for later ones from a slow writer.
-    whole: whether each file is one message.
-    framed: whether the length of each message precedes it. If both are False, each line is a message.
-    crlf: whether a carriage return before the line feed belongs to the line end.
-    """
+    Each list has the messages of one read, so that no message waits for later ones from a slow writer. whole: each file
+    is one message. framed: the length of each message precedes it. Otherwise each line is a message. crlf: whether a
+    carriage return before the line feed belongs to the line end."""
 
     def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         lines = split_framed(chunks) if framed else split_lines(chunks)
@@ -57,8 +53,8 @@ def _chunks(source: io.FileIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yields the lines without their line ends (line feeds), in one list for each chunk with a line end. The last line
-    may lack its line end."""
+    """Yields the lines without their line feeds, in one list for each chunk with a line end. The last one may lack
+    it."""
     begun: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -72,7 +68,6 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def without_returns(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yields the same lines without the carriage return at the end of each."""
     for lines in batches:
         yield [line.removesuffix(b"\r") for line in lines]
 
@@ -98,8 +93,8 @@ def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _framed_bytes(left: bytearray, at: int) -> int | None:
-    """Returns the length of the message that begins at offset `at` of the bytes `left`. Returns None while the length
-    itself is incomplete. Raises UsageError if the message is too large."""
+    """Returns the length of the message at offset `at`; None while it is incomplete. Raises UsageError if it is too
+    large."""
     if len(left) - at < LENGTH.size:
         return None
     (size_bytes,) = LENGTH.unpack_from(left, at)
@@ -117,11 +112,7 @@ def split_key(line: bytes) -> tuple[bytes, bytes]:
 
 
 class MessageInput(NamedTuple):
-    """A message to push.
-
-    key: the key of the message; None without a key.
-    partition: the partition that its input line names; None if the line names none.
-    """
+    """A message to push. partition: the partition that its input line names, if it does."""
 
     data: bytes
     key: bytes | None = None
@@ -131,10 +122,7 @@ class MessageInput(NamedTuple):
 
 def parse_ndjson(line: bytes) -> MessageInput:
     """Parses a message from a line in the format that `--ndjson` and `--json` print. Raises UsageError.
-
-    The index, the time and the number of missing messages in the line are ignored, because a pushed message gets new
-    ones.
-    """
+    The index, the time and the number of missing messages are ignored, because a pushed message gets new ones."""
     import msgspec
 
     from stream_service.extensions import Header
@@ -150,8 +138,7 @@ def parse_ndjson(line: bytes) -> MessageInput:
 
 @cache
 def _ndjson_type() -> Any:
-    """Returns the type that an NDJSON line is decoded to. It is built at first use, so that `--help` does not
-    import msgspec."""
+    """Returns the type of an NDJSON line. It is built at first use, so that `--help` does not import msgspec."""
     import msgspec
 
     text: Any = str | None | msgspec.UnsetType
@@ -179,8 +166,8 @@ def _required(row: Any, name: str) -> bytes:
 
 
 def _bytes_of(row: Any, name: str) -> bytes | None:
-    """Returns the value of a field, which may be given as text or as base64. Returns None if it is not given. Raises
-    ValueError if both are given."""
+    """Returns the value of a field, given as text or as base64; None without it. Raises ValueError if both are
+    given."""
     import msgspec
 
     text, encoded = getattr(row, name), getattr(row, f"{name}_base64")
@@ -193,12 +180,8 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 
 class PrintFormat(NamedTuple):
     """The format in which messages are printed.
-
-    keys, headers, times: whether these columns are printed before the data.
-    as_json: whether each line is a JSON object.
-    framed: whether each message is printed after its length.
-    escaped: whether control characters are escaped, for a terminal.
-    """
+    keys, headers, times: the columns before the data. framed: each message is printed after its length. escaped:
+    control characters are escaped, for a terminal."""
 
     keys: bool = False
     headers: bool = False
@@ -230,12 +213,8 @@ def write_message(
     message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat, missing: int = 0
 ) -> None:
     """Writes one message to standard output in the given format. The caller flushes.
-
-    missing: how many messages are missing before this one.
-
-    A message is written as a line with the chosen columns and the data, as its length and its data, or as JSON. In
-    JSON, a value that is not UTF-8 is written in base64 under the name `…_base64`.
-    """
+    missing: how many messages are missing before this one. In JSON, a value that is not UTF-8 is written in base64
+    under the name `…_base64`."""
     if print_format.as_json:
         sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format, missing)).encode() + b"\n")
     elif print_format.framed:

@@ -1,5 +1,4 @@
-"""The command `stream-node pull`: prints stored messages. This module also has the options that commands that read
-streams share."""
+"""The command `stream-node pull`: prints stored messages. Also has the options that reading commands share."""
 
 from __future__ import annotations
 
@@ -123,6 +122,7 @@ def pull(
                     Holes(stream, fail_on_hole),
                 )
             return
+        # The plain protocol works with every node, so the other one is used only for what it alone can do.
         read = _pull_rich if print_format.is_rich or not isinstance(begin, int) else _pull_plain
         for source in (await open_source(client, stream, partition)).partitions:
             resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
@@ -134,9 +134,7 @@ def pull(
 
 async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat, holes: Holes) -> int | None:
     """Prints up to `left` messages from `begin` on, by the plain protocol of the specification, which every node has.
-
-    Returns the index after the last printed message, or None at the end of the stream.
-    """
+    Returns the index after the last printed message, or None at the end of the stream."""
     while left > 0 and (page := await source.pull(begin, left)):
         _write_page(page, begin, source.partition, print_format, holes)
         begin, left = page[-1].index + 1, left - len(page)
@@ -147,9 +145,7 @@ async def _pull_rich(
     source: Stream, begin: StartLike, left: int, print_format: PrintFormat, holes: Holes
 ) -> int | None:
     """Prints up to `left` messages from `begin` on, by our own protocol, which also returns keys, headers and times.
-
-    Returns the index from which to continue, or None at the end of the stream.
-    """
+    Returns the index from which to continue, or None at the end of the stream."""
     while left > 0 and (page := await source.pull_page(begin, left)).messages:
         _write_page(page.messages, begin, source.partition, print_format, holes)
         begin, left = page.resume_index, left - len(page.messages)
@@ -181,10 +177,7 @@ def _write_page(
     holes: Holes,
     is_wanted: Callable[[Any], bool] = lambda message: True,
 ) -> None:
-    """Prints the messages of a page that are wanted.
-
-    begin: where the page was asked to begin; 0 means the earliest stored message.
-    """
+    """Prints the wanted messages of a page. begin: where it was asked to begin; 0 means the earliest stored message."""
     from stream_client.consume.page import find_holes
 
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
@@ -199,8 +192,7 @@ def _write_page(
 
 
 async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
-    """Prints on stderr how many messages follow the printed ones, and a command that prints them. Prints nothing if no
-    messages follow."""
+    """Prints on stderr how many messages follow the printed ones, if any, and a command that prints them."""
     from stream_client import RequestRefused
 
     try:
@@ -217,10 +209,8 @@ async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -
 
 def _command_again(ctx: typer.Context, **changed: Any) -> str:
     """Returns the present command as a shell line, with some parameters changed.
-
-    The line has the parameters that were given on the command line. The environment and the contexts give theirs again.
-    changed: the new values by parameter name; None leaves a parameter out.
-    """
+    The line has the parameters of the command line; the environment and the contexts give theirs again. changed: the
+    new values by parameter name; None leaves a parameter out."""
     words = ctx.command_path.split()
     values: dict[str, Any] = {}
     for parameter in ctx.command.params:
@@ -248,7 +238,7 @@ def _typed(parameter: Any, value: Any) -> Iterator[str]:
 
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
-    """Returns the start of a pull, from --index, --from or --last. Without them, it is the earliest stored message.
+    """Returns the start of a pull, from --index, --from or --last; without them, the earliest stored message.
     Raises UsageError if more than one is given."""
     from stream_client import FromEnd
 

@@ -160,8 +160,7 @@ def _check(
     all_partitions: bool,
     partition: int | None,
 ) -> None:
-    """Checks the combination of options. Raises UsageError if two of them exclude each other, and CommandFailed
-    if a file is missing."""
+    """Raises UsageError if two options exclude each other, and CommandFailed if a file is missing."""
     if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
         raise UsageError(
             "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"
@@ -180,14 +179,10 @@ def _check(
 
 
 class _Job(NamedTuple):
-    """Where and how to push.
-
-    partition: the partition of all messages. None: that of the key of each, in rotation for those without a key.
-    as_said: whether a message may name its partition itself.
-    window: the maximum number of unconfirmed pushes.
-    rate: the maximum number of messages per second; None means no limit.
-    input_is_typed: whether the user types the input at the terminal.
-    """
+    """The destination and the manner of a push.
+    partition: of all messages; None: that of the key of each, in rotation for those without a key. as_said: whether a
+    message may name its partition itself. window: the maximum number of unconfirmed pushes. rate: messages per second,
+    at most."""
 
     stream: str
     partition: int | None
@@ -203,12 +198,9 @@ class _Job(NamedTuple):
 async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]
 ) -> None:
-    """Pushes the input until its end or the first failure. Prints the number and the indexes of the stored messages,
-    also after a failure.
-
+    """Pushes the input until its end or the first failure. Prints the number and the indexes of the stored messages.
     Raises PushesFailed if a push failed. Raises UsageError, OSError or StreamNotFound if a message cannot be read or
-    has no partition; the messages before it are still pushed and confirmed.
-    """
+    has no partition; the messages before it are still pushed and confirmed."""
     import trio
 
     from stream_client import PushesFailed, StreamNotFound
@@ -238,8 +230,8 @@ async def _push_all(
 async def _opened(
     client: StreamClient, job: _Job, publishers: AsyncExitStack
 ) -> Callable[[MessageInput], Awaitable[Push]]:
-    """Returns a function that pushes one message to its partition. The stack `publishers` gets the opened publishers,
-    and closes them at its end. Raises StreamNotFound."""
+    """Returns a function that pushes one message to its partition. Raises StreamNotFound.
+    The stack `publishers` gets the opened publishers, and closes them at its end."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
     by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
 
@@ -286,8 +278,8 @@ async def _push_lines(
 
 
 def _report(counts: PushCounts, job: _Job) -> None:
-    """Prints the number and the indexes of the stored messages, for each partition that was pushed to. If nothing was
-    pushed, prints 0 messages for the chosen partition, or for partition 0 if none was chosen."""
+    """Prints the number and the indexes of the stored messages, for each partition that was pushed to.
+    If nothing was pushed, prints 0 messages for the chosen partition, or for partition 0."""
     seconds = time.monotonic() - counts.started_s
     for partition in sorted(counts.partitions) or [job.partition or 0]:
         stored = counts.partitions.get(partition, PartitionCounts())
@@ -304,10 +296,8 @@ async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yields all messages of the input, `times` times in all. A thread reads it, so that pushes continue if it is slow.
-
-    from_input: whether the messages come from standard input. It can be read only once, so they are kept in memory if
-    `times` is more than 1.
-    """
+    from_input: whether the messages come from standard input, which can be read only once, so they are kept for
+    repetitions."""
     import trio
 
     kept: list[list[bytes]] = []
@@ -324,19 +314,14 @@ async def _read_messages(
 
 
 async def _pace(counts: PushCounts, rate: float) -> None:
-    """Waits until the next message is due at `rate` messages per second. A message that is already late is
-    not delayed."""
+    """Waits until the next message is due at `rate` messages per second. A late message is not delayed."""
     import trio
 
     await trio.sleep(max(0.0, counts.started_s + counts.sent / rate - time.monotonic()))
 
 
 class _Extent(NamedTuple):
-    """The size of the input.
-
-    total_bytes: the size of the whole input, or None if it is unknown.
-    around_bytes: the size of the line end or the length prefix of each message. The progress counts it, too.
-    """
+    """The size of the input, if known. around_bytes: the line end or the length prefix of each message."""
 
     total_bytes: int | None
     around_bytes: int

@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 
 
 class PushCounts:
-    """The counts of pushed messages.
-
-    started_s: the start of the command on the monotonic clock, in seconds.
-    sent: how many messages were sent.
-    stored: how many of them are stored.
-    partitions: the counts of each partition, by the number of the partition.
-    on_failure: called after each push that fails.
-    """
+    """The counts of pushed messages. started_s: on the monotonic clock. on_failure: called after each failed push."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
@@ -57,14 +50,9 @@ class PushCounts:
 
 
 class PartitionCounts:
-    """The results of the pushes to one partition.
-
-    sent: how many messages were sent.
-    count: how many of them are stored.
-    first_index, last_index: the lowest and highest index of the stored messages; None if there are none.
+    """The results of the pushes to one partition. count: how many messages are stored.
     not_stored, unknown: the positions of the other messages in the whole input, counted from 1. A message is unknown
-    while it has no answer, and after an error that does not show whether it was stored.
-    """
+    while it has no answer, and after an error that does not show whether it was stored."""
 
     def __init__(self) -> None:
         self.sent = self.count = 0
@@ -75,8 +63,7 @@ class PartitionCounts:
 
 
 def print_unconfirmed(counts: PushCounts, stream: str) -> None:
-    """Prints which messages are not stored, and for which the result is unknown. This text is for people; programs use
-    the JSON report."""
+    """Prints the messages that are not stored or whose result is unknown, for people; programs use the JSON report."""
     for partition in sorted(counts.partitions):
         stored = counts.partitions[partition]
         for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):
@@ -88,7 +75,6 @@ def print_unconfirmed(counts: PushCounts, stream: str) -> None:
 
 
 def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
-    """Returns the first and last number of each run of consecutive numbers."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

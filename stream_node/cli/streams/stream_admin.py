@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
-"""The columns that contain numbers, by their positions in the table's first line HEAD, counted from 0."""
+"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
 def register(app: typer.Typer) -> None:
@@ -225,6 +225,7 @@ def truncate(
         found = await get_partitions(client, stream, partition)
         if isinstance(end, int) and len(found) > 1:
             raise UsageError(f"an index is of one partition, and {stream} has {len(found)}; say which by --partition")
+        # The number is known before the question, so that the user knows what is at stake.
         if not (dry_run or yes) and (messages := sum([(await _foreseen(each, end))[0] for each in found])):
             confirm(f"Delete {counted(messages, 'message')} of {stream} at {client.address}?")
         for each in found:
@@ -244,9 +245,7 @@ def truncate(
 
 async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
     """Returns the number of messages that a truncation would delete, and the first index of the remaining messages.
-
-    end: the index or the time before which messages are deleted.
-    """
+    end: the index or the time before which messages are deleted."""
     now = await stream.info()
     index = end if isinstance(end, int) else await stream.find_index(end)
     first_index = min(max(index, now.first_index), now.next_index)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient, StreamInfo
 
 PAGE_MESSAGES = 1_000
-"""The number of messages that one pull requests, which is the most that a node returns. A page also has at most 1 MiB
-of data, or one message."""
+"""The number of messages that one pull requests, the most that a node returns. A page also has at most 1 MiB of
+data."""
 
 
 def copy(
@@ -71,6 +71,7 @@ def copy(
                     progress.draw("copying", there_before + copied, total, [counted(copied, "message")])
 
                 for original, info, copy_of in zip(sources, infos, targets, strict=True):
+                    # A copy that was interrupted goes on behind the last message that both have.
                     begin = await _begin(original, info, copy_of)
                     there_before += max(0, begin - info.first_index)
                     await _copy_partition(original, begin, info.next_index, copy_of, told)
@@ -87,11 +88,8 @@ def copy(
 
 @asynccontextmanager
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
-    """Yields a client of the node that gets the copy.
-
-    to: the address of the node or the name of a context; None means the node of the original.
-    here: a client of that node.
-    """
+    """Yields a client of the node that gets the copy. to: an address or a context; None means the node of the
+    original."""
     from ockam.actors.address import complete_address
     from stream_node.cli.contexts import Target, contexts_file, load_contexts
 
@@ -107,18 +105,15 @@ async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[Stream
 async def _open_target(
     client: StreamClient, name: str, infos: Sequence[StreamInfo], *, resume: bool
 ) -> tuple[Sequence[Stream], bool]:
-    """Returns the target partition for each source partition, in the same order, and whether the target stream was
-    created now.
-
-    infos: the state of the source partitions.
-    Raises CommandFailed if an existing target does not fit the source.
-    """
+    """Returns the target partition for each source partition, in order, and whether the target stream was created now.
+    Raises CommandFailed if an existing target does not fit the source."""
     wanted = [each.partition for each in infos]
     found = await client.find_stream(name)
     if found is None:
         made = await client.create_partitioned(name, wanted[-1] + 1)
         return [made.get_partition(partition) for partition in wanted], True
     there = await found.info()
+    # With other partitions, keys would belong to other partitions than in the original.
     if [each.partition for each in there] != list(range(wanted[-1] + 1)):
         raise CommandFailed(
             f"{name} has {counted(len(there), 'partition')} already, and a copy of {infos[0].stream_name} needs "
@@ -134,12 +129,8 @@ async def _open_target(
 
 
 async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
-    """Returns the index of the first message that the target lacks.
-
-    info: the state of the source partition.
-
-    Raises CommandFailed if the target is not a copy that can be continued.
-    """
+    """Returns the index of the first message that the target lacks. info: the state of the source partition.
+    Raises CommandFailed if the target is not a copy that can be continued."""
     there = await target.info()
     if there.next_index:
         await _check_follows(source, info, target, there)
@@ -149,8 +140,7 @@ async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
 async def _copy_partition(
     source: Stream, index: int, end_index: int, target: Stream, told: Callable[[int], None]
 ) -> None:
-    """Copies the messages from `index` up to, but not including, `end_index`. Raises CommandFailed if another client
-    pushes to the target."""
+    """Copies the messages from `index` to before `end_index`. Raises CommandFailed if another client pushes there."""
     place = f"{target.name}/{target.partition}"
     while index < end_index:
         messages = (await source.pull_page(index, min(PAGE_MESSAGES, end_index - index))).messages
@@ -171,12 +161,8 @@ async def _copy_partition(
 
 
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
-    """Checks that the target is a copy of the source, and that the next source message can be appended to it.
-
-    It compares the last message that both have. Raises CommandFailed if the check fails.
-    info: the state of the source.
-    there: the state of the target.
-    """
+    """Checks that the target is a copy to which the next source message can be appended, by their last common message.
+    Raises CommandFailed. info, there: the states of the source and of the target."""
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:
         has = f"messages from {info.first_index} to {info.next_index - 1}" if info.count else "no message"
@@ -188,8 +174,7 @@ async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there
 
 
 async def _has(target: Stream, message: RichMessage) -> bool:
-    """Returns whether the target has this message at the same index. Times are not compared, because the clocks
-    may differ."""
+    """Whether the target has this message at the same index. Times are not compared: the clocks may differ."""
     found = (await target.pull_page(message.index, 1)).messages
     return bool(found) and (found[0].index, found[0].key, list(found[0].headers), found[0].data) == (
         message.index,

@@ -1,4 +1,4 @@
-"""The command `stream-node stream retention`, and what `stream create` shares with it."""
+"""The command `stream-node stream retention`, and the functions that `stream create` shares with it."""
 
 from __future__ import annotations
 
@@ -84,10 +84,8 @@ def retention(
 
 
 async def confirm_retention(streams: Sequence[Stream], kept: Retention | None) -> None:
-    """Asks before a retention deletes messages that are there. Raises CommandFailed.
-
-    kept: None means the node's default, which the command does not know: it can delete every message.
-    """
+    """Asks before a retention deletes stored messages. Raises CommandFailed.
+    kept: None means the node's default, which the command does not know: it can delete every message."""
     found, now_us = [await each.info() for each in streams], int(utc_now().timestamp() * 1e6)
     held = sum(each.count for each in found if each.retention != kept and _is_beyond(each, kept, now_us))
     if held:
@@ -106,7 +104,6 @@ def _is_beyond(found: StreamInfo, kept: Retention | None, now_us: int) -> bool:
 
 
 def make_retention(max_age: str | None, max_messages: int | None, max_bytes: str | None) -> Retention | None:
-    """Returns what the options ask to keep; None without any of them. Raises UsageError."""
     from stream_client import Retention
 
     if max_age is None and max_messages is None and max_bytes is None:

@@ -68,6 +68,7 @@ def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambd
     Lines that are not JSON are left out, and so is a first line whose beginning lies before the part that is read."""
     try:
         with file.open("rb") as source:
+            # An audit log can have gigabytes; the last refusals are at its end.
             source.seek(max(0, os.fstat(source.fileno()).st_size - TAIL_BYTES))
             lines = source.read(TAIL_BYTES).splitlines()
     except OSError:

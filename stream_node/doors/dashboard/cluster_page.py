@@ -141,7 +141,6 @@ def _values(page: Page) -> dict[str, Any]:
 
 
 def owner_marks(names: Iterable[str]) -> dict[str, Mark]:
-    """Returns the letters and colours of owners, in the order of their names."""
     owners = sorted(set(names) - {UNOWNED})
     letters = len(ascii_uppercase)
     return {

@@ -29,7 +29,6 @@ from stream_node.fleet.worker_place import has_own_databases
 
 
 async def show_consumers(page: Page) -> Response:
-    """Returns the list of the consumers that the user may see, the farthest behind first."""
     search, first = page.query.get("search", ""), page.count("first", 0)
     page.need(Right.INDEX)
     async with page.client() as client:
@@ -52,7 +51,6 @@ async def show_consumers(page: Page) -> Response:
 
 
 async def show_consumer(page: Page) -> Response:
-    """Returns the page of one consumer of one stream: its position in each partition, with a form that sets it."""
     client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
     async with page.client() as client:
         row, positions, ends = await _find(client, client_id, stream)

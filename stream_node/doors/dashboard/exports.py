@@ -51,7 +51,6 @@ async def show_exports(page: Page) -> Response:
 
 
 async def show_export(page: Page) -> Response:
-    """Returns the page of one export: its partitions, and its runs, the latest first."""
     folder = _folder(page)
     first = page.count("runs", 0)
     view = await _read(lambda path: _views().read_export(path, first, ROWS), folder)
@@ -124,7 +123,6 @@ def _views() -> Any:
 
 
 async def _read(read: Callable[[Path], T], folder: str) -> T:
-    """Reads a ledger in a thread. Raises Problem if it cannot be read."""
     from spark_export.exporter.errors import ExportError
 
     try:

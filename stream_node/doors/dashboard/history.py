@@ -71,7 +71,6 @@ class History:
         return [_point(before, now) for before, now in pairs if now.time_s > after_s]
 
     def latest(self) -> Point | None:
-        """Returns the newest point; None until there are two samples."""
         return _point(self._samples[-2], self._samples[-1]) if len(self._samples) > 1 else None
 
 

@@ -100,6 +100,7 @@ async def save_messages(page: Page) -> Response:
         raise Problem(400, "invalid-request", f"a file of this page has at most {ROWS} messages")
     async with page.client() as client:
         stream = (await client.get_stream(name)).get_partition(number)
+        # The sizes come first, without data, so that the memory for the data is counted before it is read.
         async with page.call.memory.making(cut_bytes(len(indexes), 0)):
             heads = [await pull_cut(stream, FromIndex(each), 1, 0) for each in indexes]
         _check_stored(indexes, [message.index for head in heads for message in head.messages])
@@ -113,6 +114,7 @@ async def save_messages(page: Page) -> Response:
         async with page.call.memory.making(COPIES * size_bytes + cut_bytes(len(indexes), 0)):
             pages = [await stream.pull_page(FromIndex(each), 1) for each in indexes]
     messages = [message for each in pages for message in each.messages]
+    # Retention may have deleted messages between the two readings.
     _check_stored(indexes, [message.index for message in messages])
     headers = {"content-disposition": f'attachment; filename="{_file_name(name)}-{number}-{indexes[0]}.ndjson"'}
     lines = [ndjson_line(message, number) for message in messages]
@@ -120,7 +122,6 @@ async def save_messages(page: Page) -> Response:
 
 
 def _check_stored(indexes: Sequence[int], found: Sequence[int]) -> None:
-    """Raises Problem if not all messages of a page are stored any more."""
     gone = [str(each) for each in indexes if each not in found]
     if gone:
         detail = f"the node has deleted these messages since the page was shown: {', '.join(gone)}; show the page again"
@@ -128,7 +129,6 @@ def _check_stored(indexes: Sequence[int], found: Sequence[int]) -> None:
 
 
 async def _read(page: Page, client: StreamClient, name: str, number: int, view: str) -> Read:
-    """Reads the messages that the query asks for. Raises Problem, ClientError."""
     start = _start(page.query.get("start", "").strip() or "first")
     match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
     whole = await client.get_stream(name)
@@ -201,7 +201,6 @@ async def show_next(page: Page) -> Response:
 
 
 async def show_message(page: Page) -> Response:
-    """Shows one message with its key and headers, in the form that was asked for."""
     name, number, view = _place(page)
     index = page.count("index", 0)
     async with page.client() as client:
@@ -209,6 +208,7 @@ async def show_message(page: Page) -> Response:
         info = await stream.info()
         rows = await read_rows(page, stream, index, 1, view, MESSAGE_BYTES_MAX)
     row = rows[0] if rows else None
+    # A message that was deleted or not stored yet would show its successor in its place.
     if row is None or row.index != index:
         has = f"those from {info.first_index} to {info.next_index - 1}" if info.count else "none"
         detail = f"{name}/{number} has no message {index}; it has {has}"

@@ -38,7 +38,6 @@ class MirrorWatch:
         self._found: dict[tuple[str, int], _Since] = {}
 
     def look(self, states: Sequence[MirrorState], now_s: float) -> None:
-        """Records the states of all mirrors. now_s: the time of a clock that is never set back."""
         before, self._found = self._found, {}
         for state in states:
             kind = KINDS.get(state.condition)

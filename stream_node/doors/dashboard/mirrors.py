@@ -74,7 +74,6 @@ async def promote(page: Page) -> Response:
 
 
 def _refusal(error: ClientError) -> Problem:
-    """Returns the problem that says why a mirror is not promoted, and what to do on this page."""
     problem = problem_of(error)
     problem.detail = problem.detail.replace(WAY_WITHOUT_FENCE, WAY_ON_THIS_PAGE)
     return problem

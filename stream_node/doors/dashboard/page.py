@@ -120,6 +120,7 @@ class Page:
         Raises Problem if the query has a parameter that the page does not have: the page would not be the wanted
         one."""
         visit, done = self.visit, self._done()
+        # By now the page has asked for each parameter that it knows.
         unknown = next((name for name in self.query if name not in self.query.used), None)
         if unknown is not None and status == 200:
             known = ", ".join(sorted(self.query.used - {"done", "seal"})) or "none"
@@ -202,7 +203,6 @@ def check_typed(fields: Mapping[str, str], name: str) -> None:
 
 
 def show_problem(page: Page, problem: Problem) -> Response:
-    """Returns an error as a page, or as a part of one."""
     template = "problem_part.html" if page.is_part else "problem.html"
     title = problem.name.replace("-", " ").capitalize()
     # A part with an error is shown in its place, also by a browser that asks for it again and again.

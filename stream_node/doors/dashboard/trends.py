@@ -45,7 +45,6 @@ class Trends:
         self._looks: deque[Look] = deque(maxlen=LOOKS_MAX)
 
     async def watch(self, runner: ThreadRunner) -> None:
-        """Takes samples of the streams and consumers until the storage is closed."""
         while True:
             began_s = trio.current_time()
             try:

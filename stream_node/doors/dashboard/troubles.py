@@ -58,6 +58,7 @@ def find_troubles(
 def _database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
     condition, runner = parts.condition, parts.runner
     failure = parts.services.trials.failure
+    # At most one of these is named: each of them explains those below.
     if not runner.is_writing:
         reason = runner.statistics().failure or "no reason is known"
         yield Trouble(
@@ -106,6 +107,7 @@ def _disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             link("/streams", order="size"),
             "The largest streams",
         )
+    # The others are independent, and may all be there.
     if condition.disk_failure is not None:
         yield Trouble(
             "disk_unknown",
@@ -160,6 +162,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
     found = parts.services.statistics().blocks
     if found is None:
         return
+    # Nobody sends blocks.
     for each in silent_blocks:
         count = 0 if found.node.publish is None else found.node.publish.publishers
         yield Trouble(
@@ -172,6 +175,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             "Blocks",
             lasts_s=each.silent_s,
         )
+    # Blocks come, but the chain does not grow.
     if found.node.publish is not None and found.node.publish.catch_up_stalled:
         yield Trouble(
             "blocks_stalled",
@@ -191,6 +195,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             link("/blocks"),
             "Blocks",
         )
+    # Missing blocks are looked for elsewhere, in vain.
     backfill = found.backfill
     if backfill.problem:
         what = "Nobody knows which blocks are missing"
@@ -233,6 +238,7 @@ def _cluster(parts: NodeParts) -> Iterator[Trouble]:
     if found is None:
         return
     page = link("/cluster"), "The cluster"
+    # A shard has no owner for a moment at each move; only a longer time is a trouble.
     unowned = [each for each in found.unowned_s.values() if each > OWNER_WAIT_S]
     if unowned:
         yield Trouble(

@@ -49,7 +49,6 @@ def options_answer(request: HTTPConnection, methods: Sequence[str], config: Conf
 
 
 def _is_allowed(request: HTTPConnection, config: Config) -> bool:
-    """Whether a request is one of a page that may use the data."""
     return request.headers.get("origin") in config.http_origins and request.scope["raw_path"].startswith(DATA_PREFIX)
 
 

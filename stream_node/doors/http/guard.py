@@ -74,7 +74,6 @@ def host_of(header: str) -> str | None:
 
 
 def _netloc(origin: str) -> str | None:
-    """Returns the host and the port of an origin, None if it is not valid."""
     try:
         return urlsplit(origin).netloc
     except ValueError:

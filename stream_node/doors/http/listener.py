@@ -82,6 +82,7 @@ class HttpListener:
         self._nursery = nursery
         self._tls = None if parts.tls is None else make_listener(config, parts.tls)
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
+        # Handlers use streams through clients inside the node, so that every right and limit is checked as elsewhere.
         self.clients = HttpClients(
             parts.tcp,
             nursery,
@@ -208,7 +209,6 @@ class HttpListener:
         )
 
     async def _handshake(self, guest: _Guest, stream: trio.SocketStream, address: str) -> TlsLayer | None:
-        """Returns the TLS of a new connection; None if the handshake failed."""
         assert self._tls is not None, "called with TLS only"
         share = Share(party_key(ANONYMOUS, address))
         try:

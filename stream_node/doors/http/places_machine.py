@@ -23,7 +23,6 @@ CANDIDATES_MAX = 32
 
 
 def share_of(guests_max: int) -> int:
-    """Returns how many HTTP connections one host or one certificate can have. guests_max: the number of all."""
     return max(1, guests_max // PARTY_SHARE)
 
 

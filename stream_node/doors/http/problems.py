@@ -99,7 +99,6 @@ def problem_of(error: errors.ClientError) -> Problem:
 
 
 def problem_of_status(status: int, path: str, headers: Mapping[str, str] | None = None) -> Problem:
-    """Returns the problem for a request that no endpoint answers."""
     if status == 404:
         return Problem(404, "no-such-path", f"there is nothing at {path[:200]}; docs/http.md lists all paths")
     if status == 405:

@@ -15,8 +15,6 @@ from stream_node.doors.metrics.trouble_catalogue import TROUBLES
 
 
 def _streams(read: Callable[[StreamFigures], float | None]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one value of every stream."""
-
     def values(snapshot: Snapshot) -> dict[str, float]:
         found = ((each.name, read(each)) for each in snapshot.streams)
         return {name: value for name, value in found if value is not None}
@@ -25,8 +23,6 @@ def _streams(read: Callable[[StreamFigures], float | None]) -> Callable[[Snapsho
 
 
 def _consumers(read: Callable[[ConsumerFigures, Snapshot], float | None]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one value of every consumer."""
-
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
         found = (((each.client_id, each.stream), read(each, snapshot)) for each in snapshot.consumers)
         return {names: value for names, value in found if value is not None}

@@ -64,7 +64,6 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
-    """Takes a snapshot of a running node. version: the version of the program."""
     # If the database does not answer, the troubles wait for it, and the figures no more.
     troubles = None if parts.find_troubles is None else await parts.find_troubles()
     streams, consumers = await _read(parts)

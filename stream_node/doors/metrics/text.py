@@ -39,7 +39,6 @@ class SnapshotCollector(Collector):
 
 
 def family_of(metric: Metric, values: Values) -> Family:
-    """Returns the values of one metric as prometheus-client has them."""
     if isinstance(values, Histogram):
         # The counts may grow while they are read, and the text must fit together.
         counts = list(values.counts)

@@ -71,22 +71,18 @@ class HandOvers:
             self._kept.append(HandOver(time_us, tuple(shards), old_owner, new_owner, reason))
 
     def latest(self) -> tuple[HandOver, ...]:
-        """Returns the last hand-overs, the latest first, at most KEPT_MAX."""
         return tuple(reversed(self._kept))
 
     def unowned_s(self, now_s: float) -> dict[int, float]:
-        """Returns the shards without an owner, and for how long they have had none, in seconds."""
         return {number: now_s - since_s for number, since_s in self._unowned.items()}
 
     def check(self) -> None:
-        """Asserts the invariant of this class. Only tests call this method."""
         shards = () if self._view is None else self._view.shards
         assert list(self._unowned) == [number for number, shard in enumerate(shards) if shard.owner == UNOWNED]
         assert len(self._kept) <= KEPT_MAX
 
 
 def _reason(before: Mapping[str, Member], now: Mapping[str, Member], old_owner: str, new_owner: str) -> Reason:
-    """Returns why shards went from one owner to another one. before, now: the members in the two views."""
     if old_owner == UNOWNED:
         return "free"
     was, gave = before.get(old_owner), now.get(old_owner)

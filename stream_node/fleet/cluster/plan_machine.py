@@ -90,5 +90,4 @@ class PlanMachine:
         return plan
 
     def check(self) -> None:
-        """Asserts the invariant of this class. Only tests call this method."""
         assert all(seen.since_s <= self._now_s for seen in self._seen.values())

@@ -53,7 +53,6 @@ _decode = bare.Decoder(Envelope).decode
 
 
 def envelope_hop(envelope: Envelope) -> Address:
-    """Returns the hop that has an envelope."""
     return local(_encode(envelope))
 
 

@@ -459,6 +459,5 @@ class Router:
             self._cleared(shard)
 
     def check(self) -> None:
-        """Asserts the invariant of this class. Only tests call this method."""
         assert not self._served.keys() & (self._held.keys() | self._ways.keys() | self._unclear.keys())
         assert self._unclear.keys() <= self._ways.keys()

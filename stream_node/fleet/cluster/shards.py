@@ -20,7 +20,6 @@ def shard_of(stream: Address) -> int:
 
 
 def find_shard(address: Address) -> int | None:
-    """Returns the shard of an address, or None if it is not the address of a stream."""
     if not address.value.startswith(_PREFIX):
         return None
     return _BY_DIGITS.get(address.value[len(_PREFIX) : len(_PREFIX) + 2])

@@ -50,7 +50,6 @@ class Figures:
             self._level_s = trio.current_time()
 
     def set(self, condition: MirrorCondition, reason: str = "") -> None:
-        """Sets the condition. A change is logged."""
         if condition is not self.condition:
             name, partition = self.identity
             log = logger.info if condition is MirrorCondition.FOLLOWING else logger.warning
@@ -58,7 +57,6 @@ class Figures:
         self.condition, self.reason = condition, reason
 
     def state(self, row: MirrorRow, next_index: int) -> MirrorState:
-        """Returns the state for the operator. next_index: the end of the mirror."""
         name, partition = self.identity
         lag = max(0, self.source_next_index - next_index)
         # A mirror whose source is silent may lack the pushes since then.

@@ -116,7 +116,6 @@ class Followers:
                 self._role_changed(identity, fences)
 
     async def _drop(self, identity: Identity, places: Sequence[Place]) -> None:
-        """Forgets mirrors that are streams of their own now."""
         try:
             stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
             submit = self._directory.storage.submit_write

@@ -131,7 +131,6 @@ class Promotions:
         return bool(self.following(name, {Task.PROMOTE, Task.GIVE_BACK}))
 
     def following(self, name: str, tasks: Collection[Task] = FOLLOWING) -> list[Following]:
-        """Returns the partitions of a stream that follow a source, with one of these tasks."""
         return [
             Following(self._tasks.stream(identity), row, figures)
             for identity, row in self._tasks.rows(name).items()
@@ -210,7 +209,6 @@ class Promotions:
             begun.failure = error
 
     async def _give_back(self, name: str) -> None:
-        """Makes the source a primary again, as far as a promotion has made it a mirror. Raises as `_run` expects."""
         own_address = self._tasks.get_own_address()
         if self.is_under_way(name):
             await self._promotion(name, {Task.PROMOTE, Task.GIVE_BACK}).give_back(own_address)

@@ -95,7 +95,6 @@ class MirrorService:
             each.scope.cancel()
 
     def states(self, name: str = "") -> list[MirrorState]:
-        """Returns the state of each partition that follows or fences. name: of this stream alone; empty: of all."""
         return self._tasks.states(name)
 
     @property
@@ -171,7 +170,6 @@ class MirrorService:
                 self._tasks.note_role(identity, None)
 
     def _sources(self, name: str) -> list[tuple[str, str]]:
-        """Returns the `host:port` and the name of each source of a stream's partitions."""
         return sorted({(row.source, row.source_name) for row in self._tasks.rows(name).values()})
 
     def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:

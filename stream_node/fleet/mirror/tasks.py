@@ -240,7 +240,6 @@ class MirrorTasks:
             del self._scopes[key]
 
     def rows(self, name: str) -> dict[Identity, MirrorRow]:
-        """Returns the rows of a stream by their identities, in the order of the partitions."""
         found = {}
         for identity, _ in self.figures.items(name):
             # A partition that is being made again or deleted has no row.

@@ -27,7 +27,6 @@ class MirrorWorker(Worker):
         self._sources = sources
 
     def demand(self, message: Message) -> Demand | list[Demand]:
-        """Returns the rights that the sender needs. Raises ProtocolError."""
         request = MIRRORS.decode_request(message.payload)
         _check(request)
         name = request.stream_name

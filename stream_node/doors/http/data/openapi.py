@@ -90,6 +90,7 @@ def _operation(operation: Operation, components: dict[str, Any]) -> dict[str, An
     path = operation.endpoint.path
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     parameters = [{"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS[name]} for name in names]
+    # OpenAPI lists each parameter of a query by itself, and the types have them in one struct.
     query = components[operation.query.__name__]
     for name, schema in query["properties"].items():
         is_required = name in query.get("required", ())
@@ -108,6 +109,7 @@ def _operation(operation: Operation, components: dict[str, Any]) -> dict[str, An
     }
     if operation.description:
         found["description"] = operation.description
+    # A request without a body type has none in the document either.
     bodies: dict[str, Any] = {kind: {"schema": {} if kind == JSON else RAW_SCHEMA} for kind in operation.other_bodies}
     if operation.body is not None:
         bodies[JSON] = {"schema": _reference(operation.body)}

@@ -117,7 +117,6 @@ def _page(page: MessagePage, found: Found, form: Form) -> Iterator[bytes]:
 
 
 async def pull_message(call: Call) -> Response:
-    """Returns one message with exactly its bytes."""
     name, index = stream_name(call.request), path_index(call.request, "index")
     query = read_query(call.request, MessageQuery)
     key = bytes_of(query.key, query.key_base64, "key")

@@ -55,7 +55,6 @@ class Pushed(msgspec.Struct, frozen=True):
 
 
 async def push(call: Call) -> Response:
-    """Stores the messages of the body in one partition."""
     name, query = stream_name(call.request), read_query(call.request, PushQuery)
     key = bytes_of(query.key, query.key_base64, "key")
     if (query.publisher_id is None) != (query.sequence is None):
@@ -97,7 +96,6 @@ def _partition(infos: Sequence[StreamInfo], name: str, query: PushQuery, key: by
 async def _push_all(
     stream: Stream, messages: list[bytes], key: bytes | None, headers: list[Header], query: PushQuery
 ) -> list[Push]:
-    """Pushes all messages, and waits until each one is stored or has failed."""
     publisher_id = query.publisher_id
     async with stream.publisher(
         idempotent=publisher_id is not None,

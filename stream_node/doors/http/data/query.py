@@ -64,6 +64,7 @@ def read_query(request: Request, kind: type[Q]) -> Q:
     except (UnicodeDecodeError, ValueError) as error:
         detail = "the query is not UTF-8; write each byte that is no letter or digit as %XX"
         raise Problem(400, "invalid-request", detail) from error
+    # A parameter that nobody reads is a mistake of the caller, who should not get another answer than the wanted one.
     values = dict(pairs)
     known = {field.encode_name for field in msgspec.structs.fields(kind)}
     unknown = next((name for name in values if name not in known), None)
@@ -72,6 +73,7 @@ def read_query(request: Request, kind: type[Q]) -> Q:
         raise Problem(400, "invalid-request", f"there is no parameter {unknown[:40]!r} here; {takes}")
     if len(values) != len(pairs):
         raise Problem(400, "invalid-request", "a parameter is there twice; send each one once")
+    # Each text is converted to the type of its field, with the bounds of that type.
     hints = get_type_hints(kind, include_extras=True)
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):

@@ -33,7 +33,6 @@ async def read_messages(request: Request) -> list[bytes]:
 
 
 def body_type(request: Request) -> str:
-    """Returns the type of a body. Raises Problem if it is none of TYPES."""
     header = request.headers.get("content-type", "")
     kind = header.partition(";")[0].strip().lower()
     kind = JSON if kind.startswith("application/") and kind.endswith("+json") else _OTHER_NAMES.get(kind, kind)
