@@ -1,6 +1,5 @@
 """The loads of the bench: pushes, pulls, single pushes, and deliveries to many consumers.
-This module opens no connections and creates no streams. Each load gets one `Stream` object per client, all for the same
-stream."""
+Each load gets one `Stream` object per client, all for the same stream."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ import trio
 from stream_client import Push, Stream
 
 TIMED_EVERY_MAX: Final = 64
-"""In a large load, one push in 64 is timed, because timing every push would slow down the load; in a small load,
-more."""
+"""Of a large load, one push in 64 is timed, because timing every push would slow it down; of a small load, more."""
 TIMED_MIN: Final = 1_000
 """The minimum number of timed pushes. With fewer, the percentile p99.9 would just be the slowest push."""
 PUSHED_AT: Final = struct.Struct("<q")
@@ -28,9 +26,8 @@ Progress = Callable[[int], None]
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a load.
-    clients: the number of publishers, readers or consumers, each with a connection of its own. window: how many pushes
-    of a publisher may be unconfirmed, or how many messages a reader asks for at a time."""
+    """The size of a load. clients: publishers, readers or consumers, each with a connection of its own.
+    window: the unconfirmed pushes of a publisher, or the messages in one request of a reader."""
 
     messages: int
     size_bytes: int
@@ -113,8 +110,7 @@ async def pull(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
 
 async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
     """Pushes messages from the first client. Each other client follows the stream from its beginning.
-    The time of every delivery is measured: from the call that pushes a message until a consumer in this process
-    receives it."""
+    Every delivery is timed: from the call that pushes a message until a consumer in this process receives it."""
     target, *sources = streams
     padding = os.urandom(max(0, load.size_bytes - PUSHED_AT.size))
     times_us: list[float] = []

@@ -61,9 +61,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kind(NamedTuple):
-    """A kind of load, and how it uses the node.
-    verb: the word for the progress line. writers: the number of connections that only push, besides those of the
-    clients. is_filled: whether all messages are stored before the load begins."""
+    """A kind of load, and how it uses the node. verb: for the progress line. is_filled: all messages are stored before.
+    writers: the number of connections that only push, besides those of the clients."""
 
     load: Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]]
     verb: str
@@ -114,8 +113,7 @@ async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callab
 @contextmanager
 def own_node() -> Iterator[str]:
     """Runs a node while the block runs, and yields its address. Raises NodeNotStarted, OSError.
-    Its data is in a temporary folder in the working directory: the system's folder for temporary files is often in
-    memory."""
+    Its data is in the working directory: the system's folder for temporary files is often in memory."""
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as place:
         node = NodeProcess(Path(place) / "data", log_file=Path(place) / "node.log")
         try:

@@ -55,8 +55,7 @@ class RepairFailed(StorageError):
 
 
 class Salvage(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one partition that come after the damage in the log: the indexes from `first` to `end`, without
-    it.
+    """The messages of one partition after the damage in the log: the indexes from `first` to before `end`.
     saved: the number of undamaged messages among them. lost: the first and last index of each run of lost messages."""
 
     name: str
@@ -104,8 +103,7 @@ def plan_repair(directory: Path) -> Plan:
 
 def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | None]:
     """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log, if any.
-    accept_loss: whether to repair even if something is lost. Raises DatabaseInUse, RepairFailed and other
-    StorageErrors."""
+    accept_loss: also if something is lost. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
     with _locked_directory(directory, changes=True) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
             plan = _plan(database, log)

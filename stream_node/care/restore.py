@@ -93,8 +93,7 @@ def restore(
 def restore_file(
     file: Path, target: Path, *, over: bool = False, dry_run: bool = False, progress: Progress
 ) -> tuple[FileContents, Present]:
-    """Restores a database file, which Litestream has written, into the data directory `target`. The file must not
-    change.
+    """Restores a database file, which Litestream has written and nobody changes, into the data directory `target`.
     A file has no SHA-256 to compare with, so every message is read and checked. `over`, `dry_run`, the second result
     and the errors are those of `restore`."""
     try:
@@ -115,9 +114,7 @@ def restore_file(
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """The database file that a restore copies.
-    sha256: the hash that the file must have, if known. messages: their number if each one is to be checked, else
-    None."""
+    """The database file that a restore copies. sha256: its hash, if known. messages: None: they are not checked."""
 
     file: Path
     sha256: str | None

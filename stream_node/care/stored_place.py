@@ -29,8 +29,7 @@ places = Table(
     Column("workers", Integer, nullable=False),
     seal_column(),
 )
-"""A table with one row. number: the worker of this database, from 0. workers: how many share the streams of the
-node."""
+"""A table with one row. number: the worker of this database, from 0. workers: those of the whole node."""
 
 _FIND = compiled(select(places.c.number, places.c.workers, places.c.seal))
 _INSERT = compiled(insert(places), "number", "workers", SEAL)

@@ -41,8 +41,7 @@ TroubleKind = Literal[
 TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
 
 LISTED_MAX = 20
-"""The number of troubles of one kind that a page and an answer list. They have the number of the others; metrics count
-all."""
+"""The number of troubles of one kind that a page and an answer list. The metrics count all."""
 
 
 Texts: TypeAlias = tuple[str, str, str, str]

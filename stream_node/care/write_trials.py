@@ -84,7 +84,7 @@ class WriteTrials:
     def _begin(self) -> trio.Event | None:
         """Begins a trial of the size of the last push that was not stored, unless one runs. Returns the event of its
         end.
-        Returns None if no trial is needed, or the node stops."""
+        None: no trial is needed, or the node stops."""
         known_until_s = max(self._counters.stored_s + FRESH_S, self._known_until_s)
         if monotonic() < known_until_s and max(self._counters.stored_s, self._ended_s) > self._counters.unstored_s:
             return None

@@ -21,8 +21,7 @@ INTERRUPTED = 130
 
 GC_OBJECTS = 200_000
 """The number of new objects after which Python's garbage collector runs, in place of the default of 700.
-The imports of a command make more than 100,000 objects that stay; looking through them takes an eighth of a node's
-start."""
+The imports of a command make more than 100,000 objects that stay; visiting them takes an eighth of a node's start."""
 
 
 def _tell_version(asked: bool) -> None:

@@ -60,8 +60,7 @@ def check_peer(peer: str | None) -> str | None:
 
 def make_channel(peer: str | None, identity: str | None, listener: str | None, target: Target) -> SecureChannel | None:
     """Returns the secure channel to a node, or None if neither an option nor the target names a peer.
-    peer: replaces the peer of the target. Raises UsageError if another option is given without a peer, because a
-    channel to an unknown peer is no protection."""
+    Raises UsageError if another option is given without a peer: a channel to an unknown peer is no protection."""
     chosen = peer or target.peer
     if chosen is None:
         if identity is not None or listener is not None:

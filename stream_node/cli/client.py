@@ -33,9 +33,9 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 NEWER_WAIT_S = 10.0
-"""How long a command waits for a service of the node that older nodes lack.
-The node waits for its database for `stream_storage.thread_runner.READ_S_MAX`, and for its workers for
-`stream_node.fleet.cluster.gather.WAIT_S`."""
+"""How long a command waits for a service of the node that older nodes lack. Newer ones answer within
+`stream_storage.thread_runner.READ_S_MAX` (their database) and `stream_node.fleet.cluster.gather.WAIT_S` (their
+workers)."""
 
 
 def with_client(
@@ -48,8 +48,7 @@ def with_client(
     contact_s: float = CONTACT_TIMEOUT_S,
 ) -> None:
     """Runs an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
-    waits: whether the command runs until it is stopped; it then reports when the connection is lost and back.
-    contact_s: as in `open_client`."""
+    waits: the command runs until it is stopped, and reports lost connections. contact_s: as in `open_client`."""
     from stream_client import NotSupported
     from stream_node.cli.contexts import resolve_target
 
@@ -140,8 +139,7 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a stream node listens at the target's address and forwards to the others on the way. Raises
-    ClientError.
+    """Checks that a stream node at the target's address forwards to the others on the way. Raises ClientError.
     Clients of blocks call this first, because they themselves try again and again without an error. If no program
     listens at the address, the check also succeeds."""
     from ockam.actors.address import tcp
@@ -174,8 +172,7 @@ def _tell_link(node: str, error: ClientError | None) -> None:
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
     """Returns the partition to push to. Creates partition 0 if it is missing; raises StreamNotFound for others.
-    A push never adds partitions to a stream: with more partitions, keys would belong to other partitions than
-    before."""
+    A push adds no partitions: with more of them, keys would belong to other partitions than before."""
     from stream_client import RequestRefused, StreamNotFound
 
     if partition == 0:

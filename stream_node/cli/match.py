@@ -12,8 +12,7 @@ LOOKED_MAX = 10_000
 
 
 class Match(NamedTuple):
-    """The texts that a message must have in its key, in a header and in its data. Bytes are compared as they are
-    stored.
+    """The texts that a message must have in its key, in a header and in its data. They are compared as bytes.
     An empty text fits everything, and an empty name of a header any header."""
 
     key: bytes = b""

@@ -55,8 +55,7 @@ def say_json(report: Mapping[str, Any]) -> None:
 
 
 def confirm(question: str) -> None:
-    """Asks before something is destroyed; the answer must be exactly `yes`. Raises CommandFailed, also without a
-    terminal.
+    """Asks before something is destroyed; the answer must be exactly `yes`. Raises CommandFailed without it.
     The question is on stderr, so that programs do not read it as output."""
     if not sys.stdin.isatty():
         raise CommandFailed(f"nothing was changed, since there is no terminal to ask at; say --yes. {question}")

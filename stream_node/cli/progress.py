@@ -23,8 +23,7 @@ COLUMNS_DEFAULT = 80
 
 class ProgressLine:
     """Draws the progress of a command as one line at the terminal, and removes it at the end of its block.
-    enabled: whether the line is drawn: stderr is a terminal, the command is in the foreground, and its input is not
-    typed."""
+    enabled: stderr is a terminal, the command is in the foreground, and its input is not typed."""
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
         self.enabled = sys.stderr.isatty() and not input_is_typed and _has_the_terminal()
@@ -39,9 +38,8 @@ class ProgressLine:
             _write("\r\x1b[K")
 
     def draw(self, what: str, done: int, total: int | None, facts: Sequence[str] = ()) -> None:
-        """Draws the progress of a step, at most ten times a second.
-        total: None if it is unknown. facts: further texts, the most important first; those that do not fit are left
-        out."""
+        """Draws the progress of a step, at most ten times a second. total: None if it is unknown.
+        facts: further texts, the most important first; those that do not fit are left out."""
         now_s = time.monotonic()
         if not self.enabled or now_s < self._drawn_s + DRAWN_EVERY_S:
             return

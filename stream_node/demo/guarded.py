@@ -33,9 +33,8 @@ RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
 
 
 class GuardedProof(msgspec.Struct, frozen=True):
-    """The result of this part of the demo.
-    refused: the refused attempts, each with the reason. audited: the number of their lines in the audit log. broken: a
-    text for each broken promise."""
+    """The result of this part of the demo. broken: a text for each broken promise.
+    refused: the refused attempts, each with the reason. audited: the number of their lines in the audit log."""
 
     messages: int
     size_bytes: int

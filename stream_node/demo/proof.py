@@ -13,10 +13,9 @@ Confirmed: TypeAlias = Sequence[tuple[int, bytes]]
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """The result of the comparison.
-    stored_again: messages that were stored twice, because their confirm was lost and they were pushed again.
-    consumed_again: messages that a consumer read twice because it was killed. broken: one text for each broken
-    promise."""
+    """The result of the comparison. broken: one text for each broken promise.
+    stored_again: messages whose confirm was lost, so that they were pushed again. consumed_again: messages that a
+    consumer read twice because it was killed."""
 
     confirmed: int
     stored: int

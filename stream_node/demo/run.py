@@ -223,8 +223,7 @@ class Demo:
             await trio.sleep(0.01)
 
     async def _wait_under_way(self) -> int:
-        """Lets the remaining lines be pushed, and waits until some pushes are under way. Returns how many are
-        unconfirmed.
+        """Lets the remaining lines be pushed. Returns how many are unconfirmed when some pushes are under way.
         Raises DemoFailed if all lines are pushed and confirmed before any is seen under way."""
         self._about_to_kill.set()
         while not (under_way := self._unconfirmed()):

@@ -36,8 +36,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 async def lock_directory(config: Config) -> DirectoryLock:
-    """Makes the data directory and takes the lock on it, which the supervisor shares with its workers. Raises
-    StorageError.
+    """Makes the data directory and takes the lock on it, which the workers share. Raises StorageError.
     The lock of a killed supervisor lasts until its workers have drained and ended: they still listen and have their
     databases open, so this function waits."""
     folder = Path(config.data_dir)

@@ -71,8 +71,7 @@ def worker_name(number: int) -> str:
 
 def own_settings(config: Config, place: WorkerPlace | None) -> Config:
     """Returns the settings of one worker process; without a place, those of a whole node.
-    Each worker has HTTP at a port of its own: the first one at the port of the setting, the next one at the next
-    port."""
+    Each worker has HTTP at a port of its own: at that of the setting plus the number of the worker."""
     if place is None:
         return config
     config = msgspec.structs.replace(config, http=tuple(_http_of(address, place.number) for address in config.http))

@@ -25,8 +25,7 @@ from stream_storage.sqlite.schema import SCHEMA_VERSION
 
 ADDRESS = "node_status"
 MADE_EVERY_S = 0.1
-"""The shortest interval between two answers that differ.
-Gathering the statistics of thousands of connections takes milliseconds, so frequent questions share an answer."""
+"""The shortest interval between two answers that differ: gathering the statistics takes milliseconds."""
 
 
 # type StatusRequest struct { request_id: uint }

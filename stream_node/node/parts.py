@@ -37,10 +37,10 @@ class NodeCondition:
 
 @dataclass
 class NodeParts:
-    """The parts of a running node.
-    authorizer: decides by the rules; None: everybody may do everything. config: the settings in force. tls: None: peers
-    connect without TLS. elsewhere: the other nodes of the cluster, or the other workers of the node. find_troubles:
-    returns the present troubles; None without HTTP, where nothing looks for them."""
+    """The parts of a running node. config: the settings in force. tls: None without TLS.
+    authorizer: decides by the rules; None: everybody may do everything. elsewhere: the other nodes of the cluster, or
+    the other workers of the node. find_troubles: returns the present troubles; None without HTTP, where nothing looks
+    for them."""
 
     config: Config
     node: Node

@@ -67,9 +67,8 @@ class CannotListen(OSError):
 
 
 class Server:
-    """One node that serves one data directory. `serve` runs it until `stop` is called.
-    config: the settings in force. addresses, http: the `host:port` texts at which the node listens, and listens for
-    HTTP."""
+    """One node that serves one data directory. `serve` runs it until `stop` is called. config: the settings in force.
+    addresses, http: the `host:port` texts at which the node listens, and listens for HTTP."""
 
     def __init__(self, config: Config, notifier: Notifier | None = None, place: WorkerPlace | None = None) -> None:
         """notifier: reports progress and end to a service manager; None: there is none. place: the place of this

@@ -1,7 +1,5 @@
 """Starts the services of a node. Only this module combines storage, routes and workers.
-
-The server, the simulation and the tests start their nodes with this module, so the tests run the same code as users.
-"""
+The simulation and the tests start their nodes with this module too, so they run the same code as users."""
 
 from __future__ import annotations
 
@@ -71,9 +69,8 @@ def stored_streams(database: Engine) -> list[StoredStream]:
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's services. `stream_service.counters.StreamCounters` describes the other fields.
-    streams: the number of partitions that are served. blocks: None if the block node is off, or if another node of
-    the cluster serves the chain. mirrors: the partitions that follow a source on another node, or fence their
-    former one."""
+    streams: the partitions that are served. blocks: None if the block node is off or runs at another node of the
+    cluster. mirrors: the partitions that follow a source on another node, or fence their former one."""
 
     streams: int
     refused: int

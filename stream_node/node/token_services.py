@@ -79,10 +79,9 @@ class _Answers(AuthenticationAnswers):
 
 
 class NodeTokens:
-    """The tokens of one node while it runs.
-    If the file of tokens is not valid, no token is accepted. If the file cannot be read now, the earlier tokens stay
-    valid. Both are logged as errors. authenticator: checks the tokens of connections. outgoing: this node's tokens for
-    others."""
+    """The tokens of one node while it runs. If their file is not valid, no token is accepted.
+    If the file cannot be read now, the earlier tokens stay valid. Both are logged as errors. authenticator: checks the
+    tokens of connections. outgoing: this node's tokens for others."""
 
     def __init__(self, config: Config, now_s: Callable[[], float] = lambda: time.time()) -> None:
         """Leaves the file to `start`. Raises ConfigError if a token for another node cannot be read."""

@@ -46,8 +46,7 @@ class ConsumerRow(msgspec.Struct, frozen=True):
 
 class NodeRates(msgspec.Struct, frozen=True):
     """How busy a node is. Rates are None if there is one reading only.
-    commit_ms: the average duration of the commits between the readings, which every confirm waits for; None without
-    commits."""
+    commit_ms: the average duration of the commits between the readings, which every confirm waits for."""
 
     seconds: float | None = None
     messages_per_s: float | None = None

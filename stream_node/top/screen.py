@@ -55,9 +55,8 @@ CONSUMER_COLUMNS: Sequence[Column] = (
 def draw(
     view: View, node: str, sort: str, width: int, height: int | None, problem: str | None = None
 ) -> RenderableType:
-    """Returns the drawing of a view.
-    sort: the name of the order of the rows. height: None: all rows are drawn. problem: why the view is not a new
-    one."""
+    """Returns the drawing of a view. sort: the name of the order of the rows. height: None: all rows are drawn.
+    problem: why the view is not a new one."""
     lines: list[tuple[Kind, str]]
     lines = [(kind, each) for kind, facts in head_lines(view, node, sort) for each in wrap(facts, width)]
     lines += [("warning", note) for note in view.notes]

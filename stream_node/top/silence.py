@@ -18,8 +18,7 @@ class Silent(NamedTuple):
 
 async def find_silent(client: StreamClient, reading: Reading) -> Silent | None:
     """Returns the consumer that is behind and has made no progress for the longest time; None if none is behind.
-    The time counts from the last saved position, or from when the first unread message was stored, if that was
-    later."""
+    The time counts from the last saved position or the first unread message, whichever is later."""
     infos = {(each.stream_name, each.partition): each for each in reading.streams}
     now_us = time.time_ns() // 1000 if reading.status is None else reading.status.now_us
     found: Silent | None = None

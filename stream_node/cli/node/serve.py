@@ -115,8 +115,8 @@ def serve(
 
 def end_at_once() -> NoReturn:
     """Ends this process, which has closed its files, at once.
-    Python would free the objects of each stream first, which takes ten seconds for 100,000 of them; after so long,
-    service managers kill."""
+    Python would free all objects first, which takes ten seconds for 100,000 streams; after so long, service managers
+    kill."""
     write_waiting_lines()
     with suppress(OSError):
         sys.stdout.flush()

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_json: bool) -> None:
     """Runs the workers of a node until this process is told to stop. Raises ConfigError, StorageError, CannotListen.
-    arguments: the command line of this process, which the workers get too. has_file: whether it names a file of
-    settings."""
+    arguments: the command line, which the workers get too. has_file: whether it names a file of settings."""
     import trio
 
     from stream_node.cli.node.serve import has_terminal, obeyed_signals, tell_listening

@@ -241,9 +241,8 @@ def _level(value: float, check: Check) -> int:
 
 
 def _figure(check: Check, value: float | None) -> str:
-    """Returns the performance data of a check: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM.
-    The value U is unknown, and a limit with a colon is the lowest good value. Source: Monitoring Plugins, "Performance
-    data"."""
+    """Returns the performance data of a check: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM (Monitoring Plugins).
+    The value U is unknown, and a limit with a colon is the lowest good value."""
     if value is None:
         return f"{check.name}=U"
     unit, colon = {"silent": ("s", ""), "free-disk": ("B", ":")}.get(check.name, ("", ""))

@@ -1,6 +1,5 @@
 """The pages of exports: the runs of each export and the ranges that they exported, from the exporter's ledgers.
-An exporter is a process of its own. The pages read the ledgers in the folders of the setting `export_folders`, and no
-other files."""
+The exporter is another process. The pages read the ledgers in the folders of `export_folders`, and no other files."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ FindT = TypeVar("FindT", "FindStreams", "FindConsumers")
 
 class Asked(NamedTuple):
     """The query of a page. search: a part of a name, in capital or small letters. first: the number of the first row.
-    streams, clients: the edges of the names that the user may see. rates: messages per second of recently written
-    streams."""
+    streams, clients: the edges of the names that the user may see. rates: messages per second, by stream."""
 
     search: str
     order: str

@@ -92,10 +92,8 @@ def _point(before: Sample, now: Sample) -> Point:
 
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
-    """Returns the time below which this share of events lies; None without events. Prometheus estimates it the same
-    way.
-    counts: the number of events in each bucket, spread evenly; the last one has no upper bound, and counts as its lower
-    one."""
+    """Returns the time below which this share of events lies, as Prometheus estimates it; None without events.
+    counts: by bucket, spread evenly in it; the last bucket has no upper bound, and counts as its lower one."""
     total = sum(counts)
     if not total:
         return None

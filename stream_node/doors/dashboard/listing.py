@@ -40,8 +40,7 @@ class PositionRow(msgspec.Struct, frozen=True):
 
 
 class ConsumerRow(msgspec.Struct):
-    """One consumer of one stream. lag: the sum over its partitions; None if it is not known. saved_us: its last
-    progress.
+    """One consumer of one stream. lag: the sum over its partitions, if known. saved_us: its last progress.
     holders: the members that have leases of its partitions."""
 
     client_id: str

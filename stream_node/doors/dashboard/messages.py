@@ -147,8 +147,7 @@ async def _read(page: Page, client: StreamClient, name: str, number: int, view: 
 async def _search(
     page: Page, stream: Stream, first: int, end: int, view: str, match: Match
 ) -> tuple[list[MessageRow], int]:
-    """Returns a page of the messages from `first` up to `end` that match or are damaged, and the index behind the last
-    one.
+    """Returns a page of the messages from `first` to before `end` that match or are damaged, and the index behind them.
     Ends earlier after LOOK_S seconds."""
     rows: list[MessageRow] = []
     at, gives_up_s, count = first, trio.current_time() + LOOK_S, LOOKED_AT_ONCE

@@ -39,8 +39,7 @@ _MORE: dict[TroubleKind, tuple[str, str]] = {
     "token_ends": ("tokens end soon, or have ended", "/access"),
     "block_source_failing": ("block sources fail", "/blocks"),
 }
-"""The text of the troubles of a kind that are not listed, and the page that has them. Streams of mirrors are the
-rest."""
+"""The text of the troubles of a kind that are not listed, and their page. Streams of mirrors are the rest."""
 
 
 class Overview:

@@ -117,8 +117,7 @@ class Page:
 
     def show(self, template: str, status: int = 200, *, active: str = "", **values: Any) -> Response:
         """Returns a page. active: the name of its entry in the navigation. values: those of the template.
-        Raises Problem if the query has a parameter that the page does not have: the page would not be the wanted
-        one."""
+        Raises Problem if the query has a parameter that the page does not have: it would not be the wanted page."""
         visit, done = self.visit, self._done()
         # By now the page has asked for each parameter that it knows.
         unknown = next((name for name in self.query if name not in self.query.used), None)

@@ -17,10 +17,9 @@ from stream_storage.thread_runner import ThreadRunner
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A consumer of one stream with messages that it has not processed.
-    partition: the one in which a message waits longest. index: the next message of the consumer there. since_us: since
-    when it makes no progress there. partitions: in how many partitions messages wait. lag: how many messages wait in
-    all."""
+    """A consumer of one stream with messages that it has not processed, in `partitions` of them.
+    partition: the one in which a message waits longest; the consumer is at `index` there, without progress since
+    `since_us`. lag: the messages that wait in all."""
 
     client_id: str
     stream: str
@@ -33,8 +32,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 class Beyond(msgspec.Struct, frozen=True, gc=False):
     """A consumer whose position is beyond the end of a partition. One of a former stream of the same name is none.
-    partition: the first such partition. index: the position there. end: the next index there. partitions: their
-    number."""
+    partition: the first of `partitions` such partitions. index: the position there. end: the next index there."""
 
     client_id: str
     stream: str

@@ -38,10 +38,8 @@ class Silence:
         self._rhythms: dict[str, _Rhythm] = {}
 
     def look(self, grown: Iterable[str], closed: Iterable[str], now_s: float) -> None:
-        """Records the streams that got messages since the last sample. now_s: the time of a clock that is never set
-        back.
-        closed: the streams that were deleted, or of which another node serves a partition now. They lose their
-        rhythm."""
+        """Records the streams that got messages since the last sample. now_s: of a clock that is never set back.
+        closed: the streams that were deleted, or are partly served by another node now. They lose their rhythm."""
         for stream in grown:
             rhythm = self._rhythms.get(stream)
             if rhythm is None:

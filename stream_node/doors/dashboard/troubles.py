@@ -162,7 +162,6 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
     found = parts.services.statistics().blocks
     if found is None:
         return
-    # Nobody sends blocks.
     for each in silent_blocks:
         count = 0 if found.node.publish is None else found.node.publish.publishers
         yield Trouble(
@@ -175,7 +174,6 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             "Blocks",
             lasts_s=each.silent_s,
         )
-    # Blocks come, but the chain does not grow.
     if found.node.publish is not None and found.node.publish.catch_up_stalled:
         yield Trouble(
             "blocks_stalled",
@@ -195,7 +193,6 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             link("/blocks"),
             "Blocks",
         )
-    # Missing blocks are looked for elsewhere, in vain.
     backfill = found.backfill
     if backfill.problem:
         what = "Nobody knows which blocks are missing"

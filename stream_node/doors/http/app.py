@@ -77,8 +77,7 @@ class Call(NamedTuple):
             raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
 
     def check_early(self, demand: Demand) -> None:
-        """Raises Problem as `check` does, before a body is read, so that only permitted senders can fill memory with
-        it.
+        """Raises Problem as `check` does, before a body is read, so that no other sender can fill memory with it.
         A permission is not in the audit log, because the node decides again when the request is carried out."""
         authorizer = self.parts.authorizer
         if authorizer is not None and not authorizer.rules.allows(self.caller.identity, demand):

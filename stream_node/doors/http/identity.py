@@ -25,8 +25,7 @@ TOKEN_CHARACTERS_MAX = 512
 
 class Peer(NamedTuple):
     """The other side of an HTTP connection. identity: as its certificate proves it.
-    address: the `host:port`, with brackets around an IPv6 host. server_host: the IP address at which the node was
-    called."""
+    address: the `host:port`, with brackets around an IPv6 host. server_host: the IP address of the called node."""
 
     address: str
     identity: Identity
@@ -35,10 +34,9 @@ class Peer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place of a connection in the node.
-    holdings: the memory that it takes. is_for_health: whether it is open only for questions about the health of a
-    full node. note_received: called when all of a request was received. note_caller: called with the identity of a
-    request."""
+    """The place of a connection in the node. is_for_health: it may only ask for the health of a full node.
+    holdings: the memory that it takes. note_received: called when all of a request was received. note_caller: called
+    with the identity of a request."""
 
     holdings: Holdings
     is_for_health: bool

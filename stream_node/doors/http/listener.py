@@ -237,8 +237,7 @@ class HttpListener:
                 self._note_tls_refused(connection.peer.address, connection.peer.identity, f"{kind}: {reason}")
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the connections and the clients of all identities that the function chooses. Returns the number of
-        connections.
+        """Ends the connections and the clients of all chosen identities. Returns the number of connections.
         reason: a short, fixed word for counters."""
         meant = [each for each in self._open if is_meant(each.peer.identity)]
         for connection in meant:

@@ -43,8 +43,7 @@ class Readings:
 
 class RequestMemory:
     """The bytes that the node holds for one request. A context manager: after its block, nothing is held.
-    body_bytes: of the body. made_bytes: of the data that is read for the answer. sent_bytes: of the part that is being
-    sent.
+    They are those of the body, of the data that is read for the answer, and of the part that is being sent.
     Invariant: each of `_counted` and the holdings of the connection count the sum of these three."""
 
     def __init__(self, usages: Usages, holdings: Holdings, key: str, readings: Readings, page_bytes: int) -> None:
@@ -80,7 +79,7 @@ class RequestMemory:
 
     @asynccontextmanager
     async def making(self, size_bytes: int) -> AsyncIterator[None]:
-        """Waits for room for the bytes that the block makes for the answer, and counts them in place of the earlier
+        """Waits for room for the bytes that the block makes for the answer, and counts them instead of the earlier
         ones.
         They stay counted after the block, until `note` has the number that was made."""
         self.note(made_bytes=0)

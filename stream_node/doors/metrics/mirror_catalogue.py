@@ -10,8 +10,7 @@ from stream_node.doors.metrics.snapshot import Snapshot
 from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 
 STREAMS_NAMED_MAX = 100
-"""The largest number of streams that the metrics name: those that lack the most messages, then those with the oldest
-lag."""
+"""The largest number of streams that the metrics name: those with the greatest lag, then with the oldest one."""
 
 
 def _conditions(snapshot: Snapshot) -> Values:

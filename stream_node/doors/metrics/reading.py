@@ -21,8 +21,7 @@ OTHERS = "_others"
 
 
 class StreamFigures(msgspec.Struct, frozen=True):
-    """The statistics of one stream, for all its partitions. written: the messages ever stored. messages: those
-    retained.
+    """The statistics of one stream, for all its partitions. written: all messages ever stored, not only those retained.
     oldest_us: the time of the oldest message, in microseconds since 1970; None if there is no message."""
 
     name: str
@@ -94,8 +93,7 @@ _CONSUMERS, _CONSUMERS_TOTAL = compiled(_consumers), compiled(_all_consumers)
 
 class ReadFigures(Operation):
     """Reads the statistics of the streams to which most was written, and of the consumers with the greatest lag.
-    most: how many of each have statistics of their own. streams, consumers: the last entry is for all others
-    together."""
+    most: how many of each are shown one by one. streams, consumers: their last entry is for all others together."""
 
     __slots__ = ("consumers", "most", "streams")
 

@@ -19,8 +19,7 @@ def _count(snapshot: Snapshot) -> Values:
 
 def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
     """Returns a function that reads how long each trouble of one kind lasts, by its subject.
-    Those that last longest are named. The longest of the others has the subject OTHERS, so that an alert misses
-    none."""
+    The longest are named; the longest of the others has the subject OTHERS, so that an alert misses none."""
 
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
         troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])

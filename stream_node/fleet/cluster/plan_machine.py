@@ -35,9 +35,7 @@ class _Seen(NamedTuple):
 
 class PlanMachine:
     """The beats of the other members, as this member has seen them.
-
-    Invariant: `_seen` has an entry for each member of the last view.
-    """
+    Invariant: `_seen` has an entry for each member of the last view."""
 
     def __init__(self, name: str, now_s: float) -> None:
         self._name = name

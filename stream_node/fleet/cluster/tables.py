@@ -155,8 +155,7 @@ class Beat(ClusterOperation):
 
 class MoveShards(ClusterOperation):
     """Gives those shards a new owner that still have the owner named by this operation.
-    Members that own shards and do not live are fenced before, so that they can never write again: `fenced` has their
-    names."""
+    Owners that do not live are fenced before, so that they can never write again: `fenced` has their names."""
 
     __slots__ = ("_fences", "_moves", "_owner", "fenced")
 

@@ -27,9 +27,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Fencer:
-    """Makes the former source of one primary a mirror of it. row: the former source.
-    own_address: returns the `host:port` at which other nodes reach this one. follower: the former source as a mirror,
-    after `run`."""
+    """Makes the former source of one primary a mirror of it. row: the former source. follower: the same, as a
+    mirror."""
 
     def __init__(
         self,

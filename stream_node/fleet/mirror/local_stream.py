@@ -55,9 +55,8 @@ class LocalStream:
         return self.get_worker().bounds.mirror
 
     async def change(self, make: Callable[[int, Done], Change]) -> Change:
-        """Makes one change, and returns its operation. Raises StorageError, MirrorError.
-        make: returns the operation, from the id of the stream and the callback of the operation. After an error it is
-        unknown whether the change was made."""
+        """Makes one change, and returns its operation. Raises StorageError, MirrorError; then it may have been made.
+        make: returns the operation, from the id of the stream and the callback of the operation."""
         made: list[Change] = []
         ended = trio.Event()
 

@@ -11,9 +11,8 @@ from stream_storage.contract import Operation, Session
 
 
 class MakeMirror(Operation):
-    """Makes a stream-partition and its row in the table of mirrors, in one transaction.
-    It gets the history of its source with the first answer of the source. stream: the stored stream, after the
-    operation."""
+    """Makes a stream-partition and its row in the table of mirrors, in one transaction. stream: the stored stream.
+    It gets the history of its source with the first answer of the source."""
 
     __slots__ = ("created_us", "name", "partition", "source", "source_name", "stream")
 

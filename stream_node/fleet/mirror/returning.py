@@ -41,8 +41,7 @@ class Place(NamedTuple):
 class Returning:
     """Asks the mirrors of one primary, after a start of the node. Pushes are refused meanwhile.
     replaced_by: the mirror that has taken the place of the stream, as far as `run` found out. removed: the mirrors that
-    are streams of their own now. own_address: the `host:port` at which other nodes reach this one; None if it is not
-    known."""
+    are streams of their own now. own_address: where other nodes reach this one, if known."""
 
     def __init__(
         self, stream: LocalStream, places: Sequence[Place], new_id: Callable[[], str], own_address: str | None
@@ -55,9 +54,8 @@ class Returning:
         self.removed: list[Place] = []
 
     def hold_back(self) -> None:
-        """Begins: no push is stored from now on; everything else is served, also the same question of another starting
-        node.
-        Called before the node reads from its connections."""
+        """Begins, before the node reads from its connections: no push is stored from now on; everything else is
+        served."""
         name, places = self._stream.identity[0], ", ".join(sorted({place.address for place in self._places}))
         self._stream.directory.hold(
             self._stream.identity,
@@ -104,8 +102,8 @@ class Returning:
 
     async def _ask_once(self, place: Place) -> None:
         """Finds out whether a mirror was promoted in the place of this stream.
-        Then its history goes on where this one ends, and it has a source to fence, or follows the primary that has
-        taken its own place since."""
+        Then its history goes on where this one ends, and it fences a source, or follows the primary that has taken its
+        own place."""
         node, partition = self._stream.directory.node, self._stream.identity[1]
         ours = (await self._stream.get_history())[-1].entry_id
         request = MirrorPull(0, self._stream.next_index, 1, 0, ours)
@@ -123,8 +121,7 @@ class Returning:
 
     async def _follows_another(self, asker: Asker, place: Place) -> bool:
         """Whether a mirror follows another node than this one. Raises MirrorError.
-        A mirror of this stream can know more of its history than the stream itself if older files of this node were put
-        back."""
+        A mirror can know more of the history than the stream itself if older files of this node were put back."""
         try:
             there = await change_role(asker, place.stream_name, self._stream.identity[1], None, force=False)
         except SourceRefused:

@@ -64,9 +64,8 @@ class MirrorTasks:
         self._passing = Passing(node, self._find_source) if passes_pushes else None
 
     def start(self, nursery: trio.Nursery, stored: Iterable[StoredStream], own_address: str | None) -> None:
-        """Begins to follow and to fence as the table of mirrors says.
-        nursery: runs the tasks. own_address: the `host:port` at which other nodes reach this node; None if it is not
-        known."""
+        """Begins to follow and to fence as the table of mirrors says. nursery: runs the tasks.
+        own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
         self._nursery, self.own_address = nursery, own_address
         # From here on the directory reports each change of a role, so no row is without its task.
         self.directory.role_changed = self.note_role

@@ -12,9 +12,9 @@ PREFIX = b"stream-header-"
 
 
 def read_headers(request: Request) -> list[Header]:
-    """Returns the headers for all messages of a request, in their order. A value has exactly the bytes that were sent.
-    Names are in small letters, because HTTP does not tell small letters from capital ones. Raises Problem for an empty
-    name."""
+    """Returns the headers for all messages of a request, in their order. Raises Problem for an empty name.
+    A value has exactly the bytes that were sent. Names are in small letters: HTTP does not tell them from capital
+    ones."""
     found: list[Header] = []
     for name, value in request.headers.raw:
         if not name.startswith(PREFIX):

@@ -34,10 +34,9 @@ class ProblemDetails(msgspec.Struct, frozen=True):
 
 
 class Operation(NamedTuple):
-    """One endpoint, as the document describes it. answer, body: their types in JSON; None: there is none, or not in
-    JSON.
-    other_answers, other_bodies: further media types. statuses: those of success. description: further parts of a
-    request."""
+    """One endpoint, as the document describes it. answer, body: their types, if they are JSON.
+    other_answers, other_bodies: further media types. statuses: those of success. description: more about its
+    requests."""
 
     endpoint: Endpoint
     summary: str
