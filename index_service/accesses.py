@@ -17,8 +17,7 @@ class Access(NamedTuple):
 
     save: the index to save. None for a get, which creates a missing position with index 0.
     answered: whether the client of a save expects an answer. A get always has an answer.
-    fence: the number of the client's lease. None for a get, or for a client without leases.
-    mark: the incarnation and the generation to which a save belongs. None for a get, or for a client that knows none.
+    fence, mark: those that a save has. None for a client without leases, or that knows no marks.
     """
 
     key: Key
@@ -88,6 +87,7 @@ class IndexRequests(Operation):
                 raised[key] = max(index, raised.get(key, index))
                 self.indexes.append(None)
                 continue
+            # A later request with the same key goes on from the result of an earlier one.
             before = changed.get(key) or _find_valid(key, rows[key], index)
             after = before if fenced else self._after(place, access, before)
             if after is not None and after is not before:
@@ -120,6 +120,7 @@ class IndexRequests(Operation):
             is_other = before.created_us != 0 or before.saved_us < mark.created_us
             generation = max(self.now_us, before.generation + 1) if is_other else before.generation
             after = Position(0 if is_other else before.next_index, self.now_us, mark.created_us, generation)
+        # A save never lowers a position of the same incarnation.
         if index > after.next_index:
             after = after.moved(index, self.now_us)
         self.generations[place] = after.generation
@@ -127,11 +128,8 @@ class IndexRequests(Operation):
 
 
 class LoadPositions(Operation):
-    """Reads the positions of one client in partitions of one stream.
-
-    creates: whether to create missing positions, with index 0. Then the operation writes.
-    found: the positions in the order of `partitions`; None for a missing one.
-    """
+    """Reads the positions of one client in partitions of one stream, into `found`, in order; None for a missing one.
+    With `creates`, the operation also writes: it creates missing positions, with index 0."""
 
     __slots__ = ("client_id", "creates", "found", "now_us", "partitions", "stream_name")
     needs_little = True
@@ -172,8 +170,8 @@ def _keys(requests: Sequence[Access]) -> list[Key]:
 
 
 def _find_valid(key: Key, row: tuple[int, ...] | None, save: int | None) -> Position | None:
-    """Returns the position of a stored row; None if there is none, or if a higher index is going to replace a damaged
-    row. Raises DatabaseCorrupt if the row is damaged and would stay."""
+    """Returns the position of a stored row; None without a row, or if a higher index is going to replace a damaged one.
+    Raises DatabaseCorrupt for another damaged row."""
     if row is None:
         return None
     try:

@@ -58,8 +58,8 @@ def assign(
 
 
 def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
-    """Returns the number of partitions that each candidate should have. `had` is the number that it has so far: if the
-    shares cannot be equal, the candidates with the most partitions get the larger shares."""
+    """Returns the number of partitions that each candidate should have. If shares differ, those that `had` more get
+    more."""
     ranks = {member_id: (0, -count) for member_id, count in had.items()}
     return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
 
@@ -74,10 +74,9 @@ def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dic
 def _deal(
     partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
 ) -> dict[int, str]:
-    """Assigns each partition to the candidate with the lowest load among those that know it. If loads are equal, the
-    lowest rank decides, and then the earliest place in `candidates`.
+    """Assigns each partition, in descending order, to the candidate with the lowest load among those that know it. If
+    loads are equal, the lowest rank decides, and then the earliest place in `candidates`.
 
-    partitions: the partitions in descending order.
     ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.
     """
     waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)

@@ -50,10 +50,8 @@ class SaveStatus(enum.IntEnum):
 
 # type SaveResponse struct { request_id: uint  status: SaveStatus  index: uint }
 class SaveResponse(msgspec.Struct, frozen=True):
-    """The answer to a FencedSave.
-
-    index: the position that is now stored, or 0 if there is none. It can be higher than that of the request.
-    """
+    """The answer to a FencedSave. `index` is the position that is now stored, which can be higher than that of the
+    request; 0 if there is none."""
 
     request_id: bare.UInt
     status: SaveStatus
@@ -86,10 +84,8 @@ LOAD_PARTITIONS_MAX = 1_000
 
 # type LoadRequest struct { request_id: uint  client_id: str  stream_name: str  partitions: list<uint>  creates: bool }
 class LoadRequest(msgspec.Struct, frozen=True):
-    """A request for the positions of one client in some partitions of a stream.
-
-    creates: whether a missing position is created, with index 0. A consumer that wants to save creates it.
-    """
+    """A request for the positions of one client in some partitions of a stream. `creates` is whether a missing position
+    is created, with index 0, as a consumer that wants to save needs it."""
 
     request_id: bare.UInt
     client_id: str
@@ -125,12 +121,8 @@ class LoadResponse(msgspec.Struct, frozen=True):
 # type SavedPosition struct { client_id: str  stream_name: str  partition: uint  index: uint  saved_us: u64
 #   holder: optional<str> }
 class SavedPosition(msgspec.Struct, frozen=True):
-    """The saved position of a consumer in one partition.
-
-    index: the next index that the consumer will read.
-    saved_us: when the position was saved, in microseconds since 1970.
-    holder: the member that has the lease of the partition now; None if no member has it.
-    """
+    """The saved position of a consumer in one partition: the next index that the consumer will read, when it was saved
+    (microseconds since 1970), and the member that has the lease of the partition now, if one has it."""
 
     client_id: str
     stream_name: str
@@ -191,8 +183,7 @@ class MarkedPositions(msgspec.Struct, frozen=True):
 
 # type SetRequest struct { request_id: uint  key: PositionKey  index: optional<uint> }
 class SetRequest(msgspec.Struct, frozen=True):
-    """A request to set a position, even to a lower index, or to delete it (None). Refused while a member has the
-    lease."""
+    """A request to set a position, even to a lower index, or to delete it. Refused while a member has the lease."""
 
     request_id: bare.UInt
     key: PositionKey
@@ -201,8 +192,7 @@ class SetRequest(msgspec.Struct, frozen=True):
 
 # type SetResponse struct { request_id: uint  before: optional<uint> }
 class SetResponse(msgspec.Struct, frozen=True):
-    """The answer to a SetRequest. `before`: the index that was saved before the change; None if there was no
-    position."""
+    """The answer to a SetRequest. `before` is the index that was saved before, or None if there was no position."""
 
     request_id: bare.UInt
     before: bare.UInt | None

@@ -1,5 +1,4 @@
-"""Copies the positions and fences of consumers to the node of a mirror: `node/index_fences/1` and its storage
-operations.
+"""Copies the positions and fences of consumers to the node of a mirror (`node/index_fences/1`).
 
 A fence is the number of a lease (`index_service.lease_storage`). A mirror that becomes a primary gives only fences that
 are higher than all that its source can have given.
@@ -127,6 +126,7 @@ class CopyPositions(Operation):
                 created_us = stream.created_us
             session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))
         known = {(row.client_id, row.partition): row.fence for row in list_fences(session, self.stream_name)}
+        # A fence that is lower than the present one would let a former holder save.
         for fence in self.fences:
             if fence.fence > known.get((fence.client_id, fence.partition), -1):
                 values = (fence.client_id, self.stream_name, fence.partition, fence.fence, None, 0)

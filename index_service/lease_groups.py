@@ -40,12 +40,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct):
-    """A group of members in memory.
-
-    machine: the members and leases of the group; None until the rows of the group have been read.
-    waiting: the callbacks of the requests that wait for `machine`.
-    writing: the number of database writes of this group that are under way.
-    """
+    """A group of members in memory. Its `machine` is None until its rows have been read; `waiting` has the callbacks of
+    the requests that wait for that. `writing` is the number of its database writes that are under way."""
 
     machine: LeaseMachine | None
     waiting: list[Callable[[LeaseMachine | Refusal], None]]
@@ -119,8 +115,7 @@ class LeaseGroups:
     def set_position(
         self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]
     ) -> None:
-        """Sets a position, or deletes it (None). The change is refused while a member has the lease of the
-        partition."""
+        """Sets a position, or deletes it (None). Refused while a member has the lease of the partition."""
         group_key = key.client_id, key.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -152,10 +147,8 @@ class LeaseGroups:
         return row.holder if is_old else None
 
     def sweep(self, spared: GroupKey | None = None) -> None:
-        """Removes members that have not renewed their leases in time, and removes groups without members from memory.
-
-        spared: a group that stays in memory even without members, because a request for it is being served; or None.
-        """
+        """Removes members that have not renewed their leases in time, and removes groups without members from memory,
+        except `spared`, for which a request is being served."""
         self._swept_s = now_s = self._monotonic_s()
         self._entries = 0
         for key, group in list(self._groups.items()):
@@ -209,8 +202,7 @@ class LeaseGroups:
         return LeaseStatistics.of(len(self._groups), members, held, self._counters)
 
     def _use(self, key: GroupKey, work: Callable[[LeaseMachine | Refusal], None]) -> None:
-        """Calls `work` with the LeaseMachine of the group, after reading the group's rows if necessary, or with a
-        Refusal."""
+        """Calls `work` with the LeaseMachine of the group, after reading its rows if necessary, or with a Refusal."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None:
             work(group.machine)
@@ -263,10 +255,8 @@ class LeaseGroups:
         return None
 
     def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
-        """Whether the limits allow this many more groups and entries. An entry is a member or a partition.
-
-        spared: a group that the sweep keeps in memory, or None.
-        """
+        """Whether the limits allow this many more groups and entries (members or partitions). `sweep` explains
+        `spared`."""
         # If there is no room, the first pass removes expired members, and the second pass checks again.
         for _ in range(2):
             few = len(self._groups) + groups <= self.limits.groups_max
@@ -312,8 +302,8 @@ class LeaseGroups:
     def _written(
         self, key: GroupKey, machine: LeaseMachine, on_done: Callable[[Any], None]
     ) -> Callable[[WriteLeases], None]:
-        """Returns a callback for a database write that reports to the machine whether its rows are on disk, and then
-        calls `on_done`."""
+        """Returns the callback of a database write, which reports the result to the machine and then calls
+        `on_done`."""
 
         group = self._groups[key]
 

@@ -77,8 +77,7 @@ TRANSITIONS = {
 
 
 class StoredLease(msgspec.Struct, frozen=True):
-    """The database row of one partition, with the highest fence given so far, and the member that has the lease or
-    None."""
+    """The database row of one partition: the highest fence given so far, and the member that has the lease, if any."""
 
     partition: int
     fence: int
@@ -101,8 +100,7 @@ class LeaseCounters(msgspec.Struct):
 
 
 class Slot(msgspec.Struct):
-    """The lease of one partition, in memory. Partitions that were never leased have no Slot. `StoredLease` has the
-    fields."""
+    """The lease of one partition, in memory. Partitions that were never leased have no Slot."""
 
     state: State
     fence: int
@@ -262,8 +260,7 @@ class LeaseMachine:
         return changes
 
     def written(self, changes: Sequence[StoredLease], *, stored: bool) -> None:
-        """Records whether rows from `take_changes` are on disk. If not (`stored` is false), their new leases are
-        withdrawn."""
+        """Records whether rows from `take_changes` are `stored`. If not, their new leases are withdrawn."""
         for row in changes:
             # A later change of the partition has rows of its own, and decides by those.
             slot = self._slots[row.partition]

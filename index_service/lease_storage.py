@@ -1,7 +1,5 @@
-"""Reads and writes the table of fences. A fence is the number of a lease, and each new lease gets a higher one.
-
-A fence is on disk before a member gets the lease. The stored fence of a partition never becomes lower.
-"""
+"""Reads and writes the table of fences. A fence is the number of a lease, and each new lease gets a higher one. It is
+on disk before a member gets the lease."""
 
 from __future__ import annotations
 
@@ -117,9 +115,8 @@ FENCE_REMEDY = "run `stream-node verify`, then restore a backup: a fence that is
 class LoadLeases(Operation):
     """Reads all fences of one client id on one stream.
 
-    rows: the leases of the partitions, as stored.
+    rows: the leases of the partitions, as stored. Each new fence must be higher than `floor`, too.
     ttl_ms_max: the longest time to live among the rows that have a holder, in milliseconds; 0 if no row has a holder.
-    floor: each new fence must be higher than this number.
     """
 
     __slots__ = ("client_id", "floor", "rows", "stream_name", "ttl_ms_max")
@@ -145,10 +142,8 @@ class LoadLeases(Operation):
 
 
 class WriteLeases(Operation):
-    """Writes rows of the table `lease_fences`, for one client id on one stream.
-
-    changes: the rows. If there are none, the operation writes nothing, but it still ends after all earlier writes.
-    """
+    """Writes rows of the table `lease_fences`, for one client id on one stream. Without rows, the operation writes
+    nothing, but it still ends after all earlier writes."""
 
     __slots__ = ("changes", "client_id", "stream_name", "ttl_ms")
     needs_little = True
@@ -189,8 +184,7 @@ class WriteLeases(Operation):
 
 
 def find_fences(session: Session, keys: Sequence[Key]) -> dict[Key, int | None]:
-    """Returns the highest fence ever given for each partition, or None if it was never leased. Raises
-    DatabaseCorrupt."""
+    """Returns the highest fence given for each partition; None if it was never leased. Raises DatabaseCorrupt."""
     if not keys:
         return {}
     asked = [{"client_id": client, "stream_name": stream, "partition": partition} for client, stream, partition in keys]

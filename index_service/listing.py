@@ -17,13 +17,8 @@ from stream_storage.statement import Statement, compiled
 
 
 class PositionRow(NamedTuple):
-    """A saved position together with the lease of its partition.
-
-    saved_us: when the position was saved, in microseconds since 1970.
-    holder: the member that has the lease; None if no member has it.
-    ttl_ms: the time to live of the lease, in milliseconds; None if the partition was never leased.
-    created_us: the incarnation of the stream, see `Position`.
-    """
+    """A saved position together with the lease of its partition. `holder` is None if no member has the lease, and
+    `ttl_ms` is None if the partition was never leased. `Position` explains the other fields."""
 
     client_id: str
     stream_name: str
@@ -37,8 +32,7 @@ class PositionRow(NamedTuple):
 
 
 class ListPositions(Operation):
-    """Reads a page of positions, sorted by client, stream and partition. If more follow, `rows` has one more than
-    `limit`."""
+    """Reads a page of positions, sorted by client, stream and partition, and one more if more follow."""
 
     __slots__ = ("limit", "request", "rows")
 

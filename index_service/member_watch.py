@@ -28,8 +28,7 @@ class MemberWatch:
     """
 
     def __init__(self, on_end: Callable[[Message, LeaseRequest], None]) -> None:
-        """on_end: called with the last request of a member whose connection has ended. A member that comes back asks
-        anew."""
+        """on_end: called with the last request of a member whose connection has ended."""
         self._on_end = on_end
         self._members: dict[MemberKey, tuple[Origin, int]] = {}
         self.is_stopping = False

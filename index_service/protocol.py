@@ -16,8 +16,7 @@ from ockam.protocol import Protocol, ProtocolError
 
 # type GetIndex { client_id: string  stream_name: string }
 class GetIndex(msgspec.Struct, frozen=True):
-    """A request for the saved index of a client on a stream. If none is saved, the service saves 0 and answers with
-    0."""
+    """A request for the saved index of a client on a stream. If none is saved, the service saves 0."""
 
     client_id: str
     stream_name: str
@@ -43,8 +42,7 @@ class Index(msgspec.Struct, frozen=True):
 
 # type GetPartitionIndex { client_id: string  stream_name: string  partition: uint }
 class GetPartitionIndex(msgspec.Struct, frozen=True):
-    """A request for the saved index of a client in one partition of a stream. If no index is saved, the service saves 0
-    and answers with 0."""
+    """A request for the saved index of a client in one partition of a stream. If none is saved, the service saves 0."""
 
     client_id: str
     stream_name: str

@@ -36,8 +36,7 @@ class BeyondLimit(ProtocolError):
 
 
 def is_extension(payload: bytes) -> bool:
-    """Whether a payload has the name of one of our own protocols, known or not. Its sender expects an `error` if it
-    fails."""
+    """Whether a payload has the name of one of our own protocols, known or not. Its sender expects an `error`."""
     name = find_name(payload)
     return name is not None and name.startswith(EXTENSIONS_PREFIX)
 
@@ -54,16 +53,15 @@ def read_plain(payload: bytes) -> tuple[Request, Access]:
 
 
 def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
-    """Decodes a request of our own protocols. Raises ProtocolError if it is not valid or exceeds a limit.
-
-    lease_partitions_max: the largest number of partitions in a lease request.
-    """
+    """Decodes a request of our own protocols. Raises ProtocolError if it is not valid or exceeds a limit, such as
+    `lease_partitions_max` partitions in a lease request."""
     for protocol in _EXTENSIONS:
         if protocol.is_in(payload):
             request: Extension = protocol.decode_request(payload)
             break
     else:
         raise ProtocolError(f"{find_name(payload)} is not served here")
+    # Keys and numbers beyond the columns of the tables are refused here, before they reach the database.
     if isinstance(request, FencedSave):
         _check_key(request.client_id, request.stream_name, request.partition)
         _check_index(request.index)

@@ -1,10 +1,9 @@
 """IndexWorker: saves the positions of consumers, and answers requests for them. It keeps the highest saved index.
 
-In the specification's protocols, a request that cannot be decoded is counted and gets no answer, as in the real
-service. A request beyond a limit, and a get that fails, is answered with `error`. A save gets no other answer. A get
-can create a position, so its answer waits until the position is on disk. In our own protocols
-(`index_service.extensions`), every request gets an answer. The worker does not read streams, so it also keeps positions
-for streams that do not exist.
+In the specification's protocols, a request that cannot be decoded gets no answer, as in the real service. A request
+beyond a limit, and a get that fails, is answered with `error`. A save gets no other answer. A get can create a
+position, so its answer waits until the position is on disk. In our own protocols (`index_service.extensions`), every
+request gets an answer. The worker does not read streams: it also keeps positions for streams that do not exist.
 """
 
 from __future__ import annotations
@@ -120,6 +119,7 @@ class IndexService:
 
     def end_member(self, message: Message, request: LeaseRequest) -> None:
         """Ends the leases of a member whose connection has ended. `message`: its last request."""
+        # The node that keeps the leases of the stream ends them, be it this one or another.
         home = None if self.elsewhere is None else self.elsewhere.home_of(request.stream_name)
         if self.elsewhere is None or home is None or not self.elsewhere.is_elsewhere(home):
             # A node that fails closes its storage before its connections.
@@ -160,7 +160,7 @@ def _served_since_s(elsewhere: Elsewhere, stream_name: str) -> float:
 
 
 class IndexWorker(Worker):
-    """Serves the index protocols. The gets and saves that arrive together form one storage operation, which keeps their
+    """Serves the index protocols. Gets and saves that arrive together are one storage operation, which keeps their
     order."""
 
     def __init__(self, service: IndexService) -> None:
@@ -196,8 +196,7 @@ class IndexWorker(Worker):
         self._submit_accesses(asked, accesses)
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs (`ockam.identity.rules.authorizer.Guarded`). Raises
-        ProtocolError."""
+        """Returns the right that the sender of this message needs. Raises ProtocolError."""
         if not is_extension(message.payload):
             return Demand(Right.INDEX, read_plain(message.payload)[0].client_id)
         request = read_extension(message.payload, self._service.groups.limits.partitions_max)
@@ -307,6 +306,7 @@ class IndexWorker(Worker):
             self._service.fenced += status is SaveStatus.FENCED
             if index is None or isinstance(request, FencedSave):
                 self._service.saves += status is SaveStatus.OK
+                # A save that was stored proves that the database can be written again.
                 self._service.write_failure = None
             else:
                 self._service.gets += 1

@@ -62,11 +62,8 @@ class StreamAdmin:
         return await self.session.ask(self.handle, TRUNCATE, TruncateRequest(0, before_of(before)))
 
     async def set_retention(self, retention: Retention | None) -> StreamInfo:
-        """Sets the limits above which the node deletes the partition's oldest messages. Returns the changed
-        description.
-
-        retention: the limits; None restores the node's default. Another type raises InvalidArgument.
-        """
+        """Sets the limits above which the node deletes the partition's oldest messages; None restores the node's
+        default. Returns the changed description. Another type raises InvalidArgument."""
         if not isinstance(retention, Retention | None):
             given = type(retention).__name__
             raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
@@ -91,8 +88,7 @@ class StreamAdmin:
         return deleted
 
     async def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
-        """Stores copies of another stream's messages in this partition, with their original times
-        (`node/stream_copy/1`).
+        """Stores copies of another stream's messages, with their original times (`node/stream_copy/1`).
 
         index: the index of the first copy: the partition's next index, or any index in a partition without messages.
         messages: the copies, at most some MiB together, since one request carries all of them.
@@ -145,11 +141,9 @@ class StreamListing(Listing[StreamInfo]):
 
 
 class PositionListing(Listing[SavedPosition]):
-    """An iterator over the positions that consumers have saved, sorted by client id, stream and partition.
-
-    The positions are `MarkedPosition` objects, which also have the incarnation of the stream. Those of an older node
-    are plain `SavedPosition` objects.
-    """
+    """An iterator over the positions that consumers have saved, sorted by client id, stream and partition:
+    `MarkedPosition` objects, which have the incarnation of the stream, or an older node's plain `SavedPosition`
+    objects."""
 
     def __init__(self, session: Session, stream_name: str | None, client_id: str | None, page_items: int) -> None:
         super().__init__(session, page_items)
@@ -182,11 +176,10 @@ class PositionListing(Listing[SavedPosition]):
 def list_positions(
     client: Connected, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
 ) -> PositionListing:
-    """Returns an iterator over the positions that consumers have saved (`node/index_list/1`).
+    """Returns an iterator over saved positions (`node/index_list/1`). One request fetches `page_positions` of them.
 
     client: a StreamClient.
     stream_name, client_id: list only the positions in this stream, under this client id; None: all.
-    page_positions: the number of positions fetched with one request.
     """
     return PositionListing(client.session, stream_name, client_id, page_positions)
 
@@ -194,15 +187,13 @@ def list_positions(
 async def set_position(
     client: Connected, client_id: str, stream_name: str, partition: int, index: int | None
 ) -> int | None:
-    """Sets the next index that a consumer reads in one partition. Returns the index saved before, or None if there was
-    none.
+    """Sets the next index that a consumer reads in one partition, also to a lower one; None deletes the saved position.
+    Returns the index saved before, or None if there was none.
 
     Needs the protocol `node/index_set/1`. Raises RequestRefused while a running consumer holds a lease of the
     partition.
 
-    client: a StreamClient.
-    client_id: the consumer's name.
-    index: the new index, which can be lower than the saved one; None deletes the saved position.
+    client: a StreamClient. client_id: the consumer's name.
     """
     key = PositionKey(client_id, stream_name, partition)
     return (await client.session.ask(INDEX_SERVICE, SET_POSITION, SetRequest(0, key, index))).before

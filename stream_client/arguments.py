@@ -1,7 +1,4 @@
-"""Converts the values that programs pass, such as text, dictionaries and times, to the types of the wire format.
-
-A value that cannot be sent raises InvalidArgument, whose text says what to pass instead.
-"""
+"""Converts the values that programs pass to the types of the wire format. Else raises InvalidArgument."""
 
 from __future__ import annotations
 
@@ -76,8 +73,7 @@ def to_address(address: str) -> str:
 
 
 def to_key(value: BytesLike | None, what: str = "a key") -> bytes | None:
-    """Converts a message's key to bytes, and None (no key) to None. Raises InvalidArgument if the key has a wrong
-    type."""
+    """Converts a message's key to bytes, and None (no key) to None. Raises InvalidArgument for a wrong type."""
     return None if value is None else to_bytes(value, what)
 
 

@@ -18,11 +18,11 @@ from stream_service.where import WHERE, WhereRequest
 
 
 class StreamClient:
-    """A client of one node. It creates, finds and lists the node's streams.
+    """A client of one node, returned by `connect`. It creates, finds and lists the node's streams.
 
-    `connect` returns a StreamClient. The tasks of one event loop can share it, and a blocking client serves one thread
-    at a time; other threads open clients of their own. In a child process that fork() makes, also by multiprocessing or
-    a prefork server, every request raises ClientForked: open a client there, after the fork.
+    The tasks of one event loop can share it, and a blocking client serves one thread at a time; other threads open
+    clients of their own. In a child process that fork() makes, also by multiprocessing or a prefork server, every
+    request raises ClientForked: open a client there, after the fork.
 
     address: `host:port` of the node that the client connects to.
     session: sends the requests of this client and of its streams. Programs do not need it.
@@ -47,21 +47,17 @@ class StreamClient:
                 await self.session.finished(route.ask(), self.session.answer_timeout_s)
 
     async def create(self, name: str | None = None) -> Stream:
-        """Creates a stream if it does not exist, and returns its partition 0. `get_stream` returns all partitions, and
-        pushes each message to that of its key.
-
-        name: the name of the stream; None: the node chooses a name.
-        """
+        """Creates a stream if it does not exist, and returns its partition 0. Without a name, the node chooses one.
+        `get_stream` returns all partitions, and pushes each message to that of its key."""
         return (await create_streams(self.session, name))[0]
 
     async def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
         """Creates the missing ones of the partitions 0 to `partitions` - 1, and returns all partitions of the stream.
+        Without a name, the node chooses one.
 
         The partition of a key depends on the number of partitions. So after partitions have been added, new messages
         with a key can go to another partition than the earlier messages with this key. A node without the protocol
         `node/stream_list/1` cannot list partitions; the result then has only the partitions 0 to `partitions` - 1.
-
-        name: the name of the stream; None: the node chooses a name.
         """
         made = await create_streams(self.session, name, partitions)
         try:
@@ -75,8 +71,8 @@ class StreamClient:
         )
 
     async def find_stream(self, name: str) -> PartitionedStream | None:
-        """Returns all partitions of a stream, or None if the stream does not exist. Raises RequestRefused if the node
-        does not have the protocol `node/stream_list/1`."""
+        """Returns all partitions of a stream; None if it does not exist. Needs `node/stream_list/1`, else
+        RequestRefused."""
         partitions = []
         async for info in self.list_streams(name):
             if info.stream_name != name:
@@ -96,10 +92,7 @@ class StreamClient:
 
     def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> StreamListing:
         """Returns an iterator over the descriptions (`StreamInfo`) of all partitions whose stream's name begins with
-        `prefix`, sorted by stream name and then by partition number.
-
-        page_streams: the number of partitions fetched with one request.
-        """
+        `prefix`, sorted by stream name and then by partition number. One request fetches `page_streams` of them."""
         return StreamListing(self.session, prefix, page_streams)
 
     async def find_owner(self, name: str, partition: int = 0) -> str | None:
@@ -110,27 +103,23 @@ class StreamClient:
         return found.address or None
 
     async def correspondent(self, inbox: str | None = None) -> Correspondent:
-        """Creates a Correspondent: a party that sends messages to other parties over streams and receives their
-        answers.
-
-        inbox: the name of the stream that receives the answers, created if it does not exist; None: the node chooses a
-            name.
-        """
+        """Creates a Correspondent: a party that sends messages to other parties over streams and receives their answers
+        in the stream `inbox`, which is created if it does not exist. None: the node chooses its name."""
         return Correspondent(self.session, await self.create(inbox))
 
     def converse(self, service: str) -> Conversation:
-        """Begins a conversation: an exchange of any number of messages with one service of the node. The caller closes
+        """Begins a conversation: any number of messages exchanged with one service of the node. The caller closes
         it."""
         return Conversation(self.session, service)
 
     def statistics(self) -> ClientStatistics:
-        """Returns the counts of connections, bytes and unanswered requests, connections and bytes since the client's
+        """Returns the counts of connections, bytes and unanswered requests. The first two count from the client's
         start."""
         return self.session.core.statistics()
 
     async def _some_names(self, prefix: str) -> set[str]:
-        """Returns names of streams, of which the error for an unknown stream suggests those similar to the wrong name:
-        one page of those that begin with `prefix`, and one page of all. Empty if the node cannot list its streams."""
+        """Returns one page of names that begin with `prefix` and one of all; none if the node cannot list its
+        streams."""
         names: set[str] = set()
         with suppress(ClientError):
             for begins in {prefix, ""}:

@@ -1,7 +1,5 @@
-"""Conversation: an exchange of messages with one service of a node, over the client's connection.
-
-It waits for the connection and for messages. `core.conversation` keeps the state of a conversation, without I/O.
-"""
+"""Conversation: an exchange of messages with one service of a node. `core.conversation` keeps its state, without
+I/O."""
 
 from __future__ import annotations
 
@@ -44,11 +42,8 @@ class Conversation:
         return self._core.received
 
     async def opened(self, timeout_s: float | None = None) -> None:
-        """Waits until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails or takes too
-        long.
-
-        timeout_s: the longest wait for an attempt to connect, in seconds; None: no limit.
-        """
+        """Waits until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails or takes longer
+        than `timeout_s` seconds; None: no limit."""
         connection = self._session.core.connection
         while not self._core.is_open:
             self._check()
@@ -78,9 +73,8 @@ class Conversation:
         self._core.send(payload)
 
     async def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Returns the payload of the next message, or None if none arrives within `timeout_s` seconds (None: no
-        limit). Raises ConnectionLost. If the service sends an `error` message, raises that error, for example
-        RequestRefused."""
+        """Returns the payload of the next message, or None if none arrives within `timeout_s` seconds (None: no limit).
+        Raises ConnectionLost, and the error of an `error` message, for example RequestRefused."""
         # Messages that arrived before the connection ended are complete, so the program receives them first.
         if not self._core.received:
             self._check()
@@ -107,8 +101,8 @@ class Conversation:
         self._session.core.end_conversation(self._core)
 
     def _check(self) -> None:
-        """Raises the error that ended the conversation, if it has ended. A new connection does not reopen a
-        conversation."""
+        """Raises the error that ended the conversation, if it has ended."""
+        # A new connection does not reopen a conversation.
         if self._lost is not None:
             raise self._lost
         if self._was_open and self._core.error is not None:

@@ -1,7 +1,7 @@
 """Two-way messaging over streams: each party stores its messages in the stream that the other party reads.
 
-A party can be offline when a message for it is stored. The messages have the format of the bidirectional workers of
-Ockam's Elixir implementation (`routed_messages`). `Correspondent.reply` does what its PublisherProxy does.
+The messages have the format of the bidirectional workers of Ockam's Elixir implementation (`routed_messages`).
+`Correspondent.reply` does what its PublisherProxy does.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class Correspondent:
 
     async def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
         """Answers the received message `routed`, in the stream that it names for answers; ValueError if it names none.
-
-        return_route: the route, at this party, to the worker that receives a reply to this answer.
-        """
+        `return_route` is as in `send`."""
         if not routed.return_stream:
             raise ValueError("the message names no stream for an answer")
         await self.send(routed.return_stream, routed.return_route, payload, return_route=return_route)
@@ -64,11 +62,9 @@ class Correspondent:
     async def request(
         self, to_stream: str, onward_route: Route, payload: bytes, *, timeout_s: float | None = None
     ) -> RoutedMessage:
-        """Sends a message and returns its answer. Raises RequestTimeout if the message is stored and nobody answers it
-        in time. An answer that comes later is dropped and counted in `strays`. `send` explains the other parameters.
-
-        timeout_s: how many seconds to wait for the answer; None: the client's `answer_timeout_s`.
-        """
+        """Sends a message as `send` does, and returns its answer. Raises RequestTimeout if the message is stored and
+        nobody answers it within `timeout_s` seconds (None: the client's `answer_timeout_s`). A later answer counts in
+        `strays`."""
         # The reader must know where the inbox ends before the request is sent. Otherwise it could begin after the
         # answer.
         reader = await self._reading()
@@ -129,8 +125,7 @@ class Correspondent:
             reader.ask()
 
     def _deliver(self, data: bytes) -> None:
-        """Finishes the request that this data of a message answers. A message that answers no waiting request is a
-        stray."""
+        """Finishes the request that this data of a message answers. Without such a request, the message is a stray."""
         try:
             routed = decode_routed(data)
         except UnexpectedAnswer:

@@ -1,7 +1,4 @@
-"""The errors of the clients. Each error says who must act, and whether the same request can succeed later.
-
-Three modules map the errors of other libraries to these: `shell.async_shell`, `shell.blocking_shell`, `core.payloads`.
-"""
+"""The errors of the clients. Each error says who must act, and whether the same request can succeed later."""
 
 from __future__ import annotations
 
@@ -60,8 +57,7 @@ class TlsFailed(NodeUnreachable):
     The text says what to do. The client tries again, because certificates can be renewed meanwhile.
 
     kind: a short, fixed word, one of `ockam.identity.tls_faults.KINDS`, or `tls_files` if a file of this client cannot
-    be used
-        at present.
+        be used at present.
     """
 
     fault = "caller"
@@ -356,8 +352,7 @@ def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
 
 
 def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
-    """Returns the error for received bytes that no node sends: NotAStreamNode if they are the first of the
-    connection."""
+    """Returns the error for received bytes that no node sends: NotAStreamNode for the first bytes of the connection."""
     if error.kind == "header":
         return not_a_stream_node(address, str(error))
     return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

@@ -1,7 +1,4 @@
-"""Saves the positions of consumers, in the node's index service (`SavedIndexes`) or in another object (`Positions`).
-
-The position of a consumer in a partition is the next index to read.
-"""
+"""Saves the positions of consumers, in the node's index service (`SavedIndexes`) or in another object (`Positions`)."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ SAVES_MAX = 5
 
 class Positions(Protocol):
     """The interface of an object that saves a consumer's positions: for each partition, the next index to read.
-    `SavedIndexes` saves them on the node. A program can write its own class, for example to save them in its
-    database."""
+    `SavedIndexes` saves them on the node. A program can write its own class, for example for its database."""
 
     async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
         """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
@@ -90,9 +86,7 @@ class SavedIndexes:
 
     async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
         """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index.
-
-        Raises ClientError if a request fails, and ProtocolError if an answer belongs to another request.
-        """
+        Raises ClientError if a request fails, and ProtocolError if an answer belongs to another request."""
         requests = [GetPartitionIndex(self.client_id, stream_name, partition) for partition in partitions]
         answers = await self._session.ask_all(INDEX_SERVICE, INDEX_PARTITIONED, requests)
         for request, answer in zip(requests, answers, strict=True):
@@ -100,9 +94,8 @@ class SavedIndexes:
         return [answer.index or 0 for answer in answers]
 
     async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
-        """Returns the known marks of the positions of these partitions, in order. Creates missing positions.
-
-        A consumer calls this method before it reads. With an older node, the marks have an index only.
+        """Returns the known marks of the positions of these partitions, in order. Creates missing positions. A consumer
+        calls this before it reads. With an older node, the marks have an index only.
 
         on_reset: called with a partition whose position somebody else has changed since.
         """
@@ -118,12 +111,9 @@ class SavedIndexes:
         ]
 
     async def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None = None) -> SaveResponse:
-        """Saves index 0 as the position in another incarnation of the stream, unless the position is already one of
-        that incarnation. The answer has the index that is saved.
-
-        created_us: the creation time of the new stream, in microseconds since 1970.
-        fence: the number of the consumer's lease; None without a lease.
-        """
+        """Saves index 0 as the position in another incarnation of the stream, created at `created_us` (microseconds
+        since 1970), unless the position is already one of that incarnation. The answer has the index that is saved.
+        `fence` is the number of the consumer's lease; None without a lease."""
         request = self._marks.begin(stream_name, partition, created_us, fence)
         if request is None:
             return SaveResponse(0, SaveStatus.OK, 0)
@@ -147,11 +137,8 @@ class SavedIndexes:
 
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Saves the index of each partition in `indexes`. When this method returns, the node has stored these or higher
-        indexes. A position that somebody else has changed stays as it is.
-
-        Raises InvalidArgument for an index that no node can save, and NodeFailed if the node does not store it, for
-        example because its disk is full.
-        """
+        indexes. A position that somebody else has changed stays as it is. Raises InvalidArgument for an index that no
+        node can save, and NodeFailed if the node does not store it, for example because its disk is full."""
         marked, missing = self._split(stream_name, indexes)
         answers = await self._session.ask_all(INDEX_SERVICE, MARKED_SAVE, marked)
         for request, answer in zip(marked, answers, strict=True):
@@ -220,8 +207,7 @@ class SavedIndexes:
 async def resume(
     positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset
 ) -> Sequence[Mark]:
-    """Returns the marks of these partitions, in order (`SavedIndexes.resume`). Another kind of object knows only
-    indexes."""
+    """Returns the marks of these partitions, in order. Another object than SavedIndexes knows only indexes."""
     if hasattr(positions, "resume"):
         marks: Sequence[Mark] = await positions.resume(stream_name, partitions, on_reset)
         return marks
@@ -229,10 +215,8 @@ async def resume(
 
 
 def to_positions(client: Connected, positions: Positions | str) -> Positions:
-    """Returns the object that saves a consumer's positions. Raises InvalidArgument.
-
-    positions: the consumer's name, for which a `SavedIndexes` is made; or the object itself.
-    """
+    """Returns the object that saves a consumer's positions: a `SavedIndexes` for its name, or the object itself. Raises
+    InvalidArgument."""
     if isinstance(positions, str):
         return SavedIndexes(client, check_name(positions))
     return check_keeps_positions(positions)

@@ -48,8 +48,7 @@ class RoutedMessage(msgspec.Struct, frozen=True):
 
 
 def encode_routed(routed: RoutedMessage) -> bytes:
-    """Encodes a routed message as the data of a stream's message. Raises InvalidArgument for a value of a wrong
-    type."""
+    """Encodes a routed message as the data of a stream's message. Raises InvalidArgument for a wrong type."""
     for address in (*routed.onward_route, *routed.return_route):
         if not isinstance(address, Address):
             raise InvalidArgument(f"a route is a sequence of Address, such as (local('worker'),); it has {address!r}")

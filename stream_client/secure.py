@@ -48,10 +48,8 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def connection_of(channel: SecureChannel | None, via: Route, framing: str) -> ClientConnection | None:
-    """Returns the connection of a client with a secure channel; None without one. Raises InvalidArgument.
-
-    via: the route to the node with the services.
-    """
+    """Returns the connection of a client with a secure channel over the route `via`; None without one. Raises
+    InvalidArgument."""
     if channel is None:
         return None
     if framing != "head":

@@ -1,7 +1,4 @@
-"""Ends a `with` block when a stop signal arrives, so that the block's consumers and publishers end cleanly.
-
-Without such a block, SIGTERM ends a Python program at once: positions are not saved, and leases last until they expire.
-"""
+"""Ends a `with` block when a stop signal arrives, so that the block's consumers and publishers end cleanly."""
 
 from __future__ import annotations
 
@@ -15,12 +12,11 @@ from stream_client.shell.interruption import raise_when_whole
 STOP_SIGNALS: Sequence[signal.Signals] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
 )
-"""The signals that end the block by default: SIGTERM (systemd, containers), SIGINT (Ctrl-C), SIGHUP (a closed
-terminal)."""
+"""The signals that end the block by default: from systemd and containers, from Ctrl-C, and from a closed terminal."""
 
 
 class Stopped:
-    """The end of a `with stop_on_signals()` block. `signal`: the number of the signal that ended it; None if no signal
+    """The end of a `with stop_on_signals()` block, with the number of the signal that ended it; None if no signal
     did."""
 
     def __init__(self) -> None:
@@ -29,15 +25,15 @@ class Stopped:
 
 @asynccontextmanager
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
-    """Cancels the `with` block when one of these signals arrives, and continues with the code after the block.
+    """Cancels the `with` block when one of these signals arrives, and continues with the code after the block. Without
+    any, the signals are SIGTERM, SIGINT and SIGHUP.
 
         async with stop_on_signals(), connect() as client: ...
 
-    signals: the signals that cancel the block; without any, SIGTERM, SIGINT and SIGHUP.
-
-    The message being processed at that time does not count as processed, so the consumer gets it again. A second signal
-    has its normal effect, as outside this block. A signal that the process has ignored from its start, for example
-    under `nohup`, stays ignored. Use this only in the main thread.
+    Without such a block, SIGTERM ends a Python program at once: positions are not saved, and leases last until they
+    expire. The message being processed does not count as processed, so the consumer gets it again. A second signal has
+    its normal effect. A signal that the process has ignored from its start, for example under `nohup`, stays ignored.
+    Use this only in the main thread.
     """
     import anyio
 
@@ -63,10 +59,7 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
 @contextmanager
 def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
-    """Ends the block when one of these signals arrives. This is `stop_on_signals` for the blocking client.
-
-    The signal raises an exception inside the block, which ends it. The program continues with the code after the block.
-    """
+    """Ends the block when one of these signals arrives, as `stop_on_signals` does, by an exception inside the block."""
     stopped = Stopped()
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
 
@@ -93,8 +86,7 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
 
 
 class _Leave(BaseException):
-    """The exception that the signal handler raises to end the block. No `except Exception` inside the block catches
-    it."""
+    """The exception by which the signal handler ends the block. No `except Exception` inside the block catches it."""
 
 
 def _not_ignored(signals: Sequence[signal.Signals]) -> list[signal.Signals]:

@@ -71,6 +71,7 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # After an error in the block, its pushes still go on, but the block does not wait for them.
         try:
             if kind is None:
                 self.flush()
@@ -85,8 +86,7 @@ class Publisher:
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
-        """Ends the publisher: the program must not push after this. Earlier pushes still get their answers. Safe to
-        repeat."""
+        """Ends the publisher: the program must not push after this. Earlier pushes still get their answers."""
         self._session.core.close_queue(self._handle, self._queue)
 
     @property
@@ -117,6 +117,7 @@ class Publisher:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
         else:
             push = queue.push(data)
+        # The timer runs only while pushes are unanswered, so that an idle publisher costs nothing.
         if not self._is_watched:
             self._watch()
         self._session.shell.send_lagging()
@@ -131,10 +132,11 @@ class Publisher:
         return push.index
 
     def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
-        """Stores messages in order, waits for all answers, and returns the indexes. Raises PushesFailed if any push
+        """Stores messages in order, waits for the answers, and returns the indexes. Raises PushesFailed if any
         failed."""
         pushes = [self.push(data) for data in messages]
         self.flush()
+        # The caller gets these failures as one error, so that the end of the block does not report them again.
         failed = [push for push in pushes if push.error is not None]
         for push in failed:
             push.taken = True
@@ -159,6 +161,8 @@ class Publisher:
         # An answer that finishes no push counts too: a node that cannot tell whether a push is stored is not silent.
         self._looks = self._looks + 1 if queue.answers == self._answers else 0
         self._answers = queue.answers
+        # A blocking client's timer may be late. So several checks in a row must see no answer, not one at the end of
+        # the time.
         if self._looks == LOOKS:
             self._looks = 0
             queue.fail_all(self._session.silence(timeout_s))
@@ -169,11 +173,8 @@ class Publisher:
 
 
 class PartitionChooser:
-    """Chooses the partition of each message: by its key, or one partition after another if it has no key.
-
-    partitions: the number of partitions of the stream, deleted ones included.
-    present: the numbers of the partitions that still exist.
-    """
+    """Chooses the partition of each message: by its key, or one of those `present` after another if it has no key.
+    `partitions` is the number of partitions of the stream, deleted ones included."""
 
     def __init__(self, partitions: int, present: Sequence[int]) -> None:
         self._partitions = partitions
@@ -181,10 +182,8 @@ class PartitionChooser:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Returns the number of the partition for a message. The partition of a key can be a deleted one.
-
-        partition_key: used instead of the key, unless it is None.
-        """
+        """Returns the number of a message's partition, by `partition_key`, by `key`, or the next one. It can be
+        deleted."""
         by = partition_key if partition_key is not None else key
         if by is not None:
             return partition_of(by, self._partitions)
@@ -207,8 +206,7 @@ class PartitionedPublisher:
         open_publisher: Callable[[int], Publisher] | None = None,
     ) -> None:
         """by_partition: the publishers of the partitions that still exist, by partition number.
-        watch: makes the PartitionWatch that reports partitions added later, whose publishers `open_publisher` makes;
-            None: the publisher writes only to the partitions that it was given.
+        watch, open_publisher: report added partitions, and open their publishers; None: there are no others.
         """
         self._name = name
         self._by_partition = dict(by_partition)
@@ -258,6 +256,7 @@ class PartitionedPublisher:
         Raises StreamNotFound if the partition of the key was deleted.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
+        # A partition that was added changes the partition of the key, so the watch comes first.
         if self._watch is not None:
             self._watch.poll()
         partition = self._chooser.choose(key, partition_key)
@@ -267,8 +266,8 @@ class PartitionedPublisher:
         return publisher.push(data, key=key, headers=headers)
 
     def _grow(self, partitions: list[int]) -> None:
-        """Writes to added partitions, too. From now on, a key's hash and the new number of partitions give the key's
-        partition, for this publisher as for every other one."""
+        """Writes to added partitions, too. Every publisher computes a key's partition from the new number from now
+        on."""
         assert self._open_publisher is not None, "a publisher that watches can open more of them"
         for partition in partitions:
             self._by_partition[partition] = self._open_publisher(partition)
@@ -295,11 +294,8 @@ def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFo
 
 
 def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
-    """Returns the SequenceMachine that numbers an idempotent publisher's messages, or None for a plain publisher.
-
-    The parameters are those of `Stream.publisher`. Raises InvalidArgument if publisher_id is empty or too long, or
-    first_number is not a number.
-    """
+    """Returns the SequenceMachine of an idempotent publisher, or None for a plain publisher. The parameters are those
+    of `Stream.publisher`. Raises InvalidArgument."""
     if publisher_id is not None:
         publisher_id = to_bytes(publisher_id, "a publisher id")
         if not publisher_id:

@@ -1,8 +1,5 @@
 # Generated from stream_client/session.py by tools/generate_blocking.py; do not edit.
-"""Session: sends requests to the workers of one node and waits for the answers.
-
-All other modules with coroutines use it. `tools/generate_blocking.py` generates their blocking versions.
-"""
+"""Session: sends requests to the workers of one node and waits for the answers."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ Target: TypeAlias = str | Route | PartitionHandle
 
 
 class Shell(Timers, Protocol):
-    """The part of a client that does the I/O: it has the socket and the clock, and it waits. `ClientCore` is the
-    logic."""
+    """The part of a client that does the I/O: it has the socket and the clock, and it waits."""
 
     def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
         """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error."""
@@ -56,8 +52,7 @@ class Connected(Protocol):
 class Session:
     """The inner half of a `StreamClient`: sends requests to the workers of one node and waits for the answers.
 
-    core: the client's logic without I/O.
-    shell: the client's I/O.
+    core, shell: the client's logic without I/O, and its I/O.
     answer_timeout_s: how many seconds a request waits for its answer; None: for ever.
     best_pull: the best protocol in which the node has ever answered a pull, as a number of `consume.reader`; at first
         one more than the last of them.
@@ -79,13 +74,11 @@ class Session:
         return (self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
-        """Sends a request to a worker and returns the decoded answer. Raises ClientErrors, for example
-        RequestRefused."""
+        """Sends a request to a worker and returns the decoded answer. Raises ClientErrors."""
         return answer_of(self.answered(self.call(target, protocol, request)), protocol)
 
     def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
-        """Sends all requests at once and returns the decoded answers in the order of the requests. Raises the first
-        error."""
+        """Sends all requests at once and returns the decoded answers in order. Raises the first error."""
         return self.answers_of([self.call(target, protocol, each) for each in requests], protocol)
 
     def ask_nowait(
@@ -137,10 +130,8 @@ class Session:
         return call
 
     def answered(self, call: Call, wait_s: float = 0.0) -> Call:
-        """Waits until the call has its answer, and returns the call. Raises the call's error.
-
-        wait_s: how many seconds the node is allowed to delay its answer; they are added to the timeout.
-        """
+        """Waits until the call has its answer, and returns it. Raises its error. `wait_s`: the seconds by which the
+        node may delay its answer; they are added to the timeout."""
         timeout_s = None if self.answer_timeout_s is None else self.answer_timeout_s + wait_s
         try:
             self.finished(call, timeout_s)
@@ -157,10 +148,8 @@ class Session:
                 self.core.forget(call)
 
     def finished(self, waiting: Waiting, timeout_s: float | None) -> None:
-        """Waits until the result `waiting` is done. Raises its error.
-
-        timeout_s: the longest wait in seconds, after which the error of `silence` is raised; None: no limit.
-        """
+        """Waits until `waiting` is done. Raises its error, or that of `silence` after `timeout_s` seconds; None: no
+        limit."""
         if not waiting.done:
             self.shell.wait(waiting, timeout_s)
         if waiting.error is not None:
@@ -169,8 +158,8 @@ class Session:
             raise self.silence(timeout_s)
 
     def silence(self, timeout_s: float | None) -> ClientError:
-        """Returns the error for a node that has not answered for `timeout_s` seconds: RequestTimeout, or an error that
-        says why the stream service has never answered this client (`no_contact`)."""
+        """Returns the error for a node that has not answered for `timeout_s` seconds: RequestTimeout, or one that says
+        why the stream service has never answered (`no_contact`)."""
         if self.core.asks_route and not self.core.service_route.reached:
             return no_contact(self.address, self.core)
         state = "has not answered" if self.core.connection.wire is not None else "could not be reached"

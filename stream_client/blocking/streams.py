@@ -83,18 +83,14 @@ class Stream(StreamAdmin):
         return push.index
 
     def pull(self, index: int = 0, limit: int = PAGE_MESSAGES) -> Sequence[StreamMessage]:
-        """Returns up to `limit` messages, in order. The list is empty if no message is stored at `index` or later.
-
-        index: the index of the first message to return; 0: begin at the earliest stored message.
-        """
+        """Returns up to `limit` messages from `index` on, in order; none if no message is stored at `index` or later.
+        Index 0 begins at the earliest stored message."""
         return pulled(self.session.answered(self.session.core.pull(self.handle, index, limit)))
 
     def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
-        """Returns a page of up to `limit` messages, with times, keys, headers and the stream's first and next index.
-
-        start: the location where the page begins. This needs the protocol `node/stream_pull/1`.
-        wait_s: how many seconds the node can wait for a message before it answers with an empty page; 5 s at most.
-        """
+        """Returns a page of up to `limit` messages from `start` on, with times, keys, headers and the stream's first
+        and next index. Needs `node/stream_pull/1`. The node waits for a message for at most `wait_s` seconds (5 at
+        most), and then answers with an empty page."""
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
         call = self.session.core.call(self.handle, payload, patience=patience_for(wait_s))
@@ -243,10 +239,8 @@ class PartitionedStream:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> int:
-        """Stores one message in the partition of its key, and returns its index in that partition.
-
-        Messages without a key are distributed over the partitions in turn. `data`, `key`, `headers` and the errors are
-        those of `Stream.push`.
+        """Stores one message in the partition of its key, and returns its index in that partition. Messages without a
+        key are distributed over the partitions in turn. The parameters and errors are those of `Stream.push`.
 
         partition_key: chooses the partition instead of the key, and is not stored.
         """
@@ -260,10 +254,7 @@ class PartitionedStream:
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
         """Returns a publisher that pushes each message to the partition of its key, or in turn if it has no key.
-
-        window: the largest number of unanswered pushes in each partition. The other options are those of
-            `Stream.publisher`.
-        """
+        `window` counts in each partition. The options are those of `Stream.publisher`."""
 
         def open_publisher(stream: Stream) -> Publisher:
             return stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
@@ -285,10 +276,9 @@ class PartitionedStream:
         **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
         """Returns an iterator over the messages of all or some partitions. Each partition begins at its saved position.
+        Raises StreamNotFound if a chosen partition does not exist.
 
         partitions: the numbers of the partitions to read; None: all. The other options are those of `Stream.consumer`.
-
-        Raises StreamNotFound if a chosen partition does not exist.
         """
         chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
         consumer = PartitionedConsumer(chosen, positions, **options)
@@ -298,11 +288,10 @@ class PartitionedStream:
 
     @with_options_shown
     def shared_consumer(self, membership: LeaseMember | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Returns an iterator over the messages of the partitions that a consumer group assigns to this member.
+        """Returns an iterator over the messages of the partitions that a consumer group assigns to this member. Raises
+        StreamNotFound if a partition was deleted, since a group needs all partitions of its stream.
 
         membership: the name of the group, or a LeaseMember. The options are those of `Stream.consumer`.
-
-        Raises StreamNotFound if a partition was deleted, since a group needs all partitions of its stream.
         """
         for partition in range(self.count):
             self.get_partition(partition)
@@ -316,16 +305,12 @@ class PartitionedStream:
         return [answer.info for answer in session.answers_of(calls, INFO)]
 
     def delete(self, *, keep_positions: bool = False) -> int:
-        """Deletes all partitions, and returns the number of deleted messages. `Stream.delete` explains
-        `keep_positions`."""
+        """Deletes all partitions as `Stream.delete` does, and returns the number of deleted messages."""
         return sum([stream.delete(keep_positions=keep_positions) for stream in self.partitions])
 
 
 def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
-    """Creates the missing ones of the partitions 0 to `partitions` - 1 of a stream, and returns all of them.
-
-    name: the name of the stream; None: the node chooses a name.
-    """
+    """Creates the missing ones of the partitions 0 to `partitions` - 1 of a stream, and returns all of them."""
     call = session.core.create(name, partitions)
     session.answered(call)
     return [Stream(session, handle) for handle in session.core.handles(call)]

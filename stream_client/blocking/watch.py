@@ -25,11 +25,8 @@ PARTITIONS_MAX = 4_096
 
 
 class PartitionWatch:
-    """Asks whether a stream has more partitions than are known. It asks only while its user calls `poll`.
-
-    known: the number of partitions that are known; 0 if the stream does not exist.
-    on_more: called with the numbers of partitions that were added, in order.
-    """
+    """Asks whether a stream has more partitions than the `known` ones (0 if the stream does not exist), while its user
+    calls `poll`. `on_more` is called with the numbers of the added partitions, in order."""
 
     def __init__(self, session: Session, name: str, known: int, on_more: Callable[[list[int]], None]) -> None:
         self._session = session

@@ -76,11 +76,9 @@ class Follower:
         return self._holes
 
     async def next_page(self) -> Sequence[RichMessage]:
-        """Returns the messages of the current page that have not been returned yet, or waits for the next page.
-
-        The result is empty only at the end of the iteration. Raises RequestTimeout if the follower stops at the
-        stream's end and the node does not answer.
-        """
+        """Returns the messages of the current page that have not been returned yet, or waits for the next page. The
+        result is empty only at the end of the iteration. Raises RequestTimeout if the follower stops at the stream's
+        end and the node does not answer."""
         if self._at >= len(self._rest) and not await self._has_more():
             return ()
         page, self._rest = self._rest[self._at :], ()
@@ -92,8 +90,7 @@ class Follower:
         self._ended = True
 
     async def _has_more(self) -> bool:
-        """Waits for the next page with messages, and requests the page after it. Returns False at the end of the
-        iteration."""
+        """Waits for the next page with messages, and requests the page after it. False at the end of the iteration."""
         while not self._ended:
             self._reader.ask()
             await self._wait_page()
@@ -115,8 +112,7 @@ class Follower:
         return False
 
     def _check(self, page: Page) -> None:
-        """Raises StreamRemade if the stream was made again while it was read, and PositionBeyondEnd if it ends too
-        early."""
+        """Raises StreamRemade if the stream was made again meanwhile, and PositionBeyondEnd if it ends too early."""
         handle, created_us = self._reader.handle, page.created_us
         if created_us is not None:
             if self._reader.created_us not in (0, created_us):

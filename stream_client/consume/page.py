@@ -41,11 +41,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def find_holes(messages: Sequence[RichMessage | StreamMessage], expected: int | None) -> list[tuple[int, int]]:
-    """Returns the ranges of missing indexes before and between messages, as (first missing index, next existing index).
-
-    messages: at least one message, in order.
-    expected: the index that the first message should have; None if any index is right.
-    """
+    """Returns the ranges of missing indexes before and between messages (at least one), as (first missing index, next
+    existing index). `expected`: the index that the first message should have; None if any index is right."""
     first = messages[0].index
     holes = [(expected, first)] if expected is not None and expected < first else []
     if messages[-1].index - first + 1 != len(messages):

@@ -96,8 +96,7 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """Returns the page that has arrived, or raises the error that has. A later `ask` then requests the page
-        again."""
+        """Returns the page that has arrived, or raises the error. A later `ask` then requests the page again."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -158,8 +157,7 @@ class Reader:
         self._on_page(self)
 
     def _following(self, refusal: RequestRefused) -> int | None:
-        """Returns the protocol to try next, if the node may have refused the pull because it does not have the
-        protocol."""
+        """Returns the protocol to try next, if the node may have refused the pull because it lacks the protocol."""
         # A node that has answered in this protocol has it, so the refusal has another reason.
         if self._session.best_pull <= self._protocol or isinstance(refusal, AccessDenied):
             return None
@@ -184,16 +182,13 @@ class Reader:
 
 
 def patience_for(wait_s: float) -> int:
-    """Returns the number of checks for late answers after which the client sends an unanswered pull again.
-
-    wait_s: how many seconds the node is allowed to delay its answer to this pull.
-    """
+    """Returns the number of checks for late answers after which a pull that may wait `wait_s` seconds is sent again."""
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
 
 
 class Merge:
-    """A queue of the readers whose next page has arrived, in the order of arrival. Each reader reads another partition.
-    A reader is in the queue at most once, so a partition with many messages cannot delay the other partitions."""
+    """A queue of the readers whose next page has arrived, in the order of arrival. A reader is in it at most once, so a
+    partition with many messages cannot delay the others."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -218,8 +213,7 @@ class Merge:
             self._ready.remove(reader)
 
     async def next_ready(self, timeout_s: float = math.inf) -> Reader | None:
-        """Returns the reader whose page arrived first; None after `timeout_s` seconds without a page, or after
-        `wake`."""
+        """Returns the reader whose page arrived first; None after `timeout_s` seconds, or after `wake`."""
         if not self._ready and timeout_s > 0:
             self._signal = Waiting()
             await self._shell.wait(self._signal, None if timeout_s == math.inf else timeout_s)

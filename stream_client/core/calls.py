@@ -29,10 +29,8 @@ class Call(Waiting):
     """A request with its own return address.
 
     target: the receiver: a partition, or a route from the node that the client is connected to.
-    wanted: the number of answers after which the request is done.
-    answers, return_routes: the payloads and return routes of the answers received so far.
-    checks: the number of checks for late answers since the request was sent.
-    patience: the number of these checks after which the request is sent again.
+    wanted: the number of answers after which the request is done. They are in `answers` and `return_routes`.
+    checks, patience: the checks for late answers since the request was sent, and those after which it is sent again.
     """
 
     __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
@@ -104,6 +102,7 @@ class Calls:
 
     def add(self, call: Call) -> None:
         """Adds a request. It is sent at once, or as soon as the route to its target is known."""
+        # Without a route the request waits in the state HELD: `StreamsInUse` sends it when it finds the partition.
         self._calls[call.address] = call
         route = call.target.route if isinstance(call.target, PartitionHandle) else call.target
         if route is not None:
@@ -120,7 +119,6 @@ class Calls:
                 self.finish(call, error)
 
     def send_again(self, call: Call, route: Route) -> None:
-        """Sends a request to a service once more."""
         # If some answers have arrived, a late answer to the first copy of the request would be counted twice. So all
         # answers are awaited at a new return address.
         if call.answers:
@@ -136,7 +134,6 @@ class Calls:
             call.state = after(call.state, Event.DISCONNECTED)
 
     def take(self, message: Message) -> None:
-        """Uses a received message as an answer to its request. A message that belongs to no request is dropped."""
         call = self._calls.get(message.onward_route[0])
         if call is None:
             return
@@ -146,6 +143,7 @@ class Calls:
             if not (isinstance(error, RouteLost) and self._on_route_lost(error)):
                 self.finish(call, error)
             return
+        # A create of several partitions has an answer for each.
         call.answers.append(message.payload)
         call.return_routes.append(message.return_route)
         if len(call.answers) >= call.wanted:
@@ -162,8 +160,7 @@ class Calls:
 
 
 def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A] | None = None) -> A:
-    """Returns the decoded answer of a finished request. `decode` does what the protocol does, but faster. Raises
-    UnexpectedAnswer."""
+    """Returns the decoded answer of a finished request. `decode` is a faster way to do it. Raises UnexpectedAnswer."""
     try:
         return (decode or protocol.decode_response)(call.answers[0])
     except ProtocolError as error:

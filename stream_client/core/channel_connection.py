@@ -43,8 +43,8 @@ from stream_client.errors import (
 HANDSHAKE_CHECKS = 2
 """The checks for late answers (`ClientCore.check_progress`) after which an unanswered handshake begins anew."""
 SILENT_HANDSHAKES_MAX = 3
-"""The unanswered handshakes after which requests fail, if no channel has ever worked. A node does not answer if it has
-no listener for secure channels, or if it trusts no identity."""
+"""The unanswered handshakes after which requests fail, if no channel has ever worked. A node that trusts no identity,
+or has no listener for secure channels, does not answer."""
 REFUSED_MAX = 2
 """The channels in a row that the other side ended before it sent a message, after which this client's identity counts
 as refused. One is not enough, because a node that stops ends its channels too."""
@@ -68,9 +68,7 @@ class ChannelSettings(msgspec.Struct, frozen=True):
 
 
 class ChannelConnection(ClientConnection):
-    """The client's side of secure channels. It opens a new channel on each new connection.
-
-    handshakes: the number of handshakes begun so far.
+    """The client's side of secure channels. It opens a new channel on each new connection, by a handshake.
 
     Invariant: `wire` is set exactly while the channel is open. Each handshake has a new ephemeral key and a new return
     address, so messages of an earlier channel are not taken for those of a later one.
@@ -113,7 +111,6 @@ class ChannelConnection(ClientConnection):
 
     @property
     def peer(self) -> PeerIdentity | None:
-        """The identity of the other end; None while the channel is not open."""
         return None if self._machine is None else self._machine.peer
 
     def check(self) -> None:
@@ -158,7 +155,7 @@ class ChannelConnection(ClientConnection):
         return None
 
     def data_to_send(self) -> bytes:
-        """Encrypts the waiting frames, and then does what the base class does."""
+        # Open batches become frames first: they are encrypted like all others.
         if self._batches:
             self._close_batches()
         if self._group is not NO_GROUP:
@@ -172,9 +169,9 @@ class ChannelConnection(ClientConnection):
         return super().data_to_send()
 
     def messages(self, data: bytes) -> Sequence[Message]:
-        """Processes received bytes, and returns the messages that came through the channel. See the base class."""
         try:
             arrived = super().messages(data)
+        # The messages before the fault came through the channel, and requests wait for them.
         except BadFrame as error:
             found = self._opened(error.messages)
             raise BadFrame(error, tuple(found)) from error
@@ -200,22 +197,24 @@ class ChannelConnection(ClientConnection):
             self._lose(ConnectionLost("the other end has ended the secure channel at once"))
             return
         own = self._settings.own
+        # Several channels in a row ended at once: a node does so whose rules refuse our identity.
         refused = (
             f"the peer did not accept our identity {own}: `stream-node trust add {own}` on that node would accept it"
         )
         self._lose(ChannelRefused(refused), begins=False)
 
     def check_channel(self) -> ClientError | None:
-        """Begins a new handshake if the last one is unanswered for too long. Called at intervals while `wire` is None.
-        Returns the error with which all requests fail after SILENT_HANDSHAKES_MAX unanswered handshakes, if no channel
-        has ever worked."""
+        """Begins a new handshake if the last one is unanswered for too long, as long as `wire` is None. Returns the
+        error with which all requests fail after too many unanswered handshakes, if no channel has ever worked."""
         if self.framing is None:
             return None
         self._checks += 1
         if self._checks < HANDSHAKE_CHECKS:
             return None
+        # The handshake, or its answer, was lost. The next one has new keys.
         self._silent += 1
         self._begin()
+        # A node that has answered before may be away for a while. One that never answered probably never will.
         if self._has_worked or self._silent < SILENT_HANDSHAKES_MAX:
             return None
         return self.silence()
@@ -235,7 +234,6 @@ class ChannelConnection(ClientConnection):
         )
 
     def renew(self, error: ClientError) -> None:
-        """Gives the channel up because nothing comes through it any more, and begins a new one."""
         self._lose(error)
 
     def _forget(self) -> None:
@@ -245,6 +243,7 @@ class ChannelConnection(ClientConnection):
 
     def _begin(self) -> None:
         self._end_machine()
+        # A new return address, so that late messages of an earlier channel are not taken for messages of this one.
         settings = self._settings
         self._checks = 0
         self._worked = self._is_ended = False
@@ -260,7 +259,6 @@ class ChannelConnection(ClientConnection):
         return f"the other end is {peer}, and not {expected}; nothing was sent to it"
 
     def _send(self, route: Route, return_route: Route, payload: bytes) -> None:
-        """Appends a frame that is not encrypted by the channel: a message of the handshake."""
         assert self.framing is not None
         head, tail = self._heads.make(self.framing.encode_routes(route, return_route), len(payload))
         self._put(head + payload + tail)
@@ -322,6 +320,7 @@ class ChannelConnection(ClientConnection):
         # The answer must leave before the core sends its requests through the channel that it opens.
         self._send(message.return_route, (self._inner,), answer)
         assert self.framing is not None
+        # From here on all messages of this address are encrypted, and requests can be sent.
         self._plaintexts = PlaintextReader(HERE, None)
         self._unsealed = UnsealedFrames(self.framing.encode_routes(message.return_route, ()), self._heads)
         self.wire = self.framing
@@ -335,7 +334,7 @@ class ChannelConnection(ClientConnection):
             self._machine.take_control(plaintext)
         except (PlaintextRefused, IdentityRefused):
             return
-        # The messages before this one are handled first; then `settle` ends the channel.
+        # The messages before this one are handled first; then `settle` ends the channel. Nothing is encrypted any more.
         self._is_ended = self._machine.state is State.CLOSED
         if self._is_ended:
             self._drop_unsealed()

@@ -30,16 +30,13 @@ class ClientConnection:
     """The bytes to send over the current connection, and the bytes received from it. One object serves all connections.
 
     framing: the framing of the connection; None without a connection.
-    wire: `framing` while requests can be sent, else None. With a secure channel, they can be sent only while it is
-        open.
+    wire: `framing` while requests can be sent: with a secure channel, only while it is open. Else None.
     closed: the error that ended the client; None while the client has not ended.
     trouble: why the last attempt to connect failed; None if it succeeded.
-    on_outgoing: a function called when there are bytes to send and there were none before.
-    outgoing_bytes: the number of bytes to send.
-    sent_bytes: the number of bytes given to the socket so far.
-    received_bytes: the number of bytes received from nodes, not counting bytes of other kinds of servers.
-    is_encrypted: whether requests go through a secure channel (`channel_connection`).
-    on_channel: a function called with None when a secure channel has opened, and with the reason when it is lost.
+    on_outgoing: called when there are bytes to send and there were none before.
+    on_channel: called with None when a secure channel has opened, and with the reason when it is lost.
+    outgoing_bytes, sent_bytes: the bytes to send, and the bytes given to the socket so far.
+    received_bytes: the bytes received from nodes, not counting bytes of other kinds of servers.
 
     Invariant: `outgoing_bytes` is the size of everything that waits to be sent, and 0 without a connection. `framing`
     is set exactly in the states SILENT and UP, and `closed` exactly in the state CLOSED. `wire` is `framing` or None.
@@ -94,12 +91,11 @@ class ClientConnection:
         assert self.framing is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
-        """Begins to use a new connection.
-
-        greeted: whether the hello, the byte before the first frame, has already been sent over it.
-        """
+        """Begins to use a new connection. `greeted`: whether the hello, the byte before the first frame, was already
+        sent."""
         self._forget()
         self.state = after(self.state, Event.CONNECTED)
+        # The shell may have connected just before the client ended.
         if self.state is ConnectionState.CLOSED:
             return
         # Reader and writer begin anew: the old connection may have ended inside a frame, and both remember headers.
@@ -143,10 +139,8 @@ class ClientConnection:
         return b"" if self.wire is None else self.wire.encode_routes(route, (return_address,))
 
     def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
-        """Appends a frame to the bytes to send. Returns an error if the frame is too large for the framing, else None.
-
-        header: the result of `header`, which must not be empty.
-        """
+        """Appends a frame to the bytes to send. Returns an error if the frame is too large for the framing, else
+        None."""
         # The node must get the pushes in open batches first: a pull sees every push that was sent before it.
         if self._batches:
             self._close_batches()
@@ -162,6 +156,7 @@ class ClientConnection:
         size_bytes = len(data) + BATCHED_SIZE_BYTES
         batch.messages.append(data)
         batch.size_bytes += size_bytes
+        # The shell waits for the first bytes only. Later ones are in the same `data_to_send`.
         if not self.outgoing_bytes:
             self.on_outgoing()
         self.outgoing_bytes += size_bytes
@@ -212,6 +207,7 @@ class ClientConnection:
         data = b"".join(self._outgoing)
         self._outgoing, self.outgoing_bytes = [], 0
         self.sent_bytes += len(data)
+        # Who waits for this may append more at once, but to the next `data_to_send`.
         if self._taken is not None:
             self.finish_taken()
         return data

@@ -70,13 +70,10 @@ class ClientCore:
         connection: ClientConnection | None = None,
         make_queue: MakeQueue = plain_queue,
     ) -> None:
-        """via: the route from the node that the client connects to, to the node with the services; empty: the same
-        node.
-        service, index_service: the names of both services there; None: the second is derived from the first
+        """via: the route from the node that the client connects to, to the node with the services.
+        service, index_service: the names of both services; None: the second is derived from the first
             (`index_service_of`).
-        asks_route: whether each connection begins with a question to the stream service; with a non-empty `via` it
-            always does.
-        connection: a connection with a secure channel; None: a plain one.
+        asks_route: whether each connection begins with a question to the stream service; with a `via` it always does.
         make_queue: makes the push queues, for example push queues that trace.
         """
         self.connection = ClientConnection() if connection is None else connection
@@ -139,10 +136,8 @@ class ClientCore:
     # ------------------------------------------------------------------------------------------ for the shells
 
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
-        """Uses a new connection: finds the routes of the streams again, and repeats all unanswered requests.
-
-        greeted: whether the hello, the byte before the first frame, was already sent.
-        """
+        """Uses a new connection: finds the routes of the streams again, and repeats all unanswered requests. `greeted`:
+        whether the hello, the byte before the first frame, was already sent."""
         # What was sent over the old connection counts as unsent, so that it is sent over the new one.
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)
@@ -171,7 +166,7 @@ class ClientCore:
 
     def disconnected(self, error: ClientError | None = None) -> None:
         """Records that the connection has ended. With an error, all unanswered requests fail; else they wait for the
-        next one."""
+        next."""
         lost = error or ConnectionLost("the connection ended")
         # The bytes of the old connection go first: nothing below may append to them.
         self.connection.disconnected()

@@ -1,7 +1,6 @@
 """CoreConversation: an exchange of messages with one worker of the node, over the client's connection. Does no I/O.
 
-A conversation has any number of messages both ways, and only the two parties know the meaning of a lost message. So
-nothing is sent again: if the connection is lost, messages on their route are lost too. Over the next connection the
+Only the two parties know the meaning of a lost message, so nothing is sent again. Over the next connection the
 conversation opens again, with a new return address, and its first message goes to the service again.
 """
 
@@ -60,8 +59,7 @@ class CoreConversation:
             raise refused
 
     def take(self) -> bytes | None:
-        """Removes and returns the oldest received payload; None if there is none. Raises an `error` that was
-        received."""
+        """Removes and returns the oldest received payload; None if there is none. Raises a received `error`."""
         if not self.received:
             return None
         payload = self.received.popleft()
@@ -70,10 +68,7 @@ class CoreConversation:
         return payload
 
     def open(self, address: Address, event: Event) -> None:
-        """Opens the conversation over a new connection. Unread messages are dropped.
-
-        address: the new return address. Late messages to an old one would be taken for messages of the new connection.
-        """
+        """Opens the conversation over a new connection, with a new return address. Unread messages are dropped."""
         self.state = after(self.state, event)
         self.error = None
         self.address, self._route = address, self._service
@@ -81,17 +76,12 @@ class CoreConversation:
         self.on_change()
 
     def break_off(self, error: ClientError, event: Event) -> None:
-        """Records that the connection or the route is lost. No message can be sent until the conversation is opened
-        again."""
         self.state = after(self.state, event)
         self.error = error
         self.on_change()
 
     def close(self, error: ClientError | None = None) -> None:
-        """Ends the conversation. Messages that arrive later are dropped.
-
-        error: the error that later calls of `send` raise; None: the present `error`, or ClientClosed.
-        """
+        """Ends the conversation. Later calls of `send` raise `error`; None: the present `error`, or ClientClosed."""
         self.state = after(self.state, Event.CLOSED)
         self.error = error or self.error or ClientClosed("the conversation has been closed")
 

@@ -15,8 +15,7 @@ from stream_client.core.push_queue import PushQueue
 def distribute(
     messages: Sequence[Message], queues: Mapping[Address, PushQueue], take_other: Callable[[Message], None]
 ) -> None:
-    """Passes each message to the push queue at its address, in order, or to `take_other`, and then settles these
-    queues."""
+    """Passes each message to the push queue at its address, or to `take_other`, and then settles these queues."""
     # Often many confirms in sequence are for one queue, and these messages share one route object. So one look-up is
     # enough.
     answered: dict[PushQueue, None] = {}

@@ -17,10 +17,7 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 
 
 class Existence:
-    """The unanswered requests that ask whether a partition exists. There is at most one for each partition.
-
-    on_missing: a function called with the handle of a partition that does not exist.
-    """
+    """The unanswered questions whether a partition exists, one for each. `on_missing` is called if it does not."""
 
     def __init__(
         self,

@@ -58,15 +58,15 @@ class Marks:
 
     def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
         """Returns the request that saves an index, or None if the position has no mark. `fence`: of the consumer's
-        lease, if any."""
+        lease."""
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None:
             return None
         return MarkedSave(0, self._client_id, stream_name, partition, index, fence, mark.created_us, mark.generation)
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves index 0 as the position in the stream that was created at this time; None if
-        the position has no mark."""
+        """Returns the request that saves index 0 as the position in the new stream; None if the position has no
+        mark."""
         mark = self._marks.get((stream_name, partition))
         if mark is not None:
             mark.created_us = created_us

@@ -21,7 +21,6 @@ class OpenBatch:
     header: the encoded routes of the frame.
     request_id: the request id of the first push. The others have the next numbers.
     size_bytes: the size of the messages, with their encoded sizes.
-    is_open: whether the batch waits to be encoded.
     """
 
     __slots__ = ("header", "is_open", "messages", "request_id", "size_bytes")

@@ -1,7 +1,4 @@
-"""PartitionHandle and StreamInUse: the partitions that a client uses, with their routes and push queues.
-
-`streams_in_use` decides when their states change.
-"""
+"""PartitionHandle and StreamInUse: the partitions that a client uses, with their routes and push queues."""
 
 from __future__ import annotations
 
@@ -51,14 +48,12 @@ class PartitionHandle:
             queue.check()
 
     def open(self, route: Route) -> None:
-        """Sets the route to the partition. Each queue sends its unanswered pushes over it."""
         self.state = after(self.state, Event.ROUTE_FOUND)
         self.route = self.last_route = route
         for queue in self.queues:
             queue.open(route)
 
     def close(self) -> None:
-        """Forgets the route to the partition, so that nothing is sent to it until `open`."""
         self.state = after(self.state, Event.ROUTE_DOUBTED)
         self.route = None
         for queue in self.queues:
@@ -78,8 +73,7 @@ class PartitionHandle:
 class StreamInUse:
     """A stream, with those of its partitions that the client uses, by number.
 
-    forget_create: a function that gives up the request which creates the stream again after a reconnect; None if there
-        is no such request.
+    forget_create: gives up the request that creates the stream again; None if there is no such request.
 
     Invariant: `forget_create` is set exactly while the state is CREATING.
     """
@@ -134,7 +128,7 @@ class StreamInUse:
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether any push queue of the stream makes no progress. Each queue compares its state with the last call's,
-        so every queue is asked."""
+        """Whether any push queue of the stream makes no progress."""
+        # Every queue is asked, because each compares its state with that at the last call.
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

@@ -33,8 +33,8 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 PLAIN_REFUSAL = "Invalid request"
-"""The only reason for an `error` that real Ockam services ever give. Our nodes give longer ones (facts/ockam.md
-§5.1)."""
+"""The only reason for an `error` that real Ockam services ever give (facts/ockam.md §5.1). Our nodes give longer
+ones."""
 USES = {
     "node/stream_list/1": "finding and listing streams",
     "node/stream_info/1": "telling where a stream begins and ends",
@@ -64,8 +64,7 @@ def create_payload(name: str | None, partitions: int) -> bytes:
 
 
 def created(payload: bytes) -> tuple[str, int]:
-    """Returns the stream's name and the partition's number from the answer to a create request. Raises
-    UnexpectedAnswer."""
+    """Returns the stream's name and the partition's number from the answer to a create. Raises UnexpectedAnswer."""
     try:
         if CREATE.is_in(payload):
             return CREATE.decode_response(payload).stream_name, 0
@@ -85,6 +84,7 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
         reason = ERROR.decode_response(payload).reason
     except ProtocolError as error:
         return RequestRefused(f"an error that cannot be read: {error}")
+    # Our nodes say by fixed words who refuses: a node on the route, the rules, a limit, or the node by a failure.
     if is_forward_refused(reason):
         return RouteRefused(reason.removeprefix(REFUSAL))
     if is_destination_unreachable(reason):
@@ -95,14 +95,14 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
         return LimitExceeded(reason.removeprefix(REFUSAL))
     if is_failure(reason):
         return NodeFailed(reason)
+    # A real Ockam service gives this reason for all it does not know.
     if reason == PLAIN_REFUSAL and request[1:].startswith(OWN_PREFIX):
         return not_supported(find_name(request) or "")
     return StreamNotFound(reason) if of_stream and reason.endswith(DELETED) else RequestRefused(reason)
 
 
 def not_supported(protocol: str) -> NotSupported:
-    """Returns the error for a service without this protocol. The service itself only says that the request is
-    invalid."""
+    """Returns the error for a service without this protocol, which itself only says that the request is invalid."""
     use = USES.get(protocol, "")
     return NotSupported(
         f"the service there is no stream node's: it does not know {protocol}{use and f', which is needed for {use}'}; "

@@ -1,9 +1,8 @@
-"""PushQueue: the pushes of one publisher to one partition. It sends each push, and finishes it when the confirm
-arrives.
+"""PushQueue: the pushes of one publisher to one partition, each sent, and finished when its confirm arrives.
 
 After a reconnect, the queue sends its unanswered pushes again. Its return address is its own, so its confirms do not
-mix with those of other publishers. It stores the route to its partition only as the encoded header of a frame. This
-code runs hundreds of thousands of times a second, so every step for a push must be cheap.
+mix with those of other publishers. This code runs hundreds of thousands of times a second, so every step for a push
+must be cheap.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class PushQueue:
     failed: the failed pushes for whose result the program has not asked; None if failed pushes are not collected.
     sent_again: the number of pushes that were sent more than once.
     answers: how often answers have come, also answers that finished no push.
-    gone: the error that every later push gets because the partition was deleted; None: it was not deleted.
+    gone: the error of every later push if the partition was deleted, else None.
 
     Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
     have been sent, except pushes that `SequenceMachine` delays.
@@ -183,7 +182,7 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """Sends the delayed pushes that the latest answers allow, and wakes the publisher. Called once after several
+        """Sends the delayed pushes that the latest answers allow, and wakes the publisher. Called once for several
         `take`."""
         self.answers += 1
         for request_id, push in self._released():
@@ -221,8 +220,7 @@ class PushQueue:
         return stalled
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Whether to send a new push as soon as the route is known. If false, the push has failed or must wait for
-        others."""
+        """Whether to send a new push as soon as the route is known. If false, the push has failed or must wait."""
         error = push.refusal()
         if error is not None:
             self._fail(request_id, error)
@@ -340,7 +338,7 @@ class SequencedPushQueue(PushQueue):
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """Does what the base class does, and fails all pushes after DOUBTFUL_CHECKS_MAX calls with some of them in
+        """Does what the base class does. Fails all pushes after DOUBTFUL_CHECKS_MAX calls with some of them in
         doubt."""
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1

@@ -16,8 +16,7 @@ from stream_service.push_codec import encode_push
 LIMITS = StreamLimits()
 """The default limits of a node. A message above them is refused before it is sent (docs/wire.md §3)."""
 ENVELOPE_BYTES = 256
-"""The bytes reserved in a push for all but the message: protocol name, request id, publisher id, sequence number,
-sizes."""
+"""The bytes reserved in a push for all but the message: protocol, request id, publisher id, sequence number, sizes."""
 PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES
 HEADER_BYTES = 8
 """The bytes reserved for the sizes of one header's name and value."""
@@ -110,8 +109,7 @@ class Push(Waiting):
         return self.index
 
     def refusal(self) -> RequestRefused | None:
-        """Returns the error for a message that no node would accept, so that it is not sent; None for any other
-        message."""
+        """Returns the error for a message that no node would accept, so that it is not sent; None for any other."""
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:

@@ -96,8 +96,8 @@ class SequenceMachine:
         return released
 
     def abandon(self) -> None:
-        """Records that the push queue has failed all its unanswered pushes. Each of them is perhaps stored, so the
-        epoch fails: its publisher id is not used any more."""
+        """Records that the push queue has failed all its unanswered pushes."""
+        # Each of them is perhaps stored, so the publisher id of the epoch is not used any more.
         self._held.clear()
         self._opening = None
         self._skipped = self._doubts = 0
@@ -121,10 +121,8 @@ class SequenceMachine:
         self._settle(push)
 
     def answered(self, push: KeyedPush, confirm: RichConfirm, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Decides what a confirm of a push means, and returns every push that the confirm finishes.
-
-        unanswered: all unanswered pushes, oldest first, including this push.
-        """
+        """Returns every push that a confirm of this push finishes. `unanswered`: all unanswered pushes, oldest
+        first."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
         # Stored now or earlier: the node knows the first number, so the pushes that wait can follow.
@@ -155,8 +153,7 @@ class SequenceMachine:
         return []
 
     def failed(self, push: KeyedPush, failure: PushFailure, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Decides what a `node/push_failed/1` means, and returns every push that it finishes: none if it is to be sent
-        again."""
+        """Returns every push that a `node/push_failed/1` for this push finishes: none if it is to be sent again."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
         # No copy of the message can be stored, and none would be accepted later.
@@ -176,8 +173,7 @@ class SequenceMachine:
     def _fail(
         self, epoch: Epoch, push: KeyedPush, error: ClientError, unanswered: Iterable[KeyedPush]
     ) -> list[KeyedPush]:
-        """Fails this push, and all pushes of its epoch that the node has refused as out of order. Returns all these
-        pushes."""
+        """Fails this push, and all pushes of its epoch that the node has refused as out of order. Returns all these."""
         epoch.failed = True
         self._settle(push)
         push.finish(error)
@@ -225,11 +221,8 @@ class SequenceMachine:
 
 
 def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
-    """Returns the error for a push without a sequence number that the node could not store.
-
-    sent_again: whether an older copy can still arrive over an old connection, and the message is perhaps stored after
-        all.
-    """
+    """Returns the error for a push without a sequence number that the node could not store. `sent_again`: whether an
+    older copy can still arrive over an old connection, and the message is perhaps stored after all."""
     if failure.outcome is Outcome.REFUSED:
         return refused_by_node(failure.reason)
     if failure.outcome is Outcome.UNKNOWN:

@@ -1,10 +1,9 @@
-"""ServiceRoute: the route to the stream service. It finds out whether the route works and which protocols the service
-has.
+"""ServiceRoute: the route to the stream service: whether it works, and which protocols the service has.
 
-For this it sends a test request (`ServiceRoute.ask`): a `node/stream_list/1`, which is always answered at once. A
-stream node answers with a list, a real Ockam service with an `error`. A node on the route that cannot forward the test
-request, or is not allowed to, answers with an `error` of its own (`ockam.transport.forwarding`). This module has no
-clock; the shell decides when to test again.
+The test request (`ServiceRoute.ask`) is a `node/stream_list/1`, which is always answered at once. A stream node answers
+with a list, a real Ockam service with an `error`. A node on the route that cannot forward the test request, or is not
+allowed to, answers with an `error` of its own (`ockam.transport.forwarding`). This module has no clock; the shell
+decides when to test again.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from stream_service.extensions import LIST, ListRequest
 
 STREAM_SERVICE = "stream_service"
 INDEX_SERVICE = "stream_index_service"
-"""The default name of the index service at a node, as STREAM_SERVICE is of the stream service (`connect` takes
-others)."""
+"""The default name of the index service at a node, as STREAM_SERVICE is that of the stream service."""
 
 
 def index_service_of(service: str) -> str:
@@ -41,14 +39,12 @@ class ServiceRoute:
     """The state of the route to the stream service over the current connection.
 
     trouble: the error with which the route was last lost or refused; None if it never was.
-    on_lost: called each time a node on the route reports that it cannot reach the next node. The argument is True for
-        the first such report, and False while the route is already known to be lost. The function must see to it that
-        `ask` is called later, to test the route again. If `on_lost` is None, the request that met the fault fails.
+    on_lost: called each time a node on the route reports that it cannot reach the next node, with whether this is news.
+        It must see to it that `ask` is called later. If `on_lost` is None, the request that met the fault fails.
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
     is_assumed_plain: whether the program says that the service has none of our own protocols. This is believed until
         the service shows what it has, or until the connection to it is lost: it can be another one afterwards.
-    has_extensions: whether the service has our own protocols, as it has shown over the current connection; None: it has
-        not yet.
+    has_extensions: whether the service has our own protocols, as it has shown over the current connection; or None.
 
     Invariant: at most one test request (`ask`) is unanswered.
     """
@@ -61,7 +57,7 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: called when a node on the route refuses to forward messages. on_found: when a lost route works
+        """on_refused: called when a node on the route refuses to forward. on_found: called when a lost route works
         again."""
         self.state = RouteState.UNREACHED
         self.trouble: ClientError | None = None
@@ -79,8 +75,8 @@ class ServiceRoute:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the service is known, or assumed, to have none of our own protocols. Each request in one of them
-        would be an error in the log of a real Ockam service."""
+        """Whether the service is known, or assumed, to have none of our own protocols. It would log each as an
+        error."""
         return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property
@@ -90,8 +86,7 @@ class ServiceRoute:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a node on the route has reported that it cannot reach the next node. An answer of the service, or the
-        end of the connection, makes this false again."""
+        """Whether the route is lost, until the service answers or the connection ends."""
         return self.state in (RouteState.LOST, RouteState.UNREACHED_LOST)
 
     @property
@@ -108,24 +103,19 @@ class ServiceRoute:
         self.has_extensions = None
 
     def heard(self) -> None:
-        """Records a message from the node that the client is connected to. Called only if this node has the
-        services."""
+        """Records a message from the node that the client is connected to, if this node has the services."""
         self.state = after(self.state, Event.HEARD)
 
     def made(self, is_named: bool) -> None:
-        """Records an answer to a request that creates a stream.
-
-        is_named: whether the stream's address is the one that a stream node makes from its name. Real Ockam services
-            choose a random address.
-        """
+        """Records an answer to a create. `is_named`: whether the stream's address is the one that a stream node makes
+        from its name. Real Ockam services choose a random address."""
         if self.state is RouteState.UNREACHED:
             self.state = after(self.state, Event.ANSWERED)
         if self.is_assumed_plain and self.has_extensions is None:
             self.has_extensions = is_named
 
     def ask(self) -> Call:
-        """Tests the route: sends the service a request that every stream service answers. If the last such request is
-        unanswered, it is sent again."""
+        """Tests the route: sends the test request, once more if the last one is unanswered."""
         if self._question is not None:
             self._calls.send_again(self._question, self._service)
             return self._question
@@ -151,10 +141,8 @@ class ServiceRoute:
         self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
-        """Makes a request in one of our own protocols fail soon if the service has none of them and would never answer.
-
-        protocol: the protocol's name, for the error.
-        """
+        """Makes a request in one of our own protocols fail soon if the service has none of them and would never
+        answer."""
         # If the protocols of the service are unknown, the answer to a test request shows them.
         if self.has_extensions is None:
             self._needs_extensions = [(each, name) for each, name in self._needs_extensions if not each.done]

@@ -24,7 +24,7 @@ class _Member(Enum):
 
 
 class ConnectionState(_Member):
-    """Of the client's connection to its node (`ClientConnection`)."""
+    """The states of the client's connection to its node (`ClientConnection`)."""
 
     DOWN = auto()
     """There is no connection. The client is connecting, or waits before the next attempt."""
@@ -37,7 +37,7 @@ class ConnectionState(_Member):
 
 
 class RouteState(_Member):
-    """Of the route to the stream service over the current connection (`ServiceRoute`)."""
+    """The states of the route to the stream service over the current connection (`ServiceRoute`)."""
 
     UNREACHED = auto()
     """The service has never answered."""
@@ -53,46 +53,41 @@ class RouteState(_Member):
 
 
 class StreamState(_Member):
-    """Of a stream in use. The state decides how its partitions are found after a reconnect (`StreamInUse`)."""
+    """The states of a stream in use. They decide how its partitions are found after a reconnect (`StreamInUse`)."""
 
     NAMED = auto()
     """This client has not created the stream. It computes the addresses of the partitions from the stream's name."""
     CREATED = auto()
-    """This client has created the stream. After a reconnect, it can create the stream again, for example for waiting
-    pushes."""
+    """This client has created the stream, and can create it again after a reconnect, for example for waiting pushes."""
     CREATING = auto()
-    """A request that creates the stream again is unanswered."""
 
 
 class PartitionState(_Member):
-    """Of a partition in use (`PartitionHandle`)."""
+    """The states of a partition in use (`PartitionHandle`)."""
 
     SEARCHED = auto()
     """The route to the partition is unknown. Pushes and requests to the partition wait."""
     OPEN = auto()
     """The route to the partition is known. Pushes and requests to the partition are sent at once."""
     DELETED = auto()
-    """The partition has been deleted. Every request to it fails."""
 
 
 class CallState(_Member):
-    """Of a request that expects an answer (`Call`)."""
+    """The states of a request that expects an answer (`Call`)."""
 
     HELD = auto()
     """The request has not been sent over the current connection: there is no connection, or no known route."""
     SENT = auto()
-    """The request has been sent over the current connection, and is unanswered."""
     DONE = auto()
     """The request has its answer or an error, or its caller no longer waits."""
 
 
 class ConversationState(_Member):
-    """Of a conversation with one service (`CoreConversation`)."""
+    """The states of a conversation with one service (`CoreConversation`)."""
 
     BROKEN = auto()
-    """No message can be sent, because there is no connection or no route. Messages that were on their way are lost."""
+    """No message can be sent, because there is no connection or no route. Messages that were under way are lost."""
     OPEN = auto()
-    """Messages can be sent and received."""
     CLOSED = auto()
     """The program has ended the conversation, or the client has ended."""
 
@@ -112,13 +107,10 @@ class Event(_Member):
     ROUTE_LOST = auto()
     """A node on the route has reported that it cannot reach the next node."""
     CREATED = auto()
-    """The program has created the stream."""
     CREATE_SENT = auto()
     """A request that creates a stream again has been made. It is sent at once, or as soon as there is a connection."""
     CREATE_DONE = auto()
-    """The request that creates a stream again has been answered or has failed."""
     ROUTE_FOUND = auto()
-    """The route to a partition has become known."""
     ROUTE_DOUBTED = auto()
     """The route to a partition may have changed, because the connection or the route to the service was lost, or
     because no answers arrive."""

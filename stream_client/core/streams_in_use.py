@@ -23,7 +23,6 @@ from stream_service.push_batch import BATCHED
 MakeQueue: TypeAlias = Callable[
     [ClientConnection, Address, str, int, list[Push] | None, SequenceMachine | None], PushQueue
 ]
-"""Makes a push queue. The arguments are those of `plain_queue`."""
 
 
 def plain_queue(
@@ -93,10 +92,8 @@ class StreamsInUse:
             assert queue.address == address
 
     def create(self, name: str | None, partitions: int) -> Create:
-        """Sends a request that creates a stream. It is done when it has an answer for each partition.
-
-        name: the stream's name; None: the node chooses a name.
-        """
+        """Sends a request that creates a stream, which is done with an answer for each partition. None: the node names
+        it."""
         request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
         self._calls.add(request)
@@ -105,20 +102,22 @@ class StreamsInUse:
     def handles(self, request: Create) -> list[PartitionHandle]:
         """Returns the partitions that a finished `create` request has created, in order. Raises UnexpectedAnswer."""
         if request.made is None:
+            # The answers may come in any order, and each has the route to its partition.
             answers = [
                 (*created(payload), route)
                 for payload, route in zip(request.answers, request.return_routes, strict=True)
             ]
             routes = [(self._handle_of(name, partition), route) for name, partition, route in sorted(answers)]
             request.made = [handle for handle, _ in routes]
+            # Only now does the client know the stream as its own, and may create it again after a reconnect.
             for stream in dict.fromkeys(handle.stream for handle in request.made):
                 stream.created()
             self._found(routes)
         return request.made
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Returns the handles of partitions that exist, and creates none. Their addresses are computed from the
-        stream's name."""
+        """Returns the handles of partitions that exist, and creates none. Their addresses come from the stream's
+        name."""
         # A handle of this client's own `create` waits for the answer: a real Ockam service chooses the address itself.
         handles = [self._handle_of(name, partition) for partition in partitions]
         unknown = [handle for handle in handles if handle.route is None and self._may_be_named(handle)]
@@ -126,10 +125,7 @@ class StreamsInUse:
         return handles
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None) -> PushQueue:
-        """Opens a push queue for one publisher. Raises StreamNotFound if the partition was deleted.
-
-        sequences: the machine that numbers the messages of an idempotent publisher; None for a plain publisher.
-        """
+        """Opens a push queue for one publisher. Raises StreamNotFound if the partition was deleted."""
         if handle.gone is not None:
             raise handle.gone
         queue = self._add_queue(handle.name, handle.partition, [], sequences)
@@ -150,6 +146,7 @@ class StreamsInUse:
 
     def drop(self, handle: PartitionHandle) -> None:
         """Records that a partition was deleted, and forgets its handle. Every request to the partition fails."""
+        # Requests and queues fail before the stream is forgotten: none of them can be answered any more.
         error = not_there(handle)
         handle.drop(error)
         self._fail_calls(lambda target: target is handle, error)
@@ -167,7 +164,6 @@ class StreamsInUse:
                 stream.forget_create()
 
     def close_all(self) -> None:
-        """Stops sending to all partitions, because the connection or the route to the services is lost."""
         for stream in self._streams.values():
             stream.close()
 
@@ -185,8 +181,7 @@ class StreamsInUse:
         self._existence.ask(handle)
 
     def _created(self, request: Create) -> None:
-        """Makes the handles of the created partitions before the program asks for them, so that a reconnect finds them
-        too."""
+        """Makes the handles of the created partitions before the program asks for them: a reconnect finds them too."""
         if request.error is None:
             try:
                 self._tell_made(self.handles(request))
@@ -220,6 +215,7 @@ class StreamsInUse:
         if not stream.creates or (not stream.unconfirmed and self._is_named(stream)):
             self._found([(handle, self._named_route(handle)) for handle in stream.handles.values()])
             return
+        # All partitions up to the highest one in use are created, so that each handle gets a route.
         payload = create_payload(stream.name, stream.partitions)
         request = Call(self._service, payload, stream.partitions, self._new_address(b""))
         stream.create_again(partial(self._calls.forget, request))
@@ -254,6 +250,7 @@ class StreamsInUse:
         opened = {handle: route for handle, route in routes if handle.route != route}
         for handle, route in opened.items():
             handle.open(route)
+        # The queues have sent their pushes with `open`. The other requests to these partitions follow.
         for call in self._calls if opened else ():
             if isinstance(call.target, PartitionHandle) and call.target in opened:
                 self._calls.send(call, opened[call.target])
@@ -271,7 +268,6 @@ class StreamsInUse:
     def _add_queue(
         self, name: str, partition: int, failed: list[Push] | None, sequences: SequenceMachine | None
     ) -> PushQueue:
-        """Makes a queue with a return address of its own for a partition of the stream `name`."""
         address = self._new_address(BATCHED)
         queue = self._make_queue(self._connection, address, name, partition, failed, sequences)
         self.queues[address] = queue

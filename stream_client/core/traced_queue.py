@@ -1,5 +1,4 @@
-"""TracedPushQueue: a push queue that makes a span of each push, and informs the node to which trace the push
-belongs."""
+"""TracedPushQueue: a push queue that makes a span of each push, and reports the trace of the push to the node."""
 
 from __future__ import annotations
 
@@ -120,8 +119,6 @@ class _Traced(PushQueue):
 
 
 class TracedPushQueue(_Traced):
-    """A PushQueue whose pushes are traced."""
-
     __slots__ = ("_traces",)
 
     def __init__(
@@ -137,8 +134,6 @@ class TracedPushQueue(_Traced):
 
 
 class TracedSequencedQueue(_Traced, SequencedPushQueue):
-    """A SequencedPushQueue whose pushes are traced."""
-
     __slots__ = ("_traces",)
 
     def __init__(

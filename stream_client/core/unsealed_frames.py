@@ -67,7 +67,6 @@ class UnsealedFrames:
         return group
 
     def clear(self) -> None:
-        """Drops all waiting frames. They were not encrypted."""
         self._groups = []
 
     def seal(self, machine: ChannelMachine) -> bytes:

@@ -28,12 +28,10 @@ RENEWALS_PER_TTL = 3
 class LeaseClientMachine:
     """The leases of one member of a consumer group, for one stream.
 
-    Every `now_s` is a time in seconds on a monotonic clock that also runs while the machine sleeps.
-
-    request_id: one less than the id of the first request. The node ignores a request whose id is lower than that of an
-        earlier request of the same member, so a member that keeps its member id over a restart begins with a higher
-        one.
-    members: the number of members of the group; 0 before the first answer.
+    Every `now_s` is a time in seconds on a monotonic clock that also runs while the machine sleeps. The node ignores a
+    request whose id is lower than that of an earlier request of the same member, so a member that keeps its member id
+    over a restart begins with a higher `request_id` (one less than the first). `members` is the number of members of
+    the group; 0 before the first answer.
 
     Invariant: every partition that the node wants back has a lease; all leases end at `_deadline_s`.
     """
@@ -110,8 +108,7 @@ class LeaseClientMachine:
             self._given_back.add(partition)
 
     def lose(self, partition: int) -> None:
-        """Ends the lease on a partition that another member has got, as the node shows by refusing a save under this
-        fence."""
+        """Ends the lease on a partition that another member has got, as the node shows by refusing a save."""
         self.give_back(partition)
 
     def next_due_s(self) -> float:

@@ -1,7 +1,4 @@
-"""SharedConsumer: a consumer that shares the partitions of a stream with the other members of a consumer group.
-
-It reads the partitions that the node leases to it. `LeaseMember` requests and renews these leases.
-"""
+"""SharedConsumer: a consumer that shares the partitions of a stream with the other members of a consumer group."""
 
 from __future__ import annotations
 
@@ -69,22 +66,15 @@ class SharedConsumer(BaseConsumer):
 
     @property
     def fences(self) -> dict[int, int]:
-        """The fence of each lease, by partition number. A fence is a number that is higher for each later holder of the
-        partition.
-
-        Send the fence with each action that must not happen twice, such as a write to a database. The receiver can then
-        refuse an action with a fence lower than one that it has seen.
-        """
+        """The fence of each lease, by partition number: a number that is higher for each later holder of the partition.
+        Send it with each action that must not happen twice, such as a write to a database. The receiver can then refuse
+        an action with a fence lower than one that it has seen."""
         return dict(self._fences)
 
     def messages(self, *, stop_at_end: bool = False) -> SharedMessages:
-        """Returns an iterator over pairs of partition number and message, in order within each partition.
-
-        The iteration raises LeaseLost when a lease is lost. You can then continue it, or call this method again.
-
-        stop_at_end: whether the iteration stops at the end of the leased partitions; otherwise it waits for new
-            messages.
-        """
+        """Returns an iterator over pairs of partition number and message, in order within each partition, to the end of
+        the leased partitions (`stop_at_end`) or without end. It raises LeaseLost when a lease is lost. You can then
+        continue it, or call this method again."""
         self._join()
         return SharedMessages(self, self._loop, stop_at_end)
 
@@ -136,8 +126,7 @@ class SharedConsumer(BaseConsumer):
             self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
 
     async def _has_saved(self, partitions: Collection[int]) -> bool:
-        """Saves the positions of these partitions. Returns False after an error for which a retry may help; raises any
-        other."""
+        """Saves the positions of these partitions. Returns False after an error for which a retry may help."""
         try:
             await self._loop.save(partitions)
         except ClientError as error:
@@ -171,8 +160,7 @@ class SharedConsumer(BaseConsumer):
 
 
 class SharedMessages:
-    """An iterator over the messages of the partitions that are leased to one member. It can be continued after
-    LeaseLost."""
+    """An iterator over the messages of the partitions leased to one member. It can be continued after LeaseLost."""
 
     def __init__(self, consumer: SharedConsumer, loop: ReadingLoop, stop_at_end: bool) -> None:
         self._consumer = consumer
@@ -204,8 +192,7 @@ class SharedMessages:
         """Does nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
 
     async def _find_reading(self) -> PartitionReading:
-        """Waits until a leased partition has a message. Raises LeaseLost, and StopAsyncIteration at the end of the
-        iteration."""
+        """Waits until a leased partition has a message. Raises LeaseLost, and StopAsyncIteration at the end."""
         loop = self._loop
         if not self._begun:
             loop.begin()

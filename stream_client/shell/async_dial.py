@@ -23,10 +23,8 @@ from stream_client.shell.token import TokenExchange
 
 
 class Dialled(NamedTuple):
-    """A new connection, its framing, the decrypted bytes that have already been received over it, and its TLS.
-
-    tls: a layer whose handshake is complete; None: the connection does not use TLS.
-    """
+    """A new connection, its framing, the decrypted bytes already received over it, and its open TLS layer if it has
+    one."""
 
     stream: anyio.abc.SocketStream
     wire: Wire
@@ -86,12 +84,14 @@ async def _authenticate(address: str, dialled: Dialled, token: Token, timeout_s:
     except (OSError, anyio.TypedAttributeLookupError) as error:
         raise NodeUnreachable(f"{address} ended the connection before the token was sent") from error
     exchange = TokenExchange(address, token, wire, received, host=str(host), is_encrypted=layer is not None)
+    # The token is a secret: only a node gets it, and nobody else.
     if not exchange.is_node:
         return dialled
     request = exchange.request()
     try:
         with anyio.fail_after(timeout_s):
             await stream.send(request if layer is None else layer.encrypt(request))
+            # The answer can come in pieces.
             while not exchange.is_done:
                 data = await stream.receive(READ_BYTES_MAX)
                 exchange.receive(data if layer is None else layer.decrypt(data))
@@ -116,8 +116,8 @@ async def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[anyio.
         raise unanswered(address, timeout_s) from error
     except OSError as error:
         raise NodeUnreachable(f"cannot reach a node at {address}: {_reason(error)}") from error
-    # A failed or cancelled handshake must not leave its connection open.
     finally:
+        # A failed or cancelled handshake must not leave its connection open.
         if stream is not None and layer is not None and not layer.is_open:
             await anyio.aclose_forcefully(stream)
     return stream, layer
@@ -150,17 +150,18 @@ async def _send_last(stream: anyio.abc.SocketStream, alert: bytes) -> None:
 
 
 async def _greet(address: str, stream: anyio.abc.SocketStream, layer: TlsLayer | None, wait_s: float) -> bytes:
-    """Sends the hello, the first byte of the framing "head" (Ockam since June 2024), and returns the bytes that arrive
-    in time. A node with the older framing "legacy" sends none. Raises TlsFailed if the node refuses this client's
-    certificate."""
+    """Sends the hello of the framing "head" (Ockam since June 2024), and returns the bytes that arrive in time: none
+    from a node with the framing "legacy". Raises TlsFailed if the node refuses this client's certificate."""
     received = b""
     try:
         with anyio.move_on_after(wait_s):
             await stream.send(HEAD.hello if layer is None else layer.encrypt(HEAD.hello))
+            # A record of TLS can come in pieces, or carry no data of the node.
             while not received and not (layer is not None and layer.ended):
                 received = await stream.receive(READ_BYTES_MAX)
                 if layer is not None:
                     received = layer.decrypt(received)
+        # A node that refuses the certificate says so after the handshake, before its hello.
         if layer is not None:
             check_refusal(address, received)
     except RemoteProtocolError as fault:

@@ -199,14 +199,12 @@ class AsyncShell:
         return boot_time_s()
 
     async def dial(self) -> Dialled:
-        """Opens a new connection to the node. Raises NodeUnreachable, AuthenticationFailed."""
         return await dial(
             self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=self._timeout_s
         )
 
     async def _keep_connected(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
-        """Keeps the client connected: when a connection ends, makes the next. If `backoff` is None, ends the client
-        instead."""
+        """Keeps the client connected: when a connection ends, makes the next; without `backoff`, ends the client."""
         with self._scope:
             try:
                 await self._keep_serving(dialled, backoff)
@@ -264,8 +262,7 @@ class AsyncShell:
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
-        """Tries to connect, after growing delays, until it succeeds. After `give_up_s` seconds, the waiting requests
-        fail."""
+        """Tries to connect, after growing delays. After `give_up_s` seconds, the waiting requests fail."""
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))
@@ -304,10 +301,7 @@ class AsyncShell:
         return fault
 
     async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> ClientError | None:
-        """Receives until the connection ends. Returns an error if the other side broke the protocol, else None.
-
-        received: the bytes that have already been received.
-        """
+        """Receives until the connection ends. Returns an error if the other side broke the protocol, else None."""
         try:
             if received:
                 self.core.receive_data(received)
@@ -328,7 +322,7 @@ class AsyncShell:
 
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
         """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope` and
-        returns."""
+        ends."""
         while True:
             data = self._take_outgoing()
             self._sending = bool(data)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 GROWTH = 1.2
-"""The ratio of a delay to the previous one. With 1.2, a delay is about a fifth of the time since the first attempt, so
-after an outage of three seconds clients notice the node's return about half a second later. With 2, a delay would be as
-long as the outage before it."""
+"""The ratio of a delay to the previous one. A delay is then about a fifth of the time since the first attempt: after an
+outage of three seconds, clients notice the node's return about half a second later."""
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +46,8 @@ class Backoff:
             self._lost_at_s = now_s
 
     def watch(self, now_s: float, received_bytes: int, *, awaits: bool) -> bool:
-        """Records at a check for late answers whether an open connection brings bytes. Returns whether waiting requests
-        must fail (`is_over`).
-
-        received_bytes: how many bytes the client has received in all.
-        awaits: whether a request waits whose answer is due.
-        """
+        """Records at a check for late answers how many bytes the client has received in all, and whether a request
+        waits whose answer is due (`awaits`). Returns whether waiting requests must fail (`is_over`)."""
         if received_bytes > self._received_bytes or not awaits:
             self._received_bytes = received_bytes
             self._lost_at_s = None

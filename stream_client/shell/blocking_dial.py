@@ -49,13 +49,8 @@ def dial(
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Dialled:
-    """Opens a new connection to the node. With a token, also proves the client's name to the node.
-
-    auto_wait_s: how many seconds to wait for the node's hello with the framing "auto".
-    timeout_s: how many seconds each step may take: to connect, to exchange hellos, to prove the name.
-
-    Raises NodeUnreachable or AuthenticationFailed.
-    """
+    """Opens a new connection to the node. With a token, also proves the client's name to the node. `async_dial.dial`
+    explains the parameters and the errors."""
     dialled = _dial(address, framing, auto_wait_s, tls, timeout_s, greets=token is not None)
     if token is None:
         return dialled
@@ -133,6 +128,7 @@ def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[socket.socke
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if layer is not None:
+            # The handshake has the rest of the time, which began with the connection.
             _shake_hands(address, connection, layer, give_up_s)
         connection.setblocking(False)
     except OSError as error:
@@ -186,6 +182,7 @@ def _greet_over_tls(address: str, connection: socket.socket, layer: TlsLayer, wa
         connection.setblocking(True)
         connection.settimeout(wait_s)
         connection.sendall(layer.encrypt(HEAD.hello))
+        # A record of TLS can come in pieces, or carry no data of the node.
         while not received and not layer.ended:
             connection.settimeout(max(0.001, give_up_s - time.monotonic()))
             data = connection.recv(READ_BYTES_MAX)
@@ -193,6 +190,7 @@ def _greet_over_tls(address: str, connection: socket.socket, layer: TlsLayer, wa
                 break
             received = layer.decrypt(data)
         connection.setblocking(False)
+        # A node that refuses the certificate says so after the handshake, before its hello.
         check_refusal(address, received)
     except OSError:
         return b""

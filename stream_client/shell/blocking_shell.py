@@ -107,8 +107,7 @@ class _Timer:
 
 
 class BlockingShell:
-    """Does the I/O of one client inside the program's calls, for one thread at a time. It is a
-    `blocking.session.Shell`."""
+    """Does the I/O of one client inside the program's calls, for one thread at a time (`blocking.session.Shell`)."""
 
     def __init__(
         self,
@@ -147,15 +146,13 @@ class BlockingShell:
         watch_forks(self)
 
     def open(self, waits: bool = True) -> None:
-        """Makes the first connection, or leaves it to the first call that waits for an answer. Raises
-        NodeUnreachable."""
+        """Makes the first connection, or leaves it to the first call that waits. Raises NodeUnreachable."""
         if waits:
             self._adopt(self._dial())
         self._check_at_s = self.now_s() + CHECK_INTERVAL_S
 
     def close(self) -> None:
-        """Sends the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and ends the client. Safe to
-        repeat."""
+        """Sends the waiting bytes, for at most LAST_WORDS_S seconds, and ends the client. Safe to repeat."""
         try:
             give_up_s = self.now_s() + LAST_WORDS_S
             while self._socket is not None and self._has_unsent() and self.now_s() < give_up_s:
@@ -197,11 +194,8 @@ class BlockingShell:
         return boot_time_s()
 
     def _turn(self, wait_s: float) -> None:
-        """Sends and receives as many bytes as the socket allows, then runs the timers that are due. Without a
-        connection, tries to connect instead. Raises the error that ended the client.
-
-        wait_s: the longest time to wait for the socket, in seconds.
-        """
+        """Sends and receives as many bytes as the socket allows within `wait_s` seconds, then runs the timers that are
+        due. Without a connection, tries to connect instead. Raises the error that ended the client."""
         # A second thread or a signal handler would find the socket and the core in the middle of a change.
         if not self._turning.acquire(blocking=False):
             raise RuntimeError("a blocking client is for one thread at a time")
@@ -224,11 +218,8 @@ class BlockingShell:
             self._turning.release()
 
     def _doubt(self, waited_s: float) -> None:
-        """Ends the client if the server is not a stream node, or if the stream service does not answer in time.
-
-        waited_s: the seconds that the program has just waited. The timeouts count only this time, because the client
-            reads nothing between the program's calls.
-        """
+        """Ends the client if the server is not a stream node, or if the stream service does not answer in time."""
+        # Only the time that the program waits counts, because the client reads nothing between the program's calls.
         self._waited_s += waited_s
         # `identify` is called once: it blocks, and a second time it would find the same.
         if (
@@ -303,10 +294,7 @@ class BlockingShell:
         return is_open
 
     def _lost(self, fault: ClientError | None) -> None:
-        """Handles the end of the connection: ends the client, or sets the time of the next attempt to connect.
-
-        fault: the error if the other side broke the protocol; None if it did not.
-        """
+        """Handles the end of the connection: ends the client, or sets the time of the next attempt to connect."""
         self._drop_socket()
         # Without a new connection nothing can be answered, so every present and later request fails.
         if self._backoff is None:
@@ -326,8 +314,7 @@ class BlockingShell:
         self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
-        """Waits for the time of the next attempt to connect, but at most `wait_s` seconds, and connects if that time
-        has come."""
+        """Connects when the time of the next attempt has come, for which it waits at most `wait_s` seconds."""
         assert self._backoff is not None, "a connection is wanted that is not to be made again"
         pause_s = min(wait_s, self._dial_at_s - self.now_s())
         if pause_s > 0:
@@ -400,6 +387,5 @@ class BlockingShell:
 
 
 def _new_selector() -> selectors.BaseSelector:
-    """Returns a selector without a file descriptor of its own. So a client needs only one descriptor, that of its
-    socket."""
+    """Returns a selector without a file descriptor of its own, so that a client needs only that of its socket."""
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()

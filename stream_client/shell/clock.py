@@ -14,14 +14,12 @@ class Timers(Protocol):
         ...
 
     def now_s(self) -> float:
-        """Returns the time in seconds on a monotonic clock that also runs while the machine sleeps, if the system
-        can."""
+        """Returns the time in seconds on a monotonic clock that, where possible, also runs while the machine sleeps."""
         ...
 
 
 def boot_time_s() -> float:
-    """Returns the time of `Timers.now_s`. A lease must end on time even if the machine was suspended, and most
-    monotonic clocks stop during suspension."""
+    # A lease must end on time even if the machine was suspended. Most monotonic clocks stop during suspension.
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 

@@ -23,8 +23,7 @@ PROBE_AFTER_S = 0.7
 """The client calls `identify` when it has received nothing for this many seconds, or at once when a connection ends
 without a byte. A stream node sends its first byte at once."""
 PROBE_S = 0.5
-"""The seconds that `identify` waits for the answer to each of its two requests: an error comes in less than two
-seconds."""
+"""The seconds that `identify` waits for the answer to each of its two requests."""
 
 HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
 """A request that HTTP servers answer. Redis answers it too: with an error, since Redis reads it as a command."""
@@ -60,8 +59,8 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
 
 
 def identify(address: str) -> str | None:
-    """Sends requests of other protocols to `host:port`. Returns a text that names the kind of server, or None if
-    unknown. Blocks for at most two times PROBE_S seconds, and raises nothing."""
+    """Returns a text that names the kind of server at `host:port`, or None if unknown. Blocks for at most two times
+    PROBE_S seconds, and raises nothing."""
     for request in (HTTP_REQUEST, _client_hello()):
         found = find_sign(_ask(address, request))
         if found is not None:
@@ -89,7 +88,6 @@ def _ask(address: str, request: bytes) -> bytes:
 
 
 def _client_hello() -> bytes:
-    """Returns the first bytes that a TLS client sends."""
     import ssl
 
     from ockam.identity.tls_faults import PROBE

@@ -12,8 +12,7 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 "auto", the client sends the first byte of a "head" connection, and uses "legacy" if no answer comes."""
 
 OnLink: TypeAlias = Callable[[ClientError | None], None]
-"""The type of a function that is called with an error when the connection to the node, or the route to its services, is
-lost, and with None when it is restored."""
+"""Called with an error when the connection or the route to the services is lost, and with None when it is restored."""
 
 READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
@@ -35,6 +34,4 @@ LAST_WORDS_S = 1.0
 
 
 def connect_timeout_s(wait_s: float | None) -> float:
-    """Returns the longest time, in seconds, for an attempt to connect while the program waits for `wait_s` seconds at
-    most."""
     return CONNECT_TIMEOUT_S if wait_s is None else min(CONNECT_TIMEOUT_S, max(CONNECT_TIMEOUT_S_MIN, wait_s))

@@ -1,5 +1,4 @@
-"""Delays the exception of a signal handler (`stopping`) while the client exchanges bytes, so that it costs no
-connection."""
+"""Delays the exception of a signal handler (`stopping`) until the client has exchanged its bytes."""
 
 from __future__ import annotations
 

@@ -20,10 +20,8 @@ test makes the node on the route try to connect to the next node."""
 
 
 class RouteRetry:
-    """Tests a lost route with requests to the stream service (`ServiceRoute.ask`), after growing delays.
-
-    A route is lost when a node on it reports that it cannot reach the next node. After `give_up_s` seconds every
-    waiting request fails, and the tests continue. `ServiceRoute.on_lost` calls `lost`.
+    """Tests a lost route with requests to the stream service (`ServiceRoute.ask`), after growing delays. After
+    `give_up_s` seconds every waiting request fails, and the tests continue.
 
     Invariant: at most one test is planned.
     """

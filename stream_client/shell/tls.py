@@ -1,7 +1,5 @@
-"""Turns the faults of TLS into the client's errors, and checks the TLS settings that a program gives.
-
-It reads no sockets. A client without TLS does not load OpenSSL.
-"""
+"""Turns the faults of TLS into the client's errors, and checks the TLS settings that a program gives. Reads no
+sockets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """TokenExchange: the messages by which a client proves its name with a token, before it sends anything else.
 
-It has no sockets: both shells send its bytes and hand it what they receive. A token is sent over TLS, or to this
-    machine, and nowhere else.
+It has no sockets. A token is sent over TLS, or to this machine, and nowhere else.
 """
 
 from __future__ import annotations
@@ -43,20 +42,14 @@ def check_token(token: Token | str | None) -> Token | None:
 
 
 class TokenExchange:
-    """One authentication over one new connection.
-
-    is_node: whether the other side has begun as a node does. The caller sends the token only to a node.
-    is_done: whether the node has accepted the token.
-    """
+    """One authentication over one new connection. `is_node` is whether the other side has begun as a node does: the
+    caller sends the token only to a node. `is_done` is whether the node has accepted the token."""
 
     def __init__(
         self, address: str, token: Token, wire: Wire, received: bytes, *, host: str, is_encrypted: bool
     ) -> None:
-        """received: the bytes that have come over the connection; with the framing "head" at least the hello.
-        host: the IP address of the other side.
-
-        Raises AuthenticationFailed if a token must not be sent over this connection.
-        """
+        """Takes the bytes `received` so far, with the framing "head" at least the hello, and the IP address `host` of
+        the other side. Raises AuthenticationFailed if a token must not be sent over this connection."""
         if not is_encrypted and not is_this_machine(host):
             raise _failed(
                 address,

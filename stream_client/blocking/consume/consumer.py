@@ -1,8 +1,6 @@
 # Generated from stream_client/consume/consumer.py by tools/generate_blocking.py; do not edit.
-"""Consumers: iterators that resume at their saved position, over one partition or over several partitions of a stream.
-
-`ReadingLoop` reads the messages and decides which messages count as processed. `Positions` saves the positions.
-"""
+"""Consumers: iterators that resume at their saved position, over one partition or over several partitions of a
+stream."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ T = TypeVar("T")
 
 
 class BaseConsumer:
-    """The base class of all consumers, a context manager whose end saves the positions. Subclasses add the
-    iteration."""
+    """The base class of all consumers, a context manager; subclasses add the iteration. The end of its block saves the
+    positions. After a block without an error, the last message counts as processed."""
 
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]
@@ -66,10 +64,8 @@ class BaseConsumer:
         return self._loop.processed
 
     def save(self, *, with_last: bool = False) -> None:
-        """Saves the changed positions now. When this method returns, they are safely stored.
-
-        with_last: whether the last message that the program has received counts as processed.
-        """
+        """Saves the changed positions now: when this method returns, they are safely stored. `with_last`: whether the
+        last message that the program has received counts as processed."""
         if with_last:
             self._loop.commit()
         self._loop.save()
@@ -93,11 +89,8 @@ class Consumer(BaseConsumer):
         return None if reading is None else reading.next_index
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
-        """Returns an iterator over the messages in order. You can stop at any message, and continue with a new
-        iterator.
-
-        stop_at_end: whether the iteration stops at the end of the stream; otherwise it waits for new messages for ever.
-        """
+        """Returns an iterator over the messages in order, to the end of the stream (`stop_at_end`) or without end. You
+        can stop at any message, and continue with a new iterator."""
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out)
 
 
@@ -111,8 +104,7 @@ class PartitionedConsumer(BaseConsumer):
         super().__init__(partitions, to_positions(partitions[0], positions), ConsumerOptions(**options))
 
     def watch_partitions(self, known: int) -> None:
-        """Makes the consumer read partitions that are added later, too. `known`: the number of partitions of the
-        stream."""
+        """Makes the consumer read partitions that are added later, too. The stream has the `known` first ones now."""
         session, name = self._session, self._handles[0].name
 
         def grow(partitions: list[int]) -> None:
@@ -131,19 +123,13 @@ class PartitionedConsumer(BaseConsumer):
         return {partition: reading.next_index for partition, reading in self._loop.readings.items()}
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[tuple[int, RichMessage]]:
-        """Returns an iterator over pairs of partition number and message, in order within each partition.
-
-        stop_at_end: whether the iteration stops at the end of all partitions; otherwise it waits for new messages for
-            ever.
-        """
+        """Returns an iterator over pairs of partition number and message, in order within each partition, to the end of
+        all partitions (`stop_at_end`) or without end."""
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out_named)
 
 
 class Messages(Generic[T]):
-    """An iterator over the messages of a consumer. You can stop at any message and continue later.
-
-    show: returns the next item of the iteration from a partition with unread messages.
-    """
+    """An iterator over the messages of a consumer. You can stop at any message and continue later."""
 
     def __init__(
         self,

@@ -37,10 +37,8 @@ logger = logging.getLogger("stream_client")
 class ReadingLoop:
     """Reads the partitions of one consumer, and records the consumer's position in each partition.
 
-    readings: the partitions being read, by number.
-    current: the partition whose page the program receives at the moment; None if there is none.
-    holes: the number of missing indexes, in all partitions.
-    processed: how many messages the program has processed since the start.
+    readings: the partitions being read, by number. `current` is the one whose page the program receives at the moment.
+    holes, processed: the numbers of missing indexes and of processed messages, in all partitions since the start.
     watch: notices partitions that are added to the stream; None: the consumer reads what it was given.
     woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
     """
@@ -91,8 +89,7 @@ class ReadingLoop:
             self.drop(partition)
 
     def begin(self) -> None:
-        """Prepares a new iteration: no partition counts as read to its end any more, since each perhaps has new
-        messages."""
+        """Prepares a new iteration: no partition counts as read to its end any more."""
         for reading in self.readings.values():
             reading.ended = False
 
@@ -102,8 +99,7 @@ class ReadingLoop:
         self._merge.wake()
 
     def commit(self) -> None:
-        """Counts the last message that the program has received as processed. Called when the program asks for the next
-        one."""
+        """Counts the last received message as processed, since the program asks for the next one."""
         reading = self.current
         if reading is None or reading.handed_index == reading.next_index:
             return
@@ -124,11 +120,8 @@ class ReadingLoop:
         self._session.shell.send_lagging()
 
     def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
-        """Waits until a partition has messages, and returns its PartitionReading.
-
-        Returns None after `wake`. If `stop_at_end` is true, returns None also when all partitions have been read to
-        their end, and raises RequestTimeout if the node does not answer.
-        """
+        """Waits until a partition has messages, and returns its PartitionReading; None after `wake`. With
+        `stop_at_end`, also None at the end of all partitions, and RequestTimeout if the node does not answer."""
         if self.current is not None and self.current.has_messages:
             return self.current
         # Partitions may have been added, or positions set, while the program processed the last page.
@@ -184,10 +177,8 @@ class ReadingLoop:
         self._saved(moved)
 
     def save(self, partitions: Collection[int] | None = None) -> None:
-        """Saves the positions that have changed, and returns when they are safely stored.
-
-        partitions: the numbers of the partitions to save; None: all.
-        """
+        """Saves the positions of these partitions (None: all) that have changed. Returns when they are safely
+        stored."""
         chosen = self.readings if partitions is None else partitions
         # A position that somebody else has set stays as it is: this consumer goes on there.
         moved = {
@@ -253,10 +244,7 @@ class ReadingLoop:
             )
 
     def _begin_anew(self, reading: PartitionReading, created_us: int) -> None:
-        """Reads the stream from its beginning, because it is not the one to which the position belongs.
-
-        created_us: the creation time of the present stream, in microseconds since 1970.
-        """
+        """Reads the stream that was created at `created_us` from its beginning: the position belongs to another one."""
         before, index = reading.next_index, 0
         # The position of the new stream is saved first. Otherwise the saves that follow would be refused, because their
         # index is lower. Somebody else may have saved one already; if that is refused, `_follow_changes` loads it.

@@ -78,12 +78,10 @@ class LeaseMember:
         return 0 if self._machine is None else self._machine.members
 
     def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
-        """Joins the group: requests leases on partitions, and renews the leases that the member gets.
-
-        partitions: the number of partitions of the stream.
-        on_change: a function called when the result of `check` has perhaps changed.
-        """
+        """Joins the group of a stream with this number of partitions: requests leases, and renews those that it gets.
+        `on_change` is called when the result of `check` has perhaps changed."""
         assert self._machine is None, "a member joins once"
+        # The time as the first request id: higher than that of an earlier process with the same member id.
         self._machine = LeaseClientMachine(
             self.client_id, stream_name, self.member_id, partitions, request_id=time.time_ns() // 1000
         )
@@ -100,6 +98,7 @@ class LeaseMember:
         """Requests or renews leases now. After `join`, a timer calls this method as often as the leases need it."""
         if self._left or self._error is not None or self._machine is None:
             return
+        # Only the answer to the latest request counts, so the earlier one need not be sent again.
         self._cancel_call()
         request = self._machine.request(self._session.shell.now_s())
         self._cancel_call = self._session.ask_nowait(INDEX_SERVICE, LEASE, request, self._answered)
@@ -116,13 +115,12 @@ class LeaseMember:
         return self._machine.held(now_s), self._machine.asked_back(now_s)
 
     def find_fence(self, partition: int) -> int | None:
-        """Returns the fence of the lease on this partition, or None without a lease that is valid by the client's own
+        """Returns the fence of the lease on this partition; None without a lease that is valid by the client's
         clock."""
         return None if self._machine is None else self._machine.find_fence(partition, self._session.shell.now_s())
 
     def give_back(self, partition: int) -> None:
-        """Ends the lease on this partition, and informs the node soon, so that another member can have the
-        partition."""
+        """Ends the lease on this partition, and informs the node soon, so that another member gets the partition."""
         if self._machine is not None:
             self._machine.give_back(partition)
             self._renew_in(0.0)
@@ -175,6 +173,7 @@ class LeaseMember:
             return
         assert self._machine is not None
         changed = self._machine.answer(answer, self._session.shell.now_s())
+        # The timer follows the time to live in the answer.
         self._schedule()
         if changed:
             self._on_change()
@@ -204,14 +203,14 @@ class LeaseMember:
         assert self._machine is not None
         if isinstance(request, MarkedSave) and isinstance(answer, MarkedResponse):
             self._indexes.answered(request, answer)
+        # A later lease of the same partition is not concerned by the refusal of an old fence.
         if answer.status is SaveStatus.FENCED and self.find_fence(request.partition) == request.fence:
             self._machine.lose(request.partition)
             self._renew_in(0.0)
             self._on_change()
 
     def _failed(self, error: ClientError) -> None:
-        """Ends the membership after an error that is not retriable. After any other error, the next renewal is a
-        retry."""
+        """Ends the membership after an error that is not retriable. After any other, the next renewal is a retry."""
         if not error.retriable:
             self._error = error
             self._on_change()
@@ -227,6 +226,7 @@ class LeaseMember:
             self._cancel_timer = self._session.shell.call_later(delay_s, self._due)
 
     def _due(self) -> None:
+        # The reading loop must drop the partitions at once, and not when the node answers.
         assert self._machine is not None
         if self._machine.has_run_out(self._session.shell.now_s()):
             self._on_change()
