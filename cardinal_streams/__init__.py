@@ -2,8 +2,7 @@
 
 A producer turns each block into messages, and consumers rebuild the blocks from these messages. Programs begin with
 `publish` and `consume`. The messages travel over a transport: the streams of a node, a recorded file, or Kafka.
-docs/cardinal.md explains the rest.
-"""
+docs/cardinal.md explains the rest."""
 
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.checkpoint_file import FileCheckpoints

@@ -1,18 +1,15 @@
 """The description of an application's data: its key prefixes, their topics, and the schemas of their values.
 
-Specification, "Application Layer Requirements". This module sends and reads no messages. The command line reads such a
-description as TOML (`parse_application`):
+Specification, "Application Layer Requirements". The command line reads such a description as TOML
+(`parse_application`):
 
     default_topic = "blocks"
     reorg_threshold = 128
-
     [[prefix]]
     pattern = "a/[0-9a-f]+/d"
     topic = "accounts"
     schema = "rlp(account)"
-    tracked = true
-
-"""
+    tracked = true"""
 
 from __future__ import annotations
 
@@ -34,12 +31,11 @@ REORG_THRESHOLD = 128
 class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of keys: all keys that begin with a match of the regular expression `pattern`.
 
-    `topic`: the topic on which the messages of these keys are sent. None means that the keys are sent inside the
-    block's Batch message, on the default topic.
+    `topic`: the topic of these keys' messages. None: they are sent inside the block's Batch message, on the default
+    topic.
     `schema`: the format of the values, as a text for people.
     `check`: a function that raises ValueError for a value of another format.
-    `tracked`: whether a consumer receives these keys if it does not choose prefixes itself.
-    """
+    `tracked`: whether a consumer receives these keys if it does not choose prefixes itself."""
 
     pattern: str
     topic: str | None = None
@@ -49,11 +45,9 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Application:
-    """The prefixes, topics and schemas of one application.
+    """The prefixes, topics and schemas of one application. The first pattern that matches a key is used.
 
-    If several patterns match a key, the first one is used, as in the reference producer. Raises `PrefixError` and
-    `ApplicationError` for invalid arguments.
-    """
+    Raises `PrefixError` and `ApplicationError` for invalid arguments."""
 
     def __init__(
         self,
@@ -84,20 +78,16 @@ class Application:
         return Producer(self.default_topic, self.topic_of, limits=self.limits.message)
 
     def tracked(self, chosen: Tracked | None = None) -> Tracked:
-        """Returns the entries of blocks that a consumer of this application receives: those of `chosen`, or by default
-        those of the prefixes.
-
-        The default is all entries if every prefix has `tracked` true, and otherwise the entries of the prefixes with
-        `tracked` true.
-        """
+        """Returns the entries of blocks that a consumer receives: those of `chosen`, or by default those of the
+        prefixes with `tracked` true; all entries if every prefix is tracked."""
         patterns: Iterable[str] = (prefix.pattern for prefix in self.prefixes if prefix.tracked)
         if all(prefix.tracked for prefix in self.prefixes):
             patterns = (".*",)
         return Tracked(patterns if chosen is None else chosen.patterns, self._counted)
 
     def topics_of(self, tracked: Tracked) -> tuple[str, ...]:
-        """Returns the topics that a consumer of these entries must read: the default topic, and the topics of all
-        prefixes that the entries can have."""
+        """Returns the topics that a consumer of these entries must read: the default topic, and those of all prefixes
+        that the entries can have."""
         wanted = {
             topic
             for prefix, topic in self.topic_of.items()
@@ -115,10 +105,7 @@ class Application:
         return next((prefix for rule, prefix in self._rules if rule.match(key)), None)
 
     def problems(self, batch: CompleteBatch) -> list[str]:
-        """Returns a text for each value of a block that contradicts the schema of its key's prefix.
-
-        Keys without a prefix are not checked.
-        """
+        """Returns a text for each value of a block that contradicts the schema of its key's prefix."""
         found = []
         for key, value in batch.values.items():
             prefix = self.find_prefix(key)
@@ -145,10 +132,8 @@ class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_application(name: str, text: str) -> Application:
-    """Reads the description of an application in TOML.
-
-    Raises `ApplicationError`, and `PrefixError` for an invalid pattern.
-    """
+    """Reads the description of an application in TOML. Raises `ApplicationError`, and `PrefixError` for an invalid
+    pattern."""
     try:
         found = convert(parse_toml(text), ApplicationText)
     except ParseError as error:

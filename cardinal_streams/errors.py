@@ -1,9 +1,7 @@
-"""The errors of this package.
+"""The errors of this package. All are `ValueError`s.
 
-The class of an error tells who caused it. A remote producer or the transport causes a `MessageError`. The local
-application causes a `PayloadError` or a `PrefixError`. All errors are `ValueError`s. A `Reassembler` that refuses a
-message raises no error: it returns the event `Refused`.
-"""
+The class of an error tells who caused it: a remote producer or the transport (`MessageError`), or the local application
+(`PayloadError`, `PrefixError`). A `Reassembler` that refuses a message returns the event `Refused`."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ class MessageError(CardinalError):
     """A key and a value are not a message of the Cardinal Streams protocol.
 
     `part`: the part with the error, "key" or "value".
-    `offset`: the position of the first invalid byte, in bytes from the start of that part.
-    """
+    `offset`: the position of the first invalid byte, in bytes from the start of that part."""
 
     def __init__(self, what: str, part: str, offset: int = 0) -> None:
         super().__init__(what, part, offset)
@@ -62,10 +59,7 @@ class PayloadOutOfRange(PayloadError):
 
 
 class PrefixConflict(PayloadError):
-    """Two entries of a block's Batch message have the same name, or two sub batches have the same id.
-
-    The Batch message is the list of the block's contents.
-    """
+    """Two entries of a block's Batch message have the same name, or two sub batches have the same id."""
 
 
 class UnknownSubBatch(PayloadError):
@@ -89,10 +83,7 @@ class ApplicationError(CardinalError):
 
 
 class ResumptionError(CardinalError):
-    """A text is not a resumption token, which is a list of partitions and offsets.
-
-    Also raised for a topic or a partition that cannot be written in a token.
-    """
+    """A text is not a resumption token, or a topic or a partition cannot be written in one."""
 
 
 class SimulationError(CardinalError):
@@ -104,10 +95,8 @@ class CheckpointError(CardinalError):
 
 
 class CheckpointTaken(CardinalError):
-    """Another consumer has saved a checkpoint under the same client id since this consumer began.
-
-    Two consumers of one name would skip what the other one has processed. This consumer has saved nothing.
-    """
+    """Another consumer has saved a checkpoint under the same client id since this consumer began. Two consumers of one
+    name would skip what the other one has processed. This consumer has saved nothing."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(f"another consumer saves its position as {client_id!r}; give each consumer a name of its own")
@@ -127,10 +116,7 @@ class PayloadTextError(CardinalError):
 
 
 class RecordingError(CardinalError):
-    """A file is not a recording of messages, or is damaged.
-
-    `offset`: the position of the damage, in bytes from the start of the file.
-    """
+    """A file is not a recording of messages, or is damaged at byte `offset`."""
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(what, offset)
@@ -142,7 +128,4 @@ class RecordingError(CardinalError):
 
 
 class TornRecording(RecordingError):
-    """The last record of a recording is incomplete, because its writer died.
-
-    `offset`: where this record begins, in bytes from the start of the file.
-    """
+    """The last record of a recording, which begins at byte `offset`, is incomplete, because its writer died."""

@@ -1,5 +1,4 @@
-"""The `Application` for Ethereum-like chains: the keys that the reference plugins use, with a topic for each kind
-of data.
+"""The `Application` for Ethereum-like chains: the keys of the reference plugins, and a topic for each kind of data.
 
 `CHAIN` is the chain's id in hexadecimal:
 
@@ -11,8 +10,7 @@ of data.
     c/CHAIN/b/HASH/r/I      receipt, RLP                     c/CHAIN/s                  sub batch of the state changes
     c/CHAIN/b/HASH/l/T/I    log of transaction T, RLP
 
-Values are not decoded. A check reads only the bytes that it needs to recognise the format.
-"""
+Values are not decoded. A check reads only the bytes that it needs to recognise the format."""
 
 from __future__ import annotations
 
@@ -62,11 +60,8 @@ def check_rlp_list(value: bytes) -> None:
 
 
 def _check_items(value: bytes, at: int, end: int) -> None:
-    """Checks the RLP items from byte `at` to byte `end`, including the items of nested lists.
-
-    Raises ValueError for a malformed item. The check does not recurse, since the sender of the value chooses how deep
-    lists are nested.
-    """
+    """Raises ValueError for a malformed RLP item between two bytes, also within nested lists."""
+    # The ends of the lists around the item, instead of a recursion: the sender chooses how deep lists are nested.
     ends = [end]
     while ends:
         while ends and at == ends[-1]:

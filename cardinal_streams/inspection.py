@@ -29,14 +29,12 @@ class TopicSummary(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """The summary of a recording or of a list of blocks: counts, and the problems found.
+    """The summary of a recording or of a list of blocks.
 
-    `blocks`: the complete blocks. `values` and `deletes` count the entries of these blocks.
+    `blocks`, `incomplete`: the complete blocks, whose entries `values` and `deletes` count, and those that lack
+    messages.
     `duplicates`: the repeated messages of a recording, or the repeated blocks of a list.
-    `incomplete`: the blocks that lack messages.
-    `first_number` and `last_number`: the lowest and the highest block number, or None without blocks.
-    `problems`: the number of problems found; `told` has the texts of the first ones.
-    """
+    `problems`: the number of problems found; `told` has the texts of the first ones."""
 
     blocks: int = 0
     values: int = 0
@@ -74,6 +72,7 @@ def summarise_deliveries(application: Application, deliveries: Iterable[Delivery
         except MessageError as error:
             summary.problem(f"{where}: {error}")
             continue
+        # A message can be valid alone and not fit its block.
         for event in machine.receive(message, delivery.source, delivery.offset):
             if isinstance(event, Completed):
                 _count(summary, application, event.batch)
@@ -81,6 +80,7 @@ def summarise_deliveries(application: Application, deliveries: Iterable[Delivery
                 summary.problem(f"{where}: {event.what} does not fit block {event.hash.hex()} ({event.outcome.name})")
             elif isinstance(event, Evicted):
                 summary.problem(f"{where}: block {event.hash.hex()} was given up: {event.missing}")
+    # What has not become complete by now never does.
     for hash_ in machine.incomplete():
         summary.problem(f"block {hash_.hex()} is incomplete: {machine.why_incomplete(hash_)}")
     if machine.put_off.position:

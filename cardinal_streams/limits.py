@@ -29,11 +29,9 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `incomplete_max`: the largest number of incomplete blocks.
     `incomplete_bytes_max`: the most memory for the keys and values of all incomplete blocks, in bytes.
-    `idle_messages_max`: an incomplete block is given up when more than this number of messages have arrived since the
-    block's last message. The block is read again if another message of it comes.
-    `finished_max`: the number of finished blocks whose hashes are remembered, so that late duplicates of their messages
-    are recognised; also of blocks that were given up. If this number was given up, further blocks stay in memory.
-    """
+    `idle_messages_max`: an incomplete block is given up when more messages than this have arrived since its last one.
+    `finished_max`: the number of remembered hashes of finished blocks, whose late duplicates are recognised, and of
+    given-up blocks. If this number was given up, further blocks stay in memory."""
 
     incomplete_max: int = 4_096
     incomplete_bytes_max: int = 256 * 1024 * 1024
@@ -44,13 +42,12 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a `ChainOrder`, which puts blocks into the order of the chain. What a limit drops is read again.
 
-    The chain itself is not limited here: it has at most `reorg_threshold` + 1 blocks.
+    The chain itself has at most `reorg_threshold` + 1 blocks.
 
-    `waiting_max`: the largest number of waiting blocks, which are blocks of forks and blocks whose parent has not
-    arrived. It must be larger than the number of blocks that forks have within `reorg_threshold` blocks of the head.
+    `waiting_max`: the largest number of waiting blocks, i.e. of forks and of blocks whose parent has not arrived. It
+    must be larger than the number of blocks that forks have within `reorg_threshold` blocks of the head.
     `waiting_bytes_max`: the most memory for all waiting blocks, in bytes.
-    `remembered_max`: the number of remembered hashes of blocks that are final or were rejected.
-    """
+    `remembered_max`: the number of remembered hashes of blocks that are final or were rejected."""
 
     waiting_max: int = 4_096
     waiting_bytes_max: int = 512 * 1024 * 1024
@@ -62,11 +59,10 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `held_max`: the largest number of complete blocks that are kept until a running reorg ends. Others are read again.
     `announced_max`: the largest number of reorg channels that are open or announced. Of more, finished ones are closed
-    first. If none is finished, the oldest one is refused (`ReorgRefused`); this limit alone reads nothing again.
+    first; else the oldest one is refused (`ReorgRefused`), and not read again.
     `reorgs_max`: the number of finished reorgs that are remembered, so that repetitions are recognised.
-    `unfinished_max`: the largest number of updates that the application has received but not finished. At this number
-    the consumer reads no more messages until the application finishes an update.
-    """
+    `unfinished_max`: at this number of updates that the application has received but not finished, the consumer reads
+    no more messages."""
 
     message: MessageLimits = MessageLimits()
     reassembly: ReassemblyLimits = ReassemblyLimits()

@@ -1,9 +1,7 @@
-"""The metrics of consumers and producers, under the names that the reference consumers and producers use.
+"""The metrics of consumers and producers, under the names of the reference programs, so that dashboards keep working.
 
-Existing dashboards therefore work with these metrics. This module does not publish the metrics. Three names are
-missing: the reference programs never record `/streams/delta`; `/streams/waiter/…` describes waiters, which do not exist
-here; `/streams/producers` counts pings, which our producers do not send.
-"""
+Three names are missing: the reference programs never record `/streams/delta`; `/streams/waiter/…` describes waiters,
+which do not exist here; `/streams/producers` counts pings, which our producers do not send."""
 
 from __future__ import annotations
 
@@ -20,13 +18,9 @@ def consumer_metrics(
     reorg_age_s: float = 0.0,
     stalled_s: float = 0.0,
 ) -> dict[str, float]:
-    """Returns the metrics of a `ChainConsumer` by name.
-
-    `lags`: the lag of each source (`topic:partition`) in messages, as `Consumption.lags` returns it.
-    `reorg_age_s`: the age of the reorg that is going on, in seconds, as `Updates.reorg_age_s` returns it. Its metric,
-    `/streams/reorg/age`, is one of this package.
-    `stalled_s`: for how long the chain has lacked a block, as `Updates.stalled_s` returns it; `/streams/stalled/age`.
-    """
+    """Returns the metrics of a `ChainConsumer` by name. The parameters come from `Consumption.lags`,
+    `Updates.reorg_age_s` and `Updates.stalled_s`. `/streams/reorg/age` and `/streams/stalled/age` are metrics of this
+    package."""
     chain = statistics.chain
     return {
         **_reassembly_metrics(statistics.reassembly, statistics.bad_messages),
@@ -47,11 +41,8 @@ def unordered_metrics(statistics: UnorderedStatistics, lags: Mapping[str, int] |
 
 
 def producer_metrics(statistics: ProducerStatistics) -> dict[str, float]:
-    """Returns the metrics of a producer by name.
-
-    `/streams/skipped` is the share of blocks, from 0 to 1, that were skipped because they had been sent before. The
-    reference producer reports 1 or 0 for each block.
-    """
+    """Returns the metrics of a producer by name. `/streams/skipped` is the share of blocks, from 0 to 1, that had been
+    sent before; the reference producer reports 1 or 0 for each block."""
     blocks = statistics.blocks_sent + statistics.blocks_skipped
     return {"/streams/skipped": statistics.blocks_skipped / blocks if blocks else 0.0}
 

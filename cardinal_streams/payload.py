@@ -10,10 +10,9 @@ import msgspec
 class Payload(msgspec.Struct, frozen=True, kw_only=True):
     """A block as the application gives it to a producer (specification, "Message Payloads").
 
-    `hash` and `parent` have 32 bytes. `number` is an unsigned 64-bit integer, and `weight` an unsigned 256-bit integer.
-    `updates` maps each changed key to its new value. `deletes` has the deleted keys. `sub_batches` announces parts of
-    the block that are sent separately: it maps the path of each part to the part's id of 32 bytes.
-    """
+    `hash`, `parent`: 32 bytes each. `number`, `weight`: unsigned integers of 64 and 256 bits.
+    `updates`, `deletes`: the new value of each changed key, and the deleted keys.
+    `sub_batches`: by path, the ids of 32 bytes of the parts of the block that are sent separately."""
 
     hash: bytes
     number: int
@@ -25,15 +24,12 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompleteBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete block: all entries that the consumer wants have arrived.
-
-    A key can be in both `values` and `deletes`.
+    """A complete block: all entries that the consumer wants have arrived. A key can be in `values` and `deletes`.
 
     `offsets`: by source (`topic:partition`), the lowest offset of a message of this block.
-    `resumption`: by source, where to continue reading after this block. It has the values of `offsets`, and for every
-    other source the highest offset that had been read when the block's Batch message arrived.
-    `size_bytes`: an estimate of the block's memory.
-    """
+    `resumption`: by source, where to continue reading after this block: `offsets`, and for every other source the
+    highest offset that had been read when the block's Batch message arrived.
+    `size_bytes`: an estimate of the block's memory."""
 
     hash: bytes
     number: int

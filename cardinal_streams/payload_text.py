@@ -3,9 +3,7 @@
     {"number": "0x1", "weight": "0x7ff", "hash": "0x…", "parent": "0x…",
      "values": {"a/k": "0x01"}, "deletes": ["a/d"], "batches": {"s/": "0x…"}}
 
-All numbers and bytes are hexadecimal. Numbers have no fixed length, hashes and sub batch ids have 32 bytes, and values
-have any number of bytes.
-"""
+All numbers and bytes are hexadecimal. Numbers have no fixed length, hashes and sub batch ids have 32 bytes."""
 
 from __future__ import annotations
 
@@ -22,8 +20,6 @@ _NUMBER = re.compile("0x[0-9a-f]+")
 
 
 class BatchText(msgspec.Struct, forbid_unknown_fields=True):
-    """One block, with the field names of the JSON text."""
-
     number: str
     weight: str
     hash: str

@@ -1,13 +1,8 @@
-"""Prefix patterns: regular expressions that choose keys.
+"""Prefix patterns: regular expressions that choose keys, as in the reference producers. "a/" is its own pattern.
 
-A producer uses patterns to find the topic of a key, and the prefix under which the key's message is counted. A consumer
-uses patterns to choose the entries of a block that it wants (tracks).
-
-The reference producers use regular expressions too. A plain path such as "a/" is its own pattern. A producer matches a
-pattern at the beginning of a key; the matched text, not the pattern, is the counted prefix. A consumer matches a
-pattern at the beginning of an entry's name. (The reference consumer searches anywhere in the name, so that there "a/"
-also wants "ba/".)
-"""
+A producer matches patterns at the beginning of a key, to find its topic; the matched text is the prefix under which the
+message is counted. A consumer matches them at the beginning of an entry's name, to choose the entries that it wants.
+(The reference consumer searches anywhere in the name, so that there "a/" also wants "ba/".)"""
 
 from __future__ import annotations
 
@@ -23,11 +18,10 @@ _POSIX_CLASS = re.compile(r"\[[^\]]*\[:\^?[a-z]+:\]")
 
 
 class TopicMap:
-    """Maps keys to topics by the prefix patterns of a producer. If several patterns match a key, the first one is used.
+    """Maps keys to topics by the prefix patterns of a producer. The first pattern that matches is used.
 
-    Raises `PrefixError` if a pattern is not a regular expression or matches the empty text. Also raises `PrefixError`
-    if one pattern begins with the text of another pattern, because the reference producer refuses such patterns.
-    """
+    Raises `PrefixError` for a pattern that is not a regular expression, matches the empty text, or begins with the text
+    of another pattern, which the reference producer refuses."""
 
     __slots__ = ("_rules",)
 
@@ -52,13 +46,10 @@ class TopicMap:
 
 
 class Tracked:
-    """The entries that a consumer wants of each Batch message (the list of a block's contents).
+    """The entries that a consumer wants of each Batch message: those whose names begin with a match of a pattern.
 
-    `counted`: the prefixes whose keys come in messages of their own. An entry of a Batch that has the name of such a
-    prefix, and in which nothing is set, is a count of 0; with any other name it is an empty value.
-
-    An entry is wanted if one of the patterns matches the beginning of its name.
-    """
+    `counted`: the prefixes whose keys come in messages of their own. An entry in which nothing is set is a count of 0
+    under the name of such a prefix, and an empty value under any other name."""
 
     __slots__ = ("_counted", "_rule", "patterns")
 
@@ -80,9 +71,8 @@ class Tracked:
 
 
 def can_meet(pattern: str, other: str) -> bool:
-    """Whether a text can begin with a match of both patterns, or a match of one can begin with a match of the other.
-    True if the patterns are not simple enough to tell: simple ones consist of texts, classes such as [0-9a-f]+, and /.
-    """
+    """Whether a text can begin with matches of both patterns. True if the patterns are not simple enough to tell:
+    simple ones consist of texts, classes such as [0-9a-f]+, and /."""
     ours, theirs = _parts(pattern), _parts(other)
     for index, (one, two) in enumerate(zip(ours, theirs, strict=False)):
         if not (_LITERAL.fullmatch(one) and _LITERAL.fullmatch(two)):
@@ -94,18 +84,15 @@ def can_meet(pattern: str, other: str) -> bool:
 
 
 def _parts(pattern: str) -> list[str]:
-    """Returns the parts of a simple pattern between slashes; an empty list if a part can match a slash, or if a slash
-    can be missing or repeated."""
+    """Returns the parts of a simple pattern between slashes; none if a slash can be matched by a part, missing or
+    repeated."""
     parts = pattern.removeprefix("^").removesuffix("$").removesuffix("\\Z").split("/")
     return parts if all(_SIMPLE.fullmatch(part) for part in parts) else []
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a prefix pattern.
-
-    Raises `PrefixError` if the text is not a regular expression, or if Go (the language of the reference producers) and
-    Python would read the text differently.
-    """
+    """Compiles a prefix pattern. Raises `PrefixError` if it is not a regular expression, or if Go (the language of the
+    reference producers) and Python would read it differently."""
     if _POSIX_CLASS.search(pattern):
         raise PrefixError(
             f"the prefix {pattern!r} has a class such as [:alpha:], which the real producers know and Python does not: "

@@ -10,12 +10,9 @@ V = TypeVar("V")
 
 
 class RecentMap(Generic[K, V]):
-    """A map that keeps the `size_max` newest keys and their values.
+    """A map that keeps the `size_max` newest keys and their values. Putting a known key makes it the newest.
 
-    Putting a key that is already in the map makes this key the newest.
-
-    Invariant: the map has at most `size_max` keys.
-    """
+    Invariant: the map has at most `size_max` keys."""
 
     __slots__ = ("_entries", "size_max")
 
@@ -43,7 +40,6 @@ class RecentMap(Generic[K, V]):
         return self._entries.keys()
 
     def items(self) -> list[tuple[K, V]]:
-        """Returns all keys and values, the oldest first."""
         return list(self._entries.items())
 
     def __contains__(self, key: K) -> bool:

@@ -1,8 +1,7 @@
 """Resumption tokens: texts that say at which offset reading continues in each partition.
 
-A token has the form `topic:partition=offset;…`. It is ordered by `topic:partition`, the name of the source. A topic can
-contain colons, but neither ';' nor '='.
-"""
+A token has the form `topic:partition=offset;…`, ordered by `topic:partition`, the name of the source. A topic can
+contain colons, but neither ';' nor '='."""
 
 from __future__ import annotations
 
@@ -12,10 +11,8 @@ from cardinal_streams.errors import ResumptionError
 
 
 def source_of(topic: str, partition: int) -> str:
-    """Returns the name of a partition as a source of messages: `topic:partition`.
-
-    Raises `ResumptionError` for an empty topic, a topic with ';' or '=', and a negative partition.
-    """
+    """Returns the name of a partition as a source of messages: `topic:partition`. Raises `ResumptionError` for an empty
+    topic, a topic with ';' or '=', and a negative partition."""
     if not topic or partition < 0 or ";" in topic or "=" in topic:
         raise ResumptionError(f"partition {partition} of topic {topic!r} cannot be named in a token")
     return f"{topic}:{partition}"
@@ -34,10 +31,7 @@ def format_token(position: Mapping[str, int]) -> str:
 
 
 def parse_token(token: str) -> dict[str, int]:
-    """Reads a token, and returns the offset of each source.
-
-    The empty token has no sources. Raises `ResumptionError`.
-    """
+    """Returns the offset of each source in a token, which can be empty. Raises `ResumptionError`."""
     position: dict[str, int] = {}
     for part in token.split(";") if token else ():
         source, equals, offset = part.partition("=")

@@ -1,6 +1,4 @@
-"""Group commit: many operations in one transaction. If one operation fails, the others are still committed.
-
-It starts no threads and calls no `on_done`."""
+"""Group commit: many operations in one transaction, in order. If one fails, the others are still committed."""
 
 from __future__ import annotations
 
@@ -14,17 +12,9 @@ from stream_storage.failpoint import failpoint
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Does all operations, in order, in one transaction. Afterwards each is on disk, or it has an `error`.
-
-    An operation with an error has stored nothing, unless the error is in doubt. Returns a fatal error, after which the
-    caller must not write in this session any more, or None. The steps are:
-
-    1. Begin, and apply consecutive operations of one class together.
-    2. If that fails, roll back and apply each operation alone, so that only the bad ones fail.
-    3. Commit, which returns after the sync. A failed disk makes the operations CommitInDoubt, a silent server
-       CommitUnsettled.
-    4. If the connection to a server was lost and nothing is stored, repeat everything on a new connection.
-    5. If the database undid the whole transaction, repeat without the operations that failed."""
+    """Does all operations, in order, in one transaction. Afterwards each is on disk, or it has an `error`: then it has
+    stored nothing, unless the error is in doubt. Returns a fatal error, after which the caller must not write in this
+    session any more, or None."""
     pending = operations
     while pending:
         failpoint("before_begin")
@@ -133,10 +123,7 @@ def _tried_rollback(session: Session) -> StorageError | None:
 
 
 def _in_doubt(failure: StorageError, reason: StorageError) -> StorageError:
-    """Returns the error of operations that are perhaps stored.
-
-    failure: the error of the commit.
-    reason: the error that keeps the session from finding out."""
+    """Returns the error of operations that are perhaps stored, since `reason` keeps the session from finding out."""
     error = CommitInDoubt(reason) if reason.fatal else CommitUnsettled(reason)
     error.__cause__ = failure
     return error

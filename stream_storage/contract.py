@@ -25,19 +25,15 @@ Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
 
 
 class StreamRecord(msgspec.Struct, frozen=True):
-    """The stored row of one stream-partition.
-
-    first_index: the index of the earliest stored message; equal to next_index if no message is stored.
-    size_bytes: the total size of the data of all stored messages, without keys and headers.
-    created_us: the time of the stream's creation, in microseconds since 1970."""
+    """The stored row of one stream-partition."""
 
     stream_id: int
     name: str
     partition: int
-    first_index: int
+    first_index: int  # of the earliest stored message; equal to next_index if there is none
     next_index: int
-    size_bytes: int
-    created_us: int
+    size_bytes: int  # the data of all stored messages, without keys and headers
+    created_us: int  # the time of the stream's creation, in microseconds since 1970
 
 
 SHORT_MESSAGES_MAX, SHORT_BYTES_MAX = 200, 64 * 1024
@@ -130,8 +126,8 @@ class Append(Operation):
 class TimedAppend(Append):
     """An append whose commit is timed, if its runner times appends.
 
-    commit_began_ns, commit_ended_ns: when the transaction began and was synced, in nanoseconds since 1970; 0 before,
-        and after a failure.
+    commit_began_ns, commit_ended_ns: the times of the transaction, in nanoseconds since 1970; 0 before, and after a
+        failure.
     commit_rows: the number of messages that the transaction has stored for all streams together."""
 
     __slots__ = ("commit_began_ns", "commit_ended_ns", "commit_rows")
@@ -161,11 +157,9 @@ class Log(Protocol):
         ...
 
     def append(self, appends: Sequence[Append]) -> None:
-        """Stores the messages of all appends, in order. After an error the caller must roll back.
-
-        Messages of one stream with different times are several appends (`stream_storage.timed.timed_appends`). Raises
-        StreamNotFound, and IndexConflict if an append does not begin at the next index of its stream, which earlier
-        appends of the same call have moved."""
+        """Stores the messages of all appends, in order; messages with different times are several appends
+        (`stream_storage.timed.timed_appends`). After an error the caller must roll back. Raises StreamNotFound, and
+        IndexConflict if an append does not begin at the next index of its stream."""
         ...
 
     def begin_at(self, stream_id: int, index: int) -> None:
@@ -175,16 +169,13 @@ class Log(Protocol):
 
     def skip_to(self, stream_id: int, index: int) -> None:
         """Sets the first and the next index of a stream without messages, for a copy whose source has deleted messages
-        before the copy had them. Raises StreamNotFound, and IndexConflict if the stream has messages or a higher next
-        index."""
+        before. Raises StreamNotFound, and IndexConflict if there are messages, or a higher next index."""
         ...
 
     def cut_from(self, stream_id: int, index: int) -> int:
-        """Deletes the messages at `index` and above, and returns their number. `index` becomes the next index.
-
-        Indexes are given again, so this is for a copy whose last messages are not those of its source; the caller has
-        stored them elsewhere. Callers cut many messages in several calls, from the end, to keep each call short. Raises
-        StreamNotFound."""
+        """Deletes the messages at `index`, which becomes the next index, and above, and returns their number. Indexes
+        are given again: for a copy whose last messages are not those of its source, and are stored elsewhere. Callers
+        cut many in several calls, from the end, to keep each call short. Raises StreamNotFound."""
         ...
 
     def truncate_before(self, stream_id: int, index: int) -> int:
@@ -228,17 +219,13 @@ class Log(Protocol):
 
 
 class Session(Protocol):
-    """The interface of a session: one connection to the database, and the log of messages on that connection.
-
-    Invariant: one thread at a time uses a session."""
+    """One connection to the database, and the log of messages on it. Invariant: one thread at a time uses a session."""
 
     @property
     def log(self) -> Log: ...
 
     def execute(self, statement: Statement, values: Values = ()) -> Rows:
-        """Executes one statement, and returns its rows. Raises StorageError; so does reading the rows.
-
-        values: the values of the statement's parameters, in their order or by their names."""
+        """Executes one statement, with values in order or by name. Raises StorageError; so does reading the rows."""
         ...
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
@@ -246,7 +233,7 @@ class Session(Protocol):
         ...
 
     def find_many(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
-        """Executes a SELECT of at most one row with each set of values. Returns a row or None for each. Raises
+        """Executes a SELECT of at most one row with each set of values. Returns each row, or None. Raises
         StorageError."""
         ...
 
@@ -254,10 +241,8 @@ class Session(Protocol):
     def in_transaction(self) -> bool: ...
 
     def begin(self, *, deferred: bool = False) -> None:
-        """Begins a transaction.
-
-        deferred: whether the session may send statements later than it is told to execute them, which saves trips to a
-            server. The errors of an append then come at the next statement, or as PartFailed at the commit."""
+        """Begins a transaction. `deferred` allows to send statements later than they are executed, which saves trips to
+        a server: the errors of an append then come at the next statement, or as PartFailed at the commit."""
         ...
 
     def commit(self) -> None:
@@ -294,12 +279,9 @@ class Session(Protocol):
         ...
 
     def fence(self, owner: str) -> bool:
-        """Fences another member of the cluster: from the commit of the open transaction on, that member can never
-        commit again. Waits for a transaction of the member that still runs. Returns False if it was fenced before.
-
-        owner: the text that stands for the process of that member, see `stream_storage.engine.SharedEngine`.
-
-        Raises StorageError; OperationFailed if the database has only one writer."""
+        """Fences another member of the cluster, by its `stream_storage.engine.SharedEngine.owner`: from the commit of
+        the open transaction on, it can never commit again. Waits for a transaction of it that still runs. Returns False
+        if it was fenced before. Raises StorageError; OperationFailed if the database has only one writer."""
         ...
 
     def disconnect(self, owner: str) -> None:
@@ -308,9 +290,8 @@ class Session(Protocol):
         ...
 
     def recover(self, error: StorageError) -> bool:
-        """Returns whether the operations are to be done again from the beginning of their transaction, after `error`: a
-        connection to the server was lost, and there is a new one. Can take as long as an operation may wait for a
-        server."""
+        """Returns whether the operations are to be done again from the beginning of their transaction, on a new
+        connection to the server, after `error`. Can take as long as an operation may wait for a server."""
         ...
 
     def settle(self, error: StorageError) -> bool | StorageError:

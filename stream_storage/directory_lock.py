@@ -33,8 +33,7 @@ def boot_id() -> bytes:
 
 
 def owner_of(directory: Path) -> int | None:
-    """Returns the process id in the lock file; None after a clean stop or without a file. Takes no lock. Raises
-    OSError."""
+    """Returns the process id in the lock file; None after a clean stop or without a file. Raises OSError."""
     try:
         owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
     except FileNotFoundError:
@@ -117,10 +116,8 @@ class DirectoryLock:
         return self._file
 
     def confirm_boot(self, *, emptied: bool) -> None:
-        """Writes the current boot id, after the database is recovered: the id says that all of the write-ahead log was
-        written in this boot. If the log has content and the machine may have restarted since, no id is written.
-
-        emptied: whether the write-ahead log is empty."""
+        """Writes the current boot id, after the database is recovered: it says that all of the write-ahead log was
+        written in this boot. Writes none if the log is not `emptied` and the machine may have restarted since."""
         self._boot = boot_id() if emptied or self.same_boot else b""
         try:
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
@@ -128,10 +125,8 @@ class DirectoryLock:
             raise system_error(error) from error
 
     def release(self, *, clean: bool, log_kept: bool = False) -> None:
-        """Releases the lock.
-
-        clean: whether the next owner has nothing to recover or check.
-        log_kept: whether a clean stop leaves commits in the write-ahead log."""
+        """Releases the lock. clean: whether the next owner has nothing to recover or check. log_kept: whether a clean
+        stop leaves commits in the write-ahead log."""
         try:
             if clean:
                 self._write_owner(b"%s\n%s\n" % (KEPT, self._boot) if log_kept else b"")

@@ -27,12 +27,8 @@ CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, er
 
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
-    """Creates a folder and its missing parent folders. Returns the created folders, the topmost first.
-
-    mode: the permissions of the folder itself if it is created, before the user's umask is applied.
-
-    Syncs the names of all folders on the path, also of those that existed: another process may have created one and
-    ended before it synced it. Raises OSError."""
+    """Creates a folder, with these permissions before the umask, and its missing parents. Returns the created folders,
+    the topmost first. Raises OSError."""
     missing, above = [], folder
     while not above.exists():
         missing.append(above)
@@ -44,6 +40,7 @@ def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
     if not made:
         # Raises FileExistsError if the path is a file.
         folder.mkdir(exist_ok=True)
+    # Also the names of folders that existed: a process may have made one and ended before it synced it.
     sync_names(folder)
     return made
 
@@ -98,10 +95,8 @@ def create_private(file: Path) -> BinaryIO:
 
 
 def keep_owner(made: Path | int, place: Path) -> None:
-    """Gives a file the owner and group of the file that it will replace at `place`, or without one, those of its
-    folder, as far as this process may do that. Raises OSError.
-
-    made: the path of the file, or its open descriptor."""
+    """Gives a file (its path or descriptor) the owner and group of the file that it will replace at `place`, or without
+    one, those of its folder, as far as this process may do that. Raises OSError."""
     try:
         _give(made, place.stat())
     except FileNotFoundError:
@@ -117,7 +112,7 @@ def give_to_folder(made: Path | int, folder: Path) -> None:
 
 
 def give_tree(folder: Path) -> None:
-    """Gives everything of the superuser below a folder to the owner of the folder: libraries have made it. Raises
+    """Gives everything of the superuser below a folder, as libraries make it, to the owner of the folder. Raises
     OSError."""
     owner = folder.stat()
     if os.geteuid() == 0 and owner.st_uid != 0:
@@ -148,10 +143,8 @@ def make_private(file: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder while the block runs, so that no two programs change the same file in it at once.
-
-    The lock is advisory, leaves no file behind, and ends with the process. A file system that cannot lock folders, such
-    as NFS, gives no lock. Raises OSError."""
+    """Holds the lock of a folder while the block runs, so that no two programs change the same file in it at once. It
+    is advisory, leaves no file behind, and ends with the process; NFS and the like give no lock. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -12,16 +12,11 @@ NO_ROOM = "no room to write"
 
 
 class StorageError(Exception):
-    """The base class of all errors of this package.
+    """The base class of all errors of this package."""
 
-    retriable: whether the same operation can succeed later, when the disk has room or another program frees the
-        database.
-    fatal: if True, the connection must not write any more, and the node must be stopped.
-    in_doubt: whether the operation is perhaps on disk in spite of the error. If False, nothing of it is on disk."""
-
-    retriable = False
-    fatal = False
-    in_doubt = False
+    retriable = False  # can it succeed later, when the disk has room or another program frees the database?
+    fatal = False  # must the connection write no more, and the node be stopped?
+    in_doubt = False  # is it perhaps on disk in spite of the error? If False, nothing of it is
 
 
 class StorageBusy(StorageError):
@@ -76,10 +71,8 @@ class DatabaseInUse(StorageError):
 
 
 class DatabaseTooNew(StorageError):
-    """The error of opening a database that a later version of this program has written.
-
-    found, supported: the schema version of the database, and the latest one that this program knows.
-    backup: the backup from before the upgrade, which this program can restore; None if there is none."""
+    """The error of opening a database that a later version of this program has written. `backup` is the one from before
+    the upgrade, which this program can restore, if there is one."""
 
     def __init__(self, found: int, supported: int, backup: Path | None = None) -> None:
         text = f"the database has schema version {found}, this program knows versions up to {supported}; "
@@ -128,8 +121,7 @@ class ServerRefused(ConnectionLost):
 
 
 class StandbyMissing(ConnectionLost):
-    """The error of an operation that had to wait for a commit, while that waited for a standby of the database
-    server."""
+    """The error of an operation that had to wait for a commit, while that waited for a standby of the server."""
 
     def __init__(self) -> None:
         StorageError.__init__(
@@ -230,9 +222,8 @@ class MemberNameTaken(DatabaseTaken):
 
 
 class UnsafeDatabase(StorageError):
-    """The error of a database server that would confirm what it has not synced.
-
-    settings: the settings of the server that allow it, and the tables that a crash of the server empties (UNLOGGED)."""
+    """The error of a database server that would confirm what it has not synced, by its settings, or since a crash of
+    the server empties tables (UNLOGGED)."""
 
     def __init__(self, settings: Sequence[str]) -> None:
         super().__init__(
@@ -267,8 +258,7 @@ class NoRoomToUpgrade(DiskFull):
 
 
 class MigrationFailed(StorageError):
-    """The error of a revision that has a mistake, or that the database does not fit. The revision to `version` changed
-    nothing."""
+    """The error of a revision that has a mistake, or that the database does not fit. It changed nothing."""
 
     def __init__(self, version: int, reason: str) -> None:
         super().__init__(
@@ -293,8 +283,7 @@ class DatabaseCorrupt(StorageError):
 
 
 class Behind(NamedTuple):
-    """The messages of one stream-partition in a write-ahead log after its damaged part: `first` up to, not including,
-    `end`."""
+    """The messages `first` up to, not including, `end` of a stream-partition, in a write-ahead log after its damage."""
 
     name: str
     partition: int
@@ -308,25 +297,18 @@ class Behind(NamedTuple):
 
 
 class WalDamaged(DatabaseCorrupt):
-    """The error of a write-ahead log that is damaged in the middle, with confirmed messages after the damage.
-
-    bad: the number of the first damaged frame.
-    frames: the number of frames from the frame `bad` to the last commit.
-    commits: the number of commits in these frames.
-    lost: how many of these frames cannot be recovered.
-    behind: for each stream, the messages after the damage; None if the messages cannot be read.
-    kept: the path of a copy of the log; None if no copy was made."""
+    """The error of a write-ahead log that is damaged in the middle, with confirmed messages after the damage."""
 
     def __init__(
         self,
         directory: Path,
         *,
-        bad: int,
-        frames: int,
-        commits: int,
-        lost: int,
-        behind: Sequence[Behind] | None,
-        kept: Path | None,
+        bad: int,  # the number of the first damaged frame
+        frames: int,  # from the frame `bad` to the last commit
+        commits: int,  # in these frames
+        lost: int,  # how many of these frames cannot be recovered
+        behind: Sequence[Behind] | None,  # the messages after the damage; None if they cannot be read
+        kept: Path | None,  # a copy of the log
     ) -> None:
         text = f"the write-ahead log in {directory} is damaged: its frame {bad} does not fit, and from there on stand "
         text += f"{frames} frames with {commits} commits"
@@ -383,8 +365,7 @@ class ReadLate(StorageError):
 
 
 class OperationFailed(StorageError):
-    """The error of an operation whose code has a bug: its `__cause__` is an exception that no disk or file can
-    cause."""
+    """The error of an operation with a bug: its `__cause__` is an exception that no disk or file can cause."""
 
 
 def system_error(error: OSError) -> StorageError:

@@ -29,13 +29,10 @@ ENTRY_ID_MAX = 2**63 - 1
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
-    """One entry of the history of a stream.
+    """One entry of the history of a stream."""
 
-    entry_id: a random number from 1 to ENTRY_ID_MAX.
-    first_index: the first index that can have another message in a copy without this entry."""
-
-    entry_id: int
-    first_index: int
+    entry_id: int  # a random number from 1 to ENTRY_ID_MAX
+    first_index: int  # the first index that can have another message in a copy without this entry
 
 
 History: TypeAlias = tuple[HistoryEntry, ...]

@@ -17,13 +17,11 @@ Delay = Callable[[], Awaitable[None]]
 
 
 class InlineRunner:
-    """A `stream_storage.runner.Runner` without threads.
-
-    All waiting writes become one batch, as in the runner of a node: the runner awaits one delay, commits the batch,
-    awaits a second delay, and then calls `on_done` of each operation.
+    """A `stream_storage.runner.Runner` without threads. All waiting writes become one batch: it awaits a delay, commits
+    the batch, awaits a second delay, and then calls each `on_done`.
 
     delay: an async function; None: a `trio.lowlevel.checkpoint`, in which other tasks run but no simulated time passes.
-    batches: the node that submits the operations, or None if no node is involved."""
+    """
 
     def __init__(
         self,

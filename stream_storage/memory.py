@@ -41,10 +41,8 @@ class _State:
 
 
 class MemoryDatabase:
-    """A database in memory: a `stream_storage.engine.SessionSource` whose contents live as long as the object.
-
-    The tables of other packages are in one SQLite database in memory, whose connection all sessions share. So in these
-    tables, unlike in the log, a reading session sees changes before they are committed."""
+    """A `stream_storage.engine.SessionSource` in memory. The tables of other packages are in one SQLite database, whose
+    connection all sessions share: there, unlike in the log, readers see changes before they are committed."""
 
     def __init__(self, further_tables: Sequence[Table] = ()) -> None:
         self.committed = _State({}, {}, 0)

@@ -1,7 +1,5 @@
-"""The interface between the trio thread of a node and its storage, and the code that all runners share.
-
-`stream_storage.thread_runner.ThreadRunner` serves a node, and `stream_storage.inline_runner.InlineRunner` a simulation.
-"""
+"""The interface between the trio thread of a node and its storage, and the code that all runners share:
+`stream_storage.thread_runner` for a node, and `stream_storage.inline_runner` for simulations."""
 
 from __future__ import annotations
 
@@ -21,36 +19,27 @@ logger = structlog.get_logger(__name__)
 
 
 class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The counters of a runner since its start. Times are in seconds.
+    """The counters of a runner since its start. Times are in seconds."""
 
-    commits: the number of committed transactions, each with at least one sync.
-    operations, rows: the number of committed operations, and of the messages in them.
-    reads, failed: the number of finished read operations, and of reads and writes that ended with an error.
-    bulk_pages, bulk_rows: the number of pages that bulk reads returned, and of messages in them.
-    callback_failures: the number of `on_done` calls that raised.
-    outstanding: the number of submitted operations whose `on_done` was not called yet.
-    wal_pages: the number of pages in the write-ahead log at the last checkpoint.
-    failure: the reason why the runner does not write any more, or None if it writes."""
-
-    commits: int
-    operations: int
-    rows: int
-    reads: int
-    bulk_pages: int
-    bulk_rows: int
-    failed: int
-    callback_failures: int
+    commits: int  # committed transactions, each with at least one sync
+    operations: int  # committed operations
+    rows: int  # messages in these operations
+    reads: int  # finished read operations, including failed ones
+    bulk_pages: int  # pages that bulk reads returned
+    bulk_rows: int  # messages in these pages
+    failed: int  # reads and writes that ended with an error
+    callback_failures: int  # `on_done` calls that raised
     writes_waiting: int
     reads_waiting: int
-    outstanding: int
+    outstanding: int  # submitted operations whose `on_done` was not called yet
     commit_s_last: float
     commit_s_total: float
     commit_s_max: float
     checkpoints: int
     checkpoint_failures: int
     checkpoint_s_last: float
-    wal_pages: int
-    failure: str | None
+    wal_pages: int  # pages in the write-ahead log at the last checkpoint
+    failure: str | None  # why the runner does not write any more; None if it writes
 
 
 class Runner(Protocol):
@@ -79,10 +68,8 @@ class Runner(Protocol):
 
 
 class Batches(Protocol):
-    """The interface through which a runner uses the batches of a node (`ockam.actors.node.Node`).
-
-    Inside a batch, the node collects messages for its workers. When it ends, each worker handles all its messages in
-    one run."""
+    """The interface of a node (`ockam.actors.node.Node`) for batches: inside one, the node collects messages, and at
+    its end, each worker handles all of its messages in one run."""
 
     def batch(self) -> AbstractContextManager[None]: ...
 
@@ -101,9 +88,6 @@ class NoBatches:
 
 class Completions:
     """Counts the outstanding operations of a runner, and completes them. For the trio thread only.
-
-    An `on_done` that raises is a mistake of the code that submitted the operation: the exception is logged and counted,
-    and the other operations of the batch are still completed.
 
     Invariant: `outstanding` is the number of operations for which `admit` was called and whose `on_done` has not
         returned."""
@@ -126,6 +110,8 @@ class Completions:
     def complete(self, operations: list[Operation]) -> None:
         """Calls `on_done` of each operation, which is done or has an `error`."""
         self.failed += sum(operation.error is not None for operation in operations)
+        # An `on_done` that raises is a mistake of its author. It is logged and counted, and the others are still
+        # called.
         try:
             # One batch for all of them: a connection that gets the answers of many operations sends them as one piece.
             with self._batches.batch():

@@ -1,6 +1,5 @@
-"""The tables of the log. Other packages add their own tables to `metadata`.
-
-The columns are the same in PostgreSQL, which has its own statements (`stream_storage.postgres.schema`)."""
+"""The tables of the log. Other packages add their own to `metadata`. `stream_storage.postgres.schema` creates the same
+columns in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -40,7 +39,5 @@ messages = Table(
     Column("headers", LargeBinary),
     Column("data", LargeBinary, nullable=False),
 )
-"""One row for each message. `stream_storage.checksum` describes the checksum.
-
-This is a rowid table with an index on (stream_id, idx): without rowids, a message of 1 KiB would take 4.5 times its
-size on disk. It has no foreign key: each append updates the row of its stream, and so notices that it is missing."""
+"""One row for each message, with a checksum (`stream_storage.checksum`). Without rowids, a message of 1 KiB would take
+4.5 times its size on disk. A foreign key is not needed: each append updates the row of its stream."""

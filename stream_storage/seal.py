@@ -1,18 +1,14 @@
 """Computes and checks seals: checksums of the rows that are not messages, such as streams and saved indexes.
 
-With a damaged row of this kind, a consumer would get the wrong messages. Seals do not protect against an attacker.
-
     seal           = CRC-32 of the table's name and of every other column, in the order of the table
     of a position  = (CRC-32 of the table's name, key, index and time + D created_us + E generation) mod 2**61 - 1
     seal of stream = (CRC-32 of name, partition, creation and attributes + A first_index + B next_index + C size_bytes)
                      mod 2**61 - 1
 
-The CRC-32 is computed over Python's `ascii` of a tuple of the table's name and the values: different rows have
-different texts, and no other encoding is faster.
-
-A, B and C are FIRST_FACTOR, NEXT_FACTOR and SIZE_FACTOR, D and E are CREATED_FACTOR and GENERATION_FACTOR. The seal is
-linear in the numbers that appends, deletions and saves change, so their UPDATE changes the seal, too, without reading
-the row. The seal of a row that was damaged before is still wrong afterwards, so the damage is found."""
+The CRC-32 is computed over Python's `ascii` of a tuple of the table's name and the values. A, B and C are FIRST_FACTOR,
+NEXT_FACTOR and SIZE_FACTOR, D and E are CREATED_FACTOR and GENERATION_FACTOR. The seal is linear in the numbers that
+appends, deletions and saves change, so their UPDATE changes the seal, too, without reading the row: after damage, it
+stays wrong. Seals do not protect against an attacker."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ SHORT_COMMITS_MIN = 16
 
 
 class ShortCommits:
-    """Judges whether the disk is fast enough for the trio thread to wait for its commits.
-
-    Invariant: `_short` is the number of short commits since the last long one."""
+    """Judges whether the disk is fast enough for the trio thread to wait for its commits. Invariant: `_short` is the
+    number of short commits since the last long one."""
 
     __slots__ = ("_short",)
 

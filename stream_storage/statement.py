@@ -41,13 +41,12 @@ class Rows(Protocol):
 
 
 class Statement(str):
-    """An SQL statement. As a text, it is the statement for SQLite.
-
-    element: the statement of SQLAlchemy, which `stream_storage.postgres.dialect` compiles for PostgreSQL.
-    names: the names of the parameters in the order of their values; empty if the values are given by their names."""
+    """An SQL statement. As a text, it is the statement for SQLite."""
 
     __slots__ = ("element", "names")
 
+    # `stream_storage.postgres.dialect` compiles the element for PostgreSQL. The names are in the order of the values,
+    # or empty if the values come by their names.
     element: ClauseElement
     names: tuple[str, ...]
 

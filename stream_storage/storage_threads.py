@@ -24,10 +24,6 @@ class WritingThread(threading.Thread):
     """The writing thread, and the only session that writes. All waiting operations become one transaction.
 
     post: hands a finished batch over, in the order of submission.
-    failure: the reason why the thread does not write any more, or None if it writes.
-    passes: how often the thread has emptied its queue.
-    gave_up_ballast: whether it has given up the ballast since the runner asked.
-
     Invariant: each submitted operation is passed to `post` or returned by `commit_here`, exactly once. The thread that
         holds `_at_work` uses the session and takes from the queue, so transactions have the order of submission."""
 
@@ -40,6 +36,7 @@ class WritingThread(threading.Thread):
     ) -> None:
         super().__init__(name="storage-writer", daemon=False)
         self._times_appends = times_appends
+        # The reason why nothing is written any more, and how often the queue was emptied.
         self.failure: StorageError | None = None
         self.passes = 0
         self.commits = 0

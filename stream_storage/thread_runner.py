@@ -48,15 +48,11 @@ logger = structlog.get_logger(__name__)
 
 
 class StorageHistograms(NamedTuple):
-    """The distributions that a runner counts since its start.
+    """The distributions that a runner counts since its start."""
 
-    commit_seconds: the times of transactions, from their first operation to the end of the sync.
-    sync_seconds: the times of commits alone.
-    batch_rows: the numbers of messages in transactions."""
-
-    commit_seconds: Histogram
-    sync_seconds: Histogram
-    batch_rows: Histogram
+    commit_seconds: Histogram  # transactions, from their first operation to the end of the sync
+    sync_seconds: Histogram  # commits alone
+    batch_rows: Histogram  # messages in transactions
 
 
 class ThreadRunner:
@@ -79,10 +75,8 @@ class ThreadRunner:
         reading_threads: int = READING_THREADS,
         times_appends: bool = False,
     ) -> None:
-        """Opens the sessions and starts the threads. Raises StorageError if a connection cannot be opened.
-
-        batches: the node that submits the operations, or None if no node is involved, as in some tests.
-        times_appends: whether to note on each TimedAppend when its transaction began and ended."""
+        """Opens the sessions and starts the threads. batches: the node that submits the operations. times_appends:
+        whether to time each TimedAppend. Raises StorageError if a connection cannot be opened."""
         assert reading_threads > 0, "a runner needs a thread that reads"
         self._batches: Batches = NoBatches() if batches is None else batches
         self._completions = Completions(self._batches)
@@ -147,10 +141,8 @@ class ThreadRunner:
         self._reads.put(operation)
 
     async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
-        """Carries out a read and returns it. make: makes the operation with this `on_done`.
-
-        Raises StorageError; ReadLate if it has not ended after READ_S_MAX seconds, and at once while another one is as
-        late: this one would wait behind it."""
+        """Carries out the read that `make` returns for an `on_done`, and returns it. Raises StorageError; ReadLate
+        after READ_S_MAX seconds, and at once while another one is as late: this one would wait behind it."""
         if self._late:
             raise ReadLate(READ_S_MAX)
         ended = trio.Event()

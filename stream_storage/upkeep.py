@@ -19,10 +19,8 @@ class UpkeepStatistics(NamedTuple):
 
 
 class Upkeep(Protocol):
-    """The work that a database needs between commits. The writing thread does it.
-
-    The methods `after_commit` and `make_room` return None, or a fatal error, after which nothing more may be written.
-    """
+    """The work that a database needs between commits, in the writing thread. `after_commit` and `make_room` return
+    None, or a fatal error, after which nothing more may be written."""
 
     @property
     def sync_seconds(self) -> Histogram: ...

@@ -1,7 +1,4 @@
-"""Saves the checkpoint of a consumer in a file, for consumers that do not read from a node.
-
-Each save replaces the whole file, so the file always has exactly one complete checkpoint: the one that was saved last.
-"""
+"""Saves the checkpoint of a consumer in a file, for consumers that do not read from a node."""
 
 from __future__ import annotations
 
@@ -16,7 +13,8 @@ from stream_storage.durable_files import write_durably
 
 
 class FileCheckpoints:
-    """A `CheckpointStore` in one file. Raises OSError, and `CheckpointError` if the file has no valid checkpoint."""
+    """A `CheckpointStore` in one file, which each save replaces as a whole and durably. Raises OSError, and
+    `CheckpointError` if the file has no valid checkpoint."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -35,5 +33,4 @@ class FileCheckpoints:
         return parse_checkpoint(text)
 
     def _save(self, text: bytes) -> None:
-        """Replaces the file. After a kill or a power cut, the file has either the old checkpoint or the new one."""
         write_durably(self.path, text)

@@ -1,4 +1,4 @@
-"""Converts the checkpoint of a consumer to and from one JSON text:
+"""Converts the checkpoint of a consumer to and from one JSON text. `Checkpoint` explains the fields.
 
     {"version": 1, "start": {"hash": "0x…", "number": 7, "weight": "0x…"},
      "position": "topic:partition=offset;…", "history": "",
@@ -7,12 +7,9 @@
      "read": "topic:partition=offset;…", "needed": ["0x…"], "created": "topic:partition=microseconds;…",
      "given_up": {"0x…": "topic:partition=offset;…"}}
 
-Older programs wrote a `first_block` with each finished reorg; nobody reads it any more.
-`position`, `history` and `read` are resumption tokens (see the module `resumption`). `created` has the same form, and
-is left out if the transport does not say when its topics were created. `given_up` is left out if there are no such
-blocks. `Checkpoint` explains the fields.
-A `CheckpointStore` saves the text; this module does not.
-"""
+`position`, `history` and `read` are resumption tokens (see the module `resumption`), and `created` has the same form.
+`created` and `given_up` can be left out. Older programs wrote a `first_block` with each finished reorg, which is not
+read any more."""
 
 from __future__ import annotations
 

@@ -3,13 +3,10 @@
 An application with its own database should save the checkpoint there instead, in the transaction that applies the
 update. Then every update is processed exactly once.
 
-On the node, a checkpoint has two parts. The checkpoint's text is the last message of a stream that belongs to the
-client id (`checkpoint_stream`). How far each partition was read is saved in the index service under the client id, so
-that `stream-node index list` shows the consumer's lag. The text decides where reading continues: it is one message, so
-it never mixes two states. If a partition's offset in the index service is lower than the one that was saved, the
-partition is read again from the lower offset. So an operator can set an offset back. If the consumer runs meanwhile,
-its next save raises `PositionReset`, and it continues from there when it is started again.
-"""
+On the node, the checkpoint's text is the last message of a stream that belongs to the client id (`checkpoint_stream`),
+so it never mixes two states. How far each partition was read is also saved in the index service, so that `stream-node
+index list` shows the consumer's lag, and an operator can set an offset back: a partition whose offset there is lower is
+read again from it. If the consumer runs meanwhile, its next save raises `PositionReset`."""
 
 from __future__ import annotations
 
@@ -42,11 +39,9 @@ class CheckpointStore(Protocol):
 
 
 class NodeCheckpoints:
-    """A `CheckpointStore` on a node.
+    """A `CheckpointStore` on a node. Of two consumers with one client id, the second that saves gets `CheckpointTaken`.
 
-    Of two consumers with the same client id, the second one that saves gets `CheckpointTaken`. Raises the client's
-    errors, and `CheckpointError` for a checkpoint that cannot be read.
-    """
+    Raises the client's errors, and `CheckpointError` for a checkpoint that cannot be read."""
 
     def __init__(self, client: StreamClient, client_id: str) -> None:
         self.client_id = client_id
@@ -67,6 +62,7 @@ class NodeCheckpoints:
         position = dict(checkpoint.position)
         self._resets.clear()
         is_lowered = False
+        # The text decides, unless an operator has set an offset back in the index service.
         for topic, ends in _by_topic(_shown(checkpoint)).items():
             for partition, mark in (await self._resume(topic, list(ends))).items():
                 source = source_of(topic, partition)
@@ -79,14 +75,12 @@ class NodeCheckpoints:
         return msgspec.structs.replace(checkpoint, position=position, read={}, needed=())
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Saves the text of the checkpoint first, then the offset of each partition.
-
-        If the process dies between these two saves, the offsets are older than the text. Some messages are then read
-        again, and none is skipped. Raises `PositionReset` if somebody else has set an offset since `load`, and
-        `CheckpointTaken` if another consumer has saved a checkpoint since then.
-        """
+        """Saves the text of the checkpoint first, then the offset of each partition. If the process dies between the
+        two, some messages are read again, and none is skipped. Raises `PositionReset` if an offset was set from
+        elsewhere since `load`, and `CheckpointTaken` if another consumer has saved since then."""
         stream = await self._open()
         page = await stream.pull_page(LAST, 1)
+        # The last text must be ours: two consumers of one name would skip each other's updates.
         if page.messages and page.messages[-1].data != self._last:
             raise CheckpointTaken(self.client_id)
         text = format_checkpoint(checkpoint)
@@ -101,6 +95,7 @@ class NodeCheckpoints:
                 if created_us and not self._marks[source_of(topic, partition)].is_of(created_us):
                     await self._indexes.begin(topic, partition, created_us)
             await self._indexes.save(topic, offsets)
+        # Reported at the end, so that this checkpoint is saved all the same.
         if self._resets:
             source = self._resets[0]
             topic, partition = split_source(source)
@@ -128,7 +123,6 @@ class NodeCheckpoints:
 
 
 def checkpoint_stream(client_id: str) -> str:
-    """Returns the name of the stream that has the checkpoints of this client id."""
     return f"cardinal.checkpoints.{client_id}"
 
 

@@ -1,18 +1,16 @@
 """The entry points of consumers: iterations over the updates of a chain, or over its complete blocks.
 
-They run on any transport, under trio or asyncio. The program calls `done()` on each item after it has processed the
-item. The modules `consumer_machine` and `unordered_machine` decide which items there are.
+They run on any transport, under trio or asyncio. The program calls `done()` on each item after it has processed it.
 
     async with consume(application, transport, NodeCheckpoints(client, "indexer")) as updates:
         async for update in updates:
             …undo update.removed, do update.added…
             update.done()
 
-A checkpoint is the state after the last item that was done. If items were done since the last save, the iteration saves
-a checkpoint every `save_interval_s` seconds, and when the `async with` block ends without an exception. After a crash,
-the items that were done since the last save are returned again. An application can process every update exactly once:
-it stores `updates.checkpoint()` in its own database, in the transaction that applies the update.
-"""
+A checkpoint is the state after the last item that was done. It is saved every `save_interval_s` seconds if items were
+done meanwhile, and when the `async with` block ends without an exception. After a crash, the items that were done since
+the last save are returned again. An application that stores `updates.checkpoint()` in its own database, in the
+transaction that applies the update, processes every update exactly once."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ from stream_client.shell.background import background_tasks
 
 SAVE_INTERVAL_S = 1.0
 REORG_TIMEOUT_S = 600.0
-"""A reorg is given up if nothing came on its channel for this long. The blocks that come later are still weighed."""
+"""A reorg is given up if nothing came on its channel for this long. Blocks that come later are still weighed."""
 REORG_CHECK_S = 5.0
 STALL_TOLD_S = 10.0
 """While the chain lacks a block, an event says so at this interval."""
@@ -63,10 +61,9 @@ REORG_TOLD_S = 30.0
 class Update:
     """One change of the chain: the application undoes the blocks in `removed`, then applies the blocks in `added`.
 
-    Both lists are in ascending order of block numbers. `reverted_to` is None in most updates. Otherwise the chain goes
-    back to this block, because of a Reorg message or a reorg that was given up. Then `removed` has only the blocks that
-    the consumer still had in memory, so the application must be able to return to that block by itself.
-    """
+    Both lists are in ascending order of block numbers. If `reverted_to` is not None, the chain goes back to this block,
+    because of a Reorg message or a reorg that was given up. Then `removed` has only the blocks that were still in
+    memory, so the application must be able to return to that block by itself."""
 
     __slots__ = ("_finish", "event")
 
@@ -87,10 +84,8 @@ class Update:
         return self.event if isinstance(self.event, Revert) else None
 
     def done(self) -> None:
-        """Notes that the application has finished this update and all earlier ones.
-
-        Raises ValueError at a second call.
-        """
+        """Notes that the application has finished this update and all earlier ones. Raises ValueError at a second
+        call."""
         self._finish(self.event)
 
 
@@ -116,8 +111,7 @@ class Updates(Consumption[ChainConsumer, Update]):
     """An iteration over the updates of the heaviest chain, in order.
 
     While a reorg is going on, the normal feed rests. If its channel is silent, the iteration reports `ReorgStalled`,
-    and gives the reorg up after `reorg_timeout_s` seconds.
-    """
+    and gives the reorg up after `reorg_timeout_s` seconds."""
 
     transport: Transport
     reorg_timeout_s = REORG_TIMEOUT_S
@@ -149,6 +143,7 @@ class Updates(Consumption[ChainConsumer, Update]):
         gaps = self.machine.gaps()
         first = gaps[0].hash if gaps else None
         now_s = anyio.current_time()
+        # Another first gap is progress, so the clock begins anew.
         if first != self._stall:
             self._stall, self._stall_began_s, self._stall_told_s = first, now_s, now_s
         if first is not None:
@@ -163,11 +158,13 @@ class Updates(Consumption[ChainConsumer, Update]):
             self._check_due_s = math.inf
             return
         now_s = anyio.current_time()
+        # 1. The age counts from the reorg's begin, the silence from its last message.
         if before is None or before.hash != self._reorg.hash:
             self._reorg_began_s = now_s
         # While the application has too many unfinished updates, the silence is not the channel's.
         if before != self._reorg or not self.machine.feeds.channels:
             self._reorg_read_s = self._reorg_told_s = now_s
+        # 2. Ask for the ends of the resting topics, so that the lags grow while the reorg lasts.
         if before is None or now_s >= self._check_due_s:
             # The receivers of the normal feed read nothing now, so they do not know how far its topics have grown.
             try:
@@ -178,6 +175,7 @@ class Updates(Consumption[ChainConsumer, Update]):
                 # The silence is that of the node, which may start again.
                 self._reorg_read_s = self._reorg_told_s = now_s
             self._check_due_s = now_s + min(REORG_CHECK_S, self.reorg_timeout_s)
+        # 3. Report the silence, and end a reorg whose producer is gone: the normal feed must not rest for ever.
         idle_s = now_s - self._reorg_read_s
         is_given_up = idle_s >= self.reorg_timeout_s
         if is_given_up or now_s - self._reorg_told_s >= REORG_TOLD_S:
@@ -219,20 +217,18 @@ async def consume(
 ) -> AsyncIterator[Updates]:
     """Iterates over the updates of the chain: endlessly, or up to the present end of the topics (`stop_at_end`).
 
-    The iteration continues from `checkpoint`, or else from the checkpoint in `store`. Without a checkpoint it begins
-    after the block `start`, which the application must have, together with all its ancestors. Without `start` it begins
-    with the block that has the lowest number: of all complete blocks in the topics, or of the first
-    `ConsumerLimits.held_max`. A block below it that is complete only later is reported (`LeftOut`).
+    The iteration continues from `checkpoint`, or else from the checkpoint in `store`. Without one it begins after the
+    block `start`, which the application must have, together with all its ancestors. Without `start` it begins with the
+    lowest block: of all complete blocks in the topics, or of the first `ConsumerLimits.held_max`. A block below it that
+    is complete only later is reported (`LeftOut`). While `ConsumerLimits.unfinished_max` updates are not done, the
+    iteration waits.
 
     `wanted`: by block number, the only hash that is accepted for this number.
     `tracked`: the entries of blocks that are wanted. Only the topics that can have them are read.
     `reorg_timeout_s`: a reorg beyond the threshold is given up if its channel brings nothing for so many seconds.
     `save_interval_s`: the time between saves, in seconds.
     `on_event`: receives the events that are not updates, and a `StreamRemade` for each source that was deleted and made
-    again since the checkpoint was saved. Then the iteration begins as without a checkpoint.
-
-    While `ConsumerLimits.unfinished_max` updates are not done, the iteration waits until the program calls `done`.
-    """
+    again since the checkpoint was saved. Then the iteration begins as without a checkpoint."""
     wants = application.tracked(tracked)
     topics = application.topics_of(wants)
     known = await _known(checkpoint, store, start, topics, transport, on_event)
@@ -272,10 +268,8 @@ async def consume_unordered(
     save_interval_s: float = SAVE_INTERVAL_S,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Arrivals]:
-    """Iterates over complete blocks, including blocks of forks, as soon as each block is complete.
-
-    The arguments have the same meaning as those of `consume`.
-    """
+    """Iterates over complete blocks, including blocks of forks, as soon as each is complete. The arguments have the
+    same meaning as those of `consume`."""
     wants = application.tracked(tracked)
     topics = application.topics_of(wants)
     known = await _known(checkpoint, store, None, topics, transport, on_event)
@@ -306,6 +300,7 @@ async def _known(
 ) -> Checkpoint:
     if checkpoint is None and store is not None:
         checkpoint = await store.load()
+    # The streams of the checkpoint can be gone by now, and others have their names.
     created = await transport.created(topics)
     if checkpoint is None:
         return Checkpoint(start=start, created=created)
@@ -333,6 +328,5 @@ async def _known(
 
 @asynccontextmanager
 async def _feed_set(transport: Transport, stop_at_end: bool) -> AsyncIterator[FeedSet]:
-    """Makes a set of feeds (subscriptions). The tasks that read them end with the `async with` block."""
     async with background_tasks() as tasks:
         yield FeedSet(tasks, partial(transport.subscribe, stop_at_end=stop_at_end))

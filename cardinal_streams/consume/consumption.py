@@ -1,8 +1,7 @@
 """The I/O code around a consumer machine, which itself does no I/O.
 
 It reads the feeds (subscriptions) that the machine asks for, gives each message to the machine, and saves checkpoints.
-The module `consuming` defines the items of an iteration, and how an iteration begins.
-"""
+The module `consuming` defines the items of an iteration, and how an iteration begins."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class Machine(Protocol):
-    """The methods that the two consumer machines, `ChainConsumer` and `UnorderedConsumer`, have in common."""
+    """The methods that the consumer machines, `ChainConsumer` and `UnorderedConsumer`, have in common."""
 
     @property
     def feeds(self) -> Feeds: ...
@@ -57,12 +56,9 @@ class Machine(Protocol):
 
 
 class Consumption(Generic[M, T]):
-    """An iteration over the items of one consumer machine: updates of the chain, or complete blocks.
+    """An iteration over the items of one consumer machine, for one task. Other tasks may call `done` on items.
 
-    Only one task may iterate. Other tasks may call `done` on items.
-
-    Invariant: each event of the machine either became an item in `_items` or was passed to `on_event`.
-    """
+    Invariant: each event of the machine either became an item in `_items` or was passed to `on_event`."""
 
     def __init__(
         self,
@@ -98,6 +94,8 @@ class Consumption(Generic[M, T]):
         """Returns the next item, and waits until there is one. Raises the error that ended a feed (subscription)."""
         while not self._items:
             await self._save_if_due()
+            # Take what has arrived. Without that, at the end of everything the machine may have more to say: blocks
+            # that were put off, or the begin of a chain. Only then is it time to end, or to wait.
             feed = self._feeds.next_readable(self._is_allowed)
             if feed is not None:
                 self._hand_over(feed)
@@ -119,8 +117,9 @@ class Consumption(Generic[M, T]):
         return msgspec.structs.replace(self.machine.checkpoint(), created=self._created)
 
     async def save(self) -> None:
-        """Saves a checkpoint if items were done since the last save. The checkpoint is durable when `save` returns."""
+        """Saves a checkpoint durably, if items were done since the last save."""
         if self._store is not None and self._save_due_s < math.inf:
+            # Cleared first: an item that is done during the save makes the next one due.
             self._save_due_s = math.inf
             try:
                 await self._store.save(self.checkpoint())
@@ -133,11 +132,9 @@ class Consumption(Generic[M, T]):
         return self.machine.why_incomplete(hash_)
 
     def lags(self) -> dict[str, int]:
-        """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet.
-
-        The numbers use the ends of the partitions that the receivers already know. While the normal feed rests because
-        of a reorg, they use the ends that the transport was asked for last.
-        """
+        """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet, by the
+        ends that the receivers know. While the normal feed rests because of a reorg, the transport was asked for the
+        ends."""
         ends = dict(self._ends)
         for receiver in self._feeds.receivers():
             for source, end in receiver.ends.items():
@@ -151,10 +148,7 @@ class Consumption(Generic[M, T]):
         self._feeds.wake()
 
     def handle(self, events: list[Any]) -> None:
-        """Handles the events of the consumer machine.
-
-        Each event becomes an item or is passed to `on_event`. Some events also open or close feeds.
-        """
+        """Makes each event an item or passes it to `on_event`. Some events also open or close feeds."""
         for event in events:
             item = self._make(event)
             if item is not None:
@@ -164,6 +158,7 @@ class Consumption(Generic[M, T]):
                 self.open_channel(event.hash)
             elif isinstance(event, CloseReorgChannel):
                 self._feeds.close(event.hash)
+            # The feed is opened anew at the lower offsets; pages that were read ahead are dropped.
             elif isinstance(event, ReadAgain):
                 self._feeds.close(event.ancestor)
                 if event.ancestor is None:
@@ -180,6 +175,7 @@ class Consumption(Generic[M, T]):
         ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)
+            # The channel of an open reorg is read on from its own offset below, so its history ends there.
             end = ends.get(topic, math.inf)
             async with transport.subscribe((topic,), {source: offset}, stop_at_end=True) as receiver:
                 while page := await receiver.receive_some():
@@ -195,10 +191,7 @@ class Consumption(Generic[M, T]):
             self.open_channel(ancestor)
 
     def open_channel(self, ancestor: bytes) -> None:
-        """Begins to read the channel (topic) of the reorg with this common ancestor.
-
-        Reading begins at the offset where it stopped earlier, or at the beginning of the channel.
-        """
+        """Begins to read the channel (topic) of the reorg with this common ancestor, where reading stopped earlier."""
         topic = self._channel_of(ancestor)
         offset = self._channel_offsets.find(ancestor) or 0
         self._feeds.open(ancestor, (topic,), {source_of(topic, 0): offset})
@@ -222,6 +215,7 @@ class Consumption(Generic[M, T]):
             else:
                 self._channel_offsets.put(ancestor, delivery.offset + 1)
                 events = receive_reorg(ancestor, delivery.key, delivery.value, source, delivery.offset)
+            # An event can forbid this feed, so the rest of the page waits.
             if events:
                 self.handle(events)
                 return
@@ -236,10 +230,7 @@ class Consumption(Generic[M, T]):
         return self._feeds.all_ended(self._is_allowed) or (bool(lags) and max(lags) <= 0)
 
     def _may_end(self) -> bool:
-        """Whether the iteration may end: all feeds that may be read now were read to their end.
-
-        False while all feeds wait until the application calls `done`.
-        """
+        """Whether all feeds that may be read now have ended; False while they wait for the application's `done`."""
         feeds = self.machine.feeds
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
 

@@ -19,25 +19,22 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class ChainUpdate(msgspec.Struct, frozen=True):
-    """A change of the chain: the application first undoes the blocks in `removed`, then applies the blocks in `added`.
+    """A change of the chain: the application first undoes the blocks in `removed`, then applies those in `added`.
 
-    Both lists are in ascending order of block numbers. The first blocks of both lists have the same parent, with one
-    exception: a chain that began without a start block can fork before its first block. Then `removed` has all blocks
-    of the chain.
-    """
+    Both lists are in ascending order of block numbers, and their first blocks have the same parent. A chain that began
+    without a start block can fork before its first block; then `removed` has all blocks of the chain."""
 
     removed: tuple[CompleteBatch, ...]
     added: tuple[CompleteBatch, ...]
 
 
 class Revert(msgspec.Struct, frozen=True):
-    """The chain goes back to the block `hash`, because a Reorg message demands it or because a reorg was given up.
+    """The chain goes back to the block `hash`, because a Reorg message demands it or a reorg was given up.
 
     `weight`: the weight of that block, or 0 if it is not known.
-    `removed`: the removed blocks that are still in memory, in ascending order. Older removed blocks can be missing in
-    `removed`, so the application must be able to return to `hash` by itself.
-    `removed_weight`: the weight of the heaviest removed block.
-    """
+    `removed`: the removed blocks that are still in memory, in ascending order. Older ones can be missing, so the
+    application must be able to return to `hash` by itself.
+    `removed_weight`: the weight of the heaviest removed block."""
 
     hash: bytes
     number: int
@@ -50,9 +47,7 @@ class NeedsReorg(msgspec.Struct, frozen=True):
     """A block is heavier than the head of the chain, but its fork begins before the final block.
 
     The final block is the newest block that a reorg of at most `reorg_threshold` blocks must not remove. Only a Reorg
-    message of a producer can remove it. The consumer keeps the heavier block, since such a message can still make it
-    part of the chain.
-    """
+    message can remove it, so the heavier block is kept until such a message comes."""
 
     hash: bytes
     number: int
@@ -62,13 +57,12 @@ class NeedsReorg(msgspec.Struct, frozen=True):
 class DropReason(enum.Enum):
     """The reason why a block was dropped.
 
-    OLD: the block forks off before the final block (see `NeedsReorg`) and is no heavier than the head of the chain. Or
-    it belongs to a reorg that was given up.
+    OLD: it forks off before the final block (see `NeedsReorg`) and is no heavier than the head, or belongs to a reorg
+        that was given up.
     BANNED: the application wants another block with this number, or the block descends from a banned block.
-    NUMBER: the block's number is not higher than its parent's number.
-    MEMORY: the limits for blocks in memory were exceeded. The block must be given to the `ChainOrder` again when the
-    chain has grown. A `ChainConsumer` reads it again, and reports it only if nothing but a Reorg message leads to it.
-    """
+    NUMBER: its number is not higher than its parent's number.
+    MEMORY: the limits for blocks in memory were exceeded. It must be given to the `ChainOrder` again when the chain has
+        grown. A `ChainConsumer` reads it again, and reports it only if nothing but a Reorg message leads to it."""
 
     OLD = "old"
     BANNED = "banned"
@@ -79,8 +73,7 @@ class DropReason(enum.Enum):
 class Dropped(msgspec.Struct, frozen=True):
     """A block was dropped. Blocks that are dropped for the reason OLD are only counted, and cause no event.
 
-    `offsets`: where the messages of the block are (see `CompleteBatch`).
-    """
+    `offsets`: where the messages of the block are (see `CompleteBatch`)."""
 
     hash: bytes
     number: int
@@ -95,10 +88,9 @@ ChainEvent: TypeAlias = ChainUpdate | Revert | NeedsReorg | Dropped
 class ChainStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a `ChainOrder`.
 
-    `chain_length`, `waiting`, `waiting_bytes` and the `head_…` fields describe the present state. All other fields
-    count since the start. The `head_…` fields are None before the first block. `waiting` counts the blocks that are
-    kept but not on the chain. `reorg_depth_max` is the largest number of blocks that one update removed.
-    """
+    `chain_length`, `waiting`, `waiting_bytes` and the `head_…` fields, which are None before the first block, describe
+    the present state; the others count since the start. `waiting` counts the blocks that are kept but not on the chain.
+    `reorg_depth_max` is the largest number of blocks that one update removed."""
 
     head_number: int | None
     head_weight: int | None

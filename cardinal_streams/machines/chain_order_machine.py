@@ -1,8 +1,7 @@
 """The chain order machine: it takes complete blocks in any order, and returns the heaviest chain in order.
 
-It returns updates with removed and added blocks. It does no I/O, and does not know messages or channels. The place of a
-block relative to the chain decides what the machine does with the block. "The final block" in this table is the newest
-block that reorgs within the threshold must not remove:
+It does no I/O, and has no part in messages or channels. The table shows what it does with a block by the block's place
+relative to the chain. "The final block" is the newest block that reorgs within the threshold must not remove:
 
     BANNED      another block is wanted at this number, or an ancestor was banned    dropped
     KNOWN       the block is in memory or final                                      nothing
@@ -16,26 +15,21 @@ block that reorgs within the threshold must not remove:
     WAITS       its parent has not arrived                                           kept
     FOLLOWS     it arrives between a revert and the end of the reorg                 added, if its parent is the head
 
-Weighing (specification, "Reorg Handling"): a branch replaces the blocks after the fork point if the branch's heaviest
-block is heavier than the heaviest of these blocks. Equal weight never replaces blocks. Block numbers must grow along
-the chain, but need not be consecutive. If all weights differ and no fork is BURIED, the resulting chain does not depend
-on the order of arrival.
+Weighing (specification, "Reorg Handling"): a branch replaces the blocks after the fork point if its heaviest block is
+heavier than the heaviest of these blocks. Equal weight never replaces blocks. Block numbers must grow along the chain,
+but need not be consecutive. If all weights differ and no fork is BURIED, the resulting chain does not depend on the
+order of arrival.
 
-Threshold. The machine keeps the head and the `reorg_threshold` blocks before it. A block becomes final when
-`reorg_threshold` blocks follow it. A reorg can remove at most `reorg_threshold` blocks, and never a final block. Only
-`revert`, which obeys a Reorg message, goes back further. Between `revert` and `end_reorg` the machine weighs no blocks:
-each block must follow the one before. The removed blocks are kept like the blocks of a fork. Blocks of the new chain
-that arrive early are kept too.
+Threshold. The machine keeps the head and the `reorg_threshold` blocks before it; a block becomes final when
+`reorg_threshold` blocks follow it. Only `revert`, which obeys a Reorg message, removes final blocks. Between `revert`
+and `end_reorg` the machine weighs no blocks: each must follow the one before. The removed blocks, and blocks of the new
+chain that arrive early, are kept like the blocks of a fork.
 
-Memory. Besides the chain, the machine keeps at most `waiting_max` blocks with `waiting_bytes_max` bytes: blocks of
-forks, and blocks whose parent is missing. Beyond these limits it drops a block and returns an event, so that the caller
-can give the block again later: first the lightest end of a fork, then a block that only a Reorg message can put on the
-chain, else the block with the highest number, which the chain reaches last. When a block becomes final, the kept blocks
-with its number or a lower number are dropped, unless they are heavier than the head. Heavier blocks are kept until a
-later check finds that the head is at least as heavy.
-
-The module `fork_tree` explains why the tree of blocks is not the one of `block_manager`.
-"""
+Memory. Besides the chain, the machine keeps at most `waiting_max` blocks with `waiting_bytes_max` bytes. Beyond that it
+drops a block and returns an event, so that the caller can give the block again later: first the lightest end of a fork,
+then a block that only a Reorg message can put on the chain, else the block with the highest number, which the chain
+reaches last. When a block becomes final, the kept blocks with at most its number are dropped, unless they are heavier
+than the head, which later checks decide again."""
 
 from __future__ import annotations
 
@@ -54,8 +48,6 @@ from cardinal_streams.recent import RecentMap
 
 
 class Place(enum.Enum):
-    """The place of a block relative to the chain. The table in the module's docstring explains each value."""
-
     BANNED = "banned"
     KNOWN = "known"
     BURIED = "buried"
@@ -73,8 +65,7 @@ class ReorgEnd(msgspec.Struct, frozen=True):
     """The result of `ChainOrder.end_reorg`.
 
     `removed_weight`: 0 if the blocks of the reorg are on the chain, else the weight of the blocks that they removed.
-    `read_again`: whether those blocks must return by a new reading of the normal feed.
-    """
+    `read_again`: whether those blocks must return by a new reading of the normal feed."""
 
     events: list[ChainEvent]
     removed_weight: int
@@ -86,10 +77,9 @@ class ChainOrder:
 
     `start`: the block after which the chain continues; the application has this block and all its ancestors. Without
     `start` the chain begins with the first block that arrives, and blocks before that one are never added or removed.
-    `wanted` maps a block number to the only hash that is accepted for this number.
+    `wanted`: by block number, the only hash that is accepted for this number.
 
-    Invariant: the invariant of `ChainState` holds.
-    """
+    Invariant: the invariant of `ChainState` holds."""
 
     def __init__(
         self,
@@ -119,8 +109,7 @@ class ChainOrder:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the final block: the newest block that a reorg of at most `reorg_threshold` blocks must not
-        remove. None if it is unknown."""
+        """The number of the newest block that a reorg within the threshold must not remove; None if it is unknown."""
         return self._state.chain.final_number
 
     def receive(self, batch: CompleteBatch) -> list[ChainEvent]:
@@ -131,17 +120,15 @@ class ChainOrder:
         return events
 
     def bury(self, hash_: bytes) -> list[ChainEvent]:
-        """Notes that an incomplete block was given up as too old to join the chain. Its hash is remembered, so that
-        its descendants are dropped too."""
+        """Notes that an incomplete block was given up as too old, so that its descendants are dropped too."""
         events: list[ChainEvent] = []
         if self._state.tree.find(hash_) is None and hash_ not in self._state.fates:
             self._state.bury(hash_, events)
         return events
 
     def can_revert(self, hash_: bytes, number: int, *, is_whole: bool = True) -> bool:
-        """Whether `revert` can go back to this block. True if the block is on the chain or on a fork of it, or if the
-        chain is empty. Also True if its number is lower than all numbers on the chain, and the chain `is_whole`: it has
-        all blocks that it must hold."""
+        """Whether `revert` can go back to this block: it is on the chain or on a fork of it, or the chain is empty, or
+        its number is below the chain, and the chain `is_whole`: it has all blocks that it must hold."""
         state = self._state
         node = state.tree.find(hash_)
         if node is not None and state.is_connected(node):
@@ -150,32 +137,38 @@ class ChainOrder:
         return state.chain.head is None or (is_whole and lowest is not None and number < lowest)
 
     def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
-        """Goes back to the common ancestor of a reorg (specification, "Reorg"). Returns a `Revert`. If the ancestor
-        is on a fork, a `ChainUpdate` to that fork precedes the `Revert`. From now on, `receive` takes the blocks of
-        the reorg."""
+        """Goes back to the common ancestor of a reorg (specification, "Reorg"). Returns a `Revert`, after a
+        `ChainUpdate` to a fork if the ancestor is there. From now on, `receive` takes the blocks of the reorg."""
         state = self._state
         events: list[ChainEvent] = []
+        # The weight to beat is that of the blocks before anything is removed: a ChainUpdate to a fork removes some
+        # already.
         state.reverted_weight = max((other.weight for other in state.chain), default=0)
         node = state.tree.find(hash_)
+        # An ancestor on a fork comes onto the chain first, so that the revert only removes blocks.
         if node is not None and node.hash not in state.chain and state.is_connected(node):
             state.adopt(state.path_to(node), events)
         state.go_back_to(hash_, number, state.reverted_weight, events)
+        # From here on, blocks come from the reorg's channel, and `_place_of` answers FOLLOWS.
         self._told = RecentMap(state.limits.remembered_max)
         self._reverts += 1
         state.keep_limits(events)
         return events
 
     def end_reorg(self, hash_: bytes, number: int) -> ReorgEnd:
-        """Ends the section of the reorg to this common ancestor, complete or not. From now on the heaviest branch
-        decides again. If the chain is then lighter than the blocks that the reorg removed, these blocks are not in
-        memory any more: a `Revert` to the ancestor removes the blocks of the reorg."""
+        """Ends the section of the reorg to this common ancestor, complete or not: the heaviest branch decides again. If
+        the chain is then lighter than the removed blocks, which are not in memory any more, a `Revert` to the ancestor
+        removes the blocks of the reorg."""
         state, told, tip = self._state, self._told, self._state.chain.head
         assert told is not None
         assert tip is not None
         self._told = None
         events: list[ChainEvent] = []
+        # The removed blocks are kept as a fork, so the usual weighing brings them back if they are heavier.
         state.weigh(state.branches_off(state.chain), events)
         read_again = state.weight_of_head < state.reverted_weight
+        # Some of the heavier blocks were dropped. The lighter reorg must not stay meanwhile, nor wait as a fork that
+        # would be weighed again.
         if read_again and tip.hash != hash_:
             state.go_back_to(hash_, number, tip.weight, events)
             for node in tuple(state.waiting):
@@ -185,8 +178,10 @@ class ChainOrder:
         return ReorgEnd(events, 0 if is_kept else state.reverted_weight, read_again)
 
     def resume_reorg(self, removed_weight: int) -> None:
-        """Continues a reorg whose `revert` took place before a restart. `removed_weight`: the weight of the heaviest
-        block that was removed then. The removed blocks are not in memory."""
+        """Continues a reorg whose `revert` took place before a restart.
+
+        `removed_weight`: the weight of the heaviest block that was removed then. The removed blocks are not in memory.
+        """
         self._told = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
 
@@ -195,8 +190,8 @@ class ChainOrder:
         return self._place_of(batch) not in (Place.TOO_DEEP, Place.BURIED)
 
     def outweighs(self, batch: CompleteBatch, weight_to_beat: int) -> bool:
-        """Whether a block that is not on the chain, or a waiting block that descends from it, is heavier than the head
-        and than `weight_to_beat`."""
+        """Whether a block that is not on the chain, or a waiting descendant, is heavier than the head and
+        `weight_to_beat`."""
         state = self._state
         if self.is_on_chain(batch.hash):
             return False
@@ -216,8 +211,8 @@ class ChainOrder:
         return iter([node.batch for node in (*self._state.chain, *self._state.waiting) if node.batch is not None])
 
     def lacks(self) -> dict[bytes, int]:
-        """Returns the blocks for which waiting blocks wait, by hash, each with the number of those that descend from
-        it. Blocks that only a Reorg message can put on the chain do not count."""
+        """Returns the missing parents of waiting blocks, by hash, with the number of waiting descendants. Blocks that
+        only a Reorg message can put on the chain do not count."""
         state = self._state
         low = state.chain.final_number or 0
         roots = [node for node in state.waiting if node.parent is not None and state.tree.find(node.parent) is None]
@@ -256,7 +251,6 @@ class ChainOrder:
         self._state.check(in_reorg=self._told is not None)
 
     def _place_of(self, batch: CompleteBatch) -> Place:
-        """Returns the place of a block, i.e. the row of the module's table that applies to the block."""
         state = self._state
         node = state.tree.find(batch.hash)
         own_fate = state.fates.find(batch.hash)
@@ -264,19 +258,26 @@ class ChainOrder:
         final_number = state.chain.final_number
         if batch.parent == batch.hash:
             return Place.UNORDERED
+        # The wish of the application comes before everything else, even before a running reorg.
         if fate is Fate.BANNED or self._wanted.get(batch.number, batch.hash) != batch.hash:
             return Place.BANNED
+        # During a reorg nothing is weighed, so no other row applies to blocks that are not on the chain.
         if self._told is not None and batch.hash not in state.chain:
             return Place.FOLLOWS
+        # What is known already, in memory or by its fate.
         if node is not None:
             return Place.FILLS if node.batch is None else Place.KNOWN
         if own_fate is Fate.FINAL:
             return Place.KNOWN
+        # From here on the block is new. A number that does not grow would break the order of heights, so it is refused
+        # before the block can be kept.
         parent = state.tree.find(batch.parent)
         if parent is not None and parent.number is not None and batch.number <= parent.number:
             return Place.UNORDERED
+        # Too deep for the threshold. A heavier block is kept all the same: a Reorg message may still come.
         if fate is not None or (final_number is not None and batch.number <= final_number):
             return Place.TOO_DEEP if state.is_heavier(batch.weight) else Place.BURIED
+        # The usual cases: the block meets the chain, a fork of it, or nothing yet.
         if state.chain.head is None:
             return Place.FIRST
         if parent is None:
@@ -287,6 +288,7 @@ class ChainOrder:
 
     def _ban(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         self._state.give_up(batch, DropReason.BANNED, events)
+        # The hash is remembered, so that descendants that arrive later are banned, too.
         self._state.fates.put(batch.hash, Fate.BANNED)
         self._state.drop_below(batch.hash, DropReason.BANNED, Fate.BANNED, events)
 
@@ -309,12 +311,13 @@ class ChainOrder:
         self._extend(batch, events)
 
     def _fill(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Takes the block of the chain's lowest node, of which only the hash was known. Ancestors of the block that
-        arrived earlier join the chain. The forks that begin at any of these blocks are weighed."""
+        """Takes the block of the chain's lowest node, of which only the hash was known. Ancestors that arrived earlier
+        join the chain, and the forks of all of them are weighed."""
         state = self._state
         lowest = state.chain.lowest
         above = next((node.number for node in state.chain if node is not lowest), None)
         below = state.tree.find(batch.parent)
+        # The number must fit between those of the neighbours, which were known before this block.
         if (
             lowest.number not in (None, batch.number)
             or (above is not None and above <= batch.number)
@@ -322,13 +325,16 @@ class ChainOrder:
         ):
             self._refuse_number(batch, events)
             return
+        # A start block is one that the application has, and so are its ancestors.
         state.tree.fill(lowest, batch)
         lowest.is_applied = self._has_start
         bases = [lowest, *state.join_below(lowest, self._has_start)]
         state.sink(events)
+        # Children were added while the number of their parent was unknown. Now the order of numbers can be checked.
         for base in bases:
             if base.number is not None:
                 state.drop_unordered(state.tree.children(base.hash), base.number, events)
+        # During a reorg nothing is weighed; the block counts as one of the reorg.
         if self._told is None:
             state.weigh(state.branches_off(bases), events)
         else:
@@ -349,8 +355,8 @@ class ChainOrder:
         self._state.add(batch, events)
 
     def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Takes a block of a running reorg. If its parent is the head, adds the block, and then its descendants in
-        this reorg that arrived earlier."""
+        """Takes a block of a running reorg, and adds it if its parent is the head, with descendants that came
+        earlier."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None
@@ -358,10 +364,12 @@ class ChainOrder:
         if parent is not None and parent.number is not None and batch.number <= parent.number:
             self._refuse_number(batch, events)
             return
+        # The blocks of one channel can come in any order, so each is kept first.
         is_new = state.tree.find(batch.hash) is None
         if is_new:
             state.add(batch, events)
         told.put(batch.hash, is_new or bool(told.find(batch.hash)))
+        # Then the chain takes as many as follow the head without a gap. Blocks of the normal feed are not among them.
         path = [head]
         while following := next((node for node in state.tree.children(path[-1].hash) if node.hash in told), None):
             path.append(following)

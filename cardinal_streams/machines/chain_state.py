@@ -1,7 +1,6 @@
 """The blocks that a `ChainOrder` keeps, and the changes that can be made to them: add, adopt, drop.
 
-The module `chain_order_machine` decides which change a block causes.
-"""
+The module `chain_order_machine` decides which change a block causes."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ class Fate(enum.Enum):
 
     FINAL: it became final and left the kept part of the chain.
     BURIED: it forks off before the final block, the newest block that only a Reorg message can remove.
-    BANNED: the application wants another block with its number, or it descends from a banned block.
-    """
+    BANNED: the application wants another block with its number, or it descends from a banned block."""
 
     FINAL = "final"
     BURIED = "buried"
@@ -31,14 +29,11 @@ class Fate(enum.Enum):
 
 
 class ChainState:
-    """All blocks in memory: the newest part of the chain and the waiting blocks; also the fates of other blocks.
+    """The newest part of the chain and the waiting blocks; also the fates of other blocks.
 
-    A waiting block is in memory but not on the chain: it is part of a fork, or its parent is missing.
-
-    Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from the chain
-    is heavier than the blocks that it would replace. During a reorg the second rule can be broken. It holds again when
-    the reorg is over and the head is as heavy as before.
-    """
+    A waiting block is in memory but not on the chain: it is part of a fork, or its parent is missing. Invariant: every
+    node of the tree is either on the chain or waiting. No waiting branch that descends from the chain is heavier than
+    the blocks that it would replace, except from the begin of a reorg until the head is as heavy as before."""
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
         self.limits = limits
@@ -51,22 +46,18 @@ class ChainState:
         self.reverted_weight = 0
 
     def begin_at(self, node: Node) -> None:
-        """Adds this node to the tree, as the first and only block of the chain."""
         self.tree.add(node)
         self.chain.restart(node, is_final=False)
 
     def is_connected(self, node: Node) -> bool:
-        """Whether the node is on the chain or descends from a node on the chain."""
         at: Node | None = node
         while at is not None and at.hash not in self.chain:
             at = None if at.parent is None else self.tree.find(at.parent)
         return at is not None
 
     def path_to(self, node: Node) -> list[Node]:
-        """Returns the path from the block of the chain at which this node's branch forks off, up to this node.
-
-        The node must be on the chain or descend from a block of the chain.
-        """
+        """Returns the path from the block of the chain at which this connected node's branch forks off, up to the
+        node."""
         path = [node]
         while path[-1].hash not in self.chain:
             parent = path[-1].parent
@@ -86,13 +77,12 @@ class ChainState:
         return node
 
     def adopt(self, path: list[Node], events: list[ChainEvent]) -> None:
-        """Replaces the blocks of the chain after `path[0]`, which is on the chain, by the waiting branch `path[1:]`.
-
-        Adds a `ChainUpdate` to `events`.
-        """
+        """Replaces the blocks of the chain after `path[0]`, which is on the chain, by the waiting branch `path[1:]`."""
+        # The replaced blocks become a fork: they win again if their branch grows.
         replaced = self.chain.cut_above(path[0])
         for node in replaced:
             self.waiting.put(node)
+        # Each new head can push the lowest block out of the part that reorgs can remove.
         final: list[Node] = []
         for node in path[1:]:
             self.waiting.remove(node)
@@ -100,12 +90,14 @@ class ChainState:
             lowest = self.chain.push(node)
             if lowest is not None:
                 final.append(lowest)
+        # The update goes out before the consequences of finality, whose events refer to the new chain.
         self.updates += 1
         self.updates_with_removals += bool(replaced)
         self.added += len(path) - 1
         self.removed += len(replaced)
         self.depth_max = max(self.depth_max, len(replaced))
         events.append(ChainUpdate(applied_batches(replaced), applied_batches(path[1:])))
+        # A final block leaves the memory, and forks that begin at it can never win.
         for node in final:
             self.tree.remove(node)
             self.fates.put(node.hash, Fate.FINAL)
@@ -113,36 +105,32 @@ class ChainState:
         self.sink(events)
 
     def weigh(self, branches: list[list[Node]], events: list[ChainEvent]) -> None:
-        """Puts the heaviest branch on the chain, if a branch outweighs the blocks that it would replace.
-
-        Each branch is a path that begins with a block of the chain.
-        """
+        """Adopts the heaviest of these branches, if it outweighs the blocks that it would replace. Each is a path that
+        begins with a block of the chain."""
         best: list[Node] | None = None
         best_weight = 0
         for branch in branches:
+            # A branch is as heavy as its heaviest block (specification), which need not be its last one.
             weight = max(node.weight for node in branch[1:])
             replaced = max((node.weight for node in self.chain.above(branch[0])), default=-1)
+            # Equal weight never replaces: otherwise two consumers could disagree by their order of arrival.
             if weight > replaced and (best is None or weight > best_weight):
                 best, best_weight = branch, weight
         if best is not None:
             self.adopt(best, events)
 
     def branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
-        """Returns, for each waiting child of the blocks in `bases`, the heaviest branch that begins with this child.
-
-        The blocks in `bases` are on the chain. Each returned path begins with its block of `bases`.
-        """
+        """Returns the heaviest branch from each waiting child of these blocks of the chain, with its block as the
+        first."""
         tree, waiting = self.tree, self.waiting
         off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
-        """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing ancestor.
+        """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one,
+        which has only a hash. Stops early if the lowest block is final. Yields each node that joins.
 
-        The node of the missing ancestor has only a hash. Stops early if the chain's lowest block is final. Yields each
-        node that joins the chain.
-        `is_applied`: whether the application has the added blocks.
-        """
+        `is_applied`: whether the application has the added blocks."""
         node = lowest
         while node.parent is not None and not self.chain.is_final:
             below = self.tree.find(node.parent)
@@ -157,15 +145,13 @@ class ChainState:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks whose number is at most that of the final block (a block that only a Reorg message
-        can remove), unless they are heavier than the head.
-
-        The heavier blocks are checked again when the final block's number has grown by the reorg threshold plus 1.
-        """
+        """Drops the waiting blocks with at most the number of the final block, unless they are heavier than the
+        head."""
         number = self.chain.final_number
         if number is None:
             return
         for node in self.waiting.up_to(number):
+            # Checked again when the chain has grown by the reorg threshold plus 1, and not at each block.
             if self.is_heavier(node.weight):
                 self.waiting.put_off(node, number + 1 + self.chain.removable_max)
             elif node.hash in self.waiting:
@@ -182,7 +168,7 @@ class ChainState:
                         self.fates.put(node.hash, fate)
 
     def drop_unordered(self, nodes: Iterable[Node], number: int, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks among `nodes` whose number is at most `number`, the number of their parent."""
+        """Drops the waiting blocks among `nodes` whose number is at most `number`, that of their parent."""
         for node in nodes:
             if node.number is not None and node.number <= number and node.hash in self.waiting:
                 self.drop(node, DropReason.NUMBER, events)
@@ -193,28 +179,27 @@ class ChainState:
             self.drop(self._needed_last(), DropReason.MEMORY, events)
 
     def _needed_last(self) -> Node:
-        """Returns the waiting block that the chain needs last: the lightest end of a fork, which only a heavier child
-        can bring to the chain; else one that only a Reorg message can bring there; else the one with the highest
-        number. The choice depends on the blocks alone. So each time that the dropped blocks come again, other blocks
-        with lower numbers stay, until the chain has reached them all."""
+        """Returns the waiting block that the chain needs last. The choice depends on the blocks alone, so each time
+        that the dropped blocks come again, other blocks with lower numbers stay, until the chain has reached them
+        all."""
         tree, waiting = self.tree, self.waiting
+        # First the lightest end of a fork, which only a heavier child can bring to the chain.
         forks = [child for node in self.chain for child in tree.children(node.hash) if child.hash in waiting]
         ends = [node for fork in forks for node in tree.subtree(fork) if not tree.children(node.hash)]
         if ends:
             return min(ends, key=lambda node: (node.weight, node.hash))
+        # Then a block that only a Reorg message can bring there, and at last the one with the highest number.
         final_number = self.chain.final_number
         deep = [node for node in waiting if final_number is not None and (node.number or 0) <= final_number]
         return max(deep, key=lambda node: (node.number or 0, node.hash), default=None) or waiting.highest()
 
     def drop(self, node: Node, reason: DropReason, events: list[ChainEvent]) -> None:
-        """Drops one waiting block. Its children stay in the tree."""
         assert node.batch is not None
         self.waiting.remove(node)
         self.tree.remove(node)
         self.give_up(node.batch, reason, events)
 
     def give_up(self, batch: CompleteBatch, reason: DropReason, events: list[ChainEvent]) -> None:
-        """Counts a dropped block, and adds a `Dropped` event unless the reason is OLD."""
         self.dropped[reason] += 1
         if reason is not DropReason.OLD:
             events.append(Dropped(batch.hash, batch.number, batch.weight, reason, batch.offsets))
@@ -226,20 +211,13 @@ class ChainState:
         return 0 if head is None else head.weight
 
     def is_heavier(self, weight: int) -> bool:
-        """Whether a block of this weight is heavier than the head.
-
-        False while the head's weight is unknown, as after a revert to a block that is not in memory.
-        """
+        """Whether a block of this weight is heavier than the head; False while the head's weight is unknown."""
         head = self.chain.head
         return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
-        """Notes that this block, which is not in memory, forks off before the final block (a block that only a Reorg
-        message can remove).
-
-        Its waiting descendants are dropped. A descendant that is heavier than the head is kept with its
-        own descendants.
-        """
+        """Notes that this block, which is not in memory, forks off before the final block, and drops its waiting
+        descendants. One that is heavier than the head is kept with its own descendants, for a Reorg message."""
         buried = [hash_]
         for each in buried:
             self.fates.put(each, Fate.BURIED)
@@ -253,16 +231,13 @@ class ChainState:
                     buried.append(child.hash)
 
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
-        """Removes all blocks after this block from the chain. If this block is not on the chain, all blocks are
-        removed, and the chain then consists of this block alone.
-
-        The removed blocks become waiting blocks. All remembered fates (`Fate`) except BANNED are forgotten. Adds a
-        `Revert` with `removed_weight` to `events`.
-        """
+        """Removes all blocks after this block from the chain; if it is not on the chain, all blocks, and the chain then
+        consists of this block alone. The removed blocks become waiting blocks."""
         node = self.tree.find(hash_)
         if node is not None and hash_ in self.chain:
             cut = self.chain.cut_above(node)
         else:
+            # A node that has only a hash cannot wait.
             cut = [other for other in self.chain if other.batch is not None]
             for other in self.chain:
                 if other.batch is None:
@@ -275,18 +250,17 @@ class ChainState:
             self.chain.restart(node, is_final=True)
         for other in cut:
             self.waiting.put(other)
+        # Blocks that were final or buried can be part of the new chain. Only the application's own ban lasts.
         for other_hash, fate in self.fates.items():
             if fate is not Fate.BANNED:
                 self.fates.discard(other_hash)
+        # The application has nothing to undo for blocks up to the ancestor's number.
         removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
         self.removed += len(removed)
         events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
 
     def check(self, *, in_reorg: bool) -> None:
-        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded.
-
-        in_reorg: whether a reorg is running, during which a part of the invariant can be broken.
-        """
+        """Raises AssertionError if the invariant of the class, as far as it holds in a reorg, or a limit is broken."""
         self.tree.check()
         self.chain.check()
         self.waiting.check()
@@ -307,5 +281,4 @@ class ChainState:
 
 
 def applied_batches(nodes: Iterable[Node]) -> tuple[CompleteBatch, ...]:
-    """Returns the blocks of those chain nodes that were already given to the application."""
     return tuple(node.batch for node in nodes if node.batch is not None and node.is_applied)

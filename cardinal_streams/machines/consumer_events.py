@@ -21,10 +21,8 @@ class BadMessage(msgspec.Struct, frozen=True):
 
 
 class OpenReorgChannel(msgspec.Struct, frozen=True):
-    """A reorg was announced: the I/O code must now read the reorg's channel (a topic of its own) from the beginning.
-
-    It continues to read the application's topics too. `hash` and `number` are those of the reorg's common ancestor.
-    """
+    """A reorg was announced: the I/O code must now also read the reorg's channel (a topic) from the beginning. `hash`
+    and `number` are those of the reorg's common ancestor."""
 
     hash: bytes
     number: int
@@ -37,12 +35,10 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """The I/O code must read the normal feed (the application's topics) again, or the reorg channel of `ancestor`.
+    """The I/O code must read the normal feed (the application's topics) again, or the reorg channel of `ancestor`,
+    because blocks were dropped that are needed now, to save memory or for a reorg that ended lighter than they are.
 
-    `position`: by source, the offset at which reading begins. A source that is not in `position` is read from its
-    earliest message.
-    A bound of memory made the consumer drop blocks that are needed now; or a reorg ended lighter than the blocks that
-    it had removed, and these blocks are not in memory any more.
+    `position`: by source, the offset at which reading begins; a source that is missing begins at its earliest message.
     """
 
     position: dict[str, int]
@@ -52,18 +48,16 @@ class ReadAgain(msgspec.Struct, frozen=True):
 class ReorgRefused(msgspec.Struct, frozen=True):
     """A message of the Reorg protocol, or a whole reorg, was dropped. `why` is the reason.
 
-    `hash` is the hash in the dropped message, or the common ancestor of the reorg.
-    """
+    `hash`: the hash in the dropped message, or the common ancestor of the reorg."""
 
     hash: bytes
     why: str
 
 
 class ReorgStalled(msgspec.Struct, frozen=True):
-    """The channel of the reorg that is going on has been silent for `idle_s` seconds, and the normal feed rests.
+    """The channel of the running reorg has been silent for `idle_s` seconds, and the normal feed rests.
 
-    `hash` and `number` are those of the reorg's common ancestor. `is_given_up`: whether the reorg was given up now.
-    """
+    `hash` and `number` are those of the reorg's common ancestor. `is_given_up`: whether the reorg was given up now."""
 
     hash: bytes
     number: int
@@ -74,9 +68,8 @@ class ReorgStalled(msgspec.Struct, frozen=True):
 class Gap(msgspec.Struct, frozen=True):
     """A block that the chain lacks: messages of it have not arrived.
 
-    `hash`: the block. `waiting`: the number of complete blocks that follow it and wait for it.
-    `missing`: the messages that it lacks.
-    """
+    `waiting`: the number of complete blocks that follow it and wait for it.
+    `missing`: the messages that it lacks."""
 
     hash: bytes
     waiting: int
@@ -91,10 +84,8 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A block came that has a lower number than the first block of a chain that began without a start block.
-
-    It is not part of the chain. With a start block below it, it would be.
-    """
+    """A block came that has a lower number than the first block of a chain that began without a start block. It is not
+    part of the chain; with a start block below it, it would be."""
 
     hash: bytes
     number: int
@@ -120,12 +111,10 @@ ConsumerEvent: TypeAlias = (
 
 
 class Feeds(msgspec.Struct, frozen=True):
-    """The feeds whose messages the consumer accepts now.
+    """The feeds whose messages the consumer accepts now. The I/O code keeps the messages of others that it has read.
 
-    `normal`: whether the consumer accepts the normal feed, i.e. the application's topics.
-    `channels`: the reorg channels that it accepts, each named by the hash of the reorg's common ancestor.
-    The I/O code keeps messages of other feeds that it has already read.
-    """
+    `normal`: whether the normal feed, i.e. the application's topics, is accepted.
+    `channels`: the accepted reorg channels, each named by the hash of the reorg's common ancestor."""
 
     normal: bool
     channels: tuple[bytes, ...]
@@ -137,8 +126,7 @@ class OpenReorg(msgspec.Struct, frozen=True):
     `offset`: the offset in the reorg's channel at which reading begins.
     `is_begun`: whether the application has gone back to the ancestor, and the section of the channel has not ended.
     `removed_weight`: the weight of the heaviest block that the application removed then. If `is_begun` is False, these
-    blocks have returned, and 0 means that there are none.
-    """
+    blocks have returned, and 0 means that there are none."""
 
     hash: bytes
     number: int
@@ -150,19 +138,19 @@ class OpenReorg(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The state with which another `ChainConsumer` continues after the last update that the application finished.
 
+    The dicts of offsets have one for each source ("topic:partition").
+
     `start`: the last block that the application finished.
     `position`: where reading the normal feed continues.
-    `history`: where reading the channels of finished reorgs continues, because some of their blocks can still be
-    needed; after a restart these channels are read by `receive_history`.
+    `history`: where reading the channels of finished reorgs continues, by `receive_history`: blocks can still be
+    needed.
     `finished_reorgs`: the common ancestors of the reorgs of which a section has ended, complete or not.
-    `read`: the offset up to which a source was read before the restart. Messages before that offset arrive again, and
-    count only if their block is in `needed` (see the module `reread`).
+    `read`: the offset up to which a source was read before the restart. Messages before it arrive again, and count only
+    if their block is in `needed` (see the module `reread`).
     `given_up`: by hash, where the blocks begin that were given up after a long silence. If another message of such a
     block comes, the block is read again.
-    `created`: when each source was created, in microseconds since 1970; empty if the transport does not say it. A
-    source that was created at another time is another stream, in which the offsets mean nothing.
-    The dicts have one offset for each source ("topic:partition").
-    """
+    `created`: when each source was created, in microseconds since 1970, if the transport says it. A source that was
+    created at another time is another stream, in which the offsets mean nothing."""
 
     start: Start | None
     position: dict[str, int] = {}
@@ -179,12 +167,11 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a `ChainConsumer`.
 
     `held`, `unfinished` and `open_reorgs` describe the present state; all other fields count since the start.
-    `reorgs_finished`: the reorgs that ended and whose blocks were then on the chain.
-    `reorgs_abandoned`: the reorgs that ended lighter than the blocks that they had removed.
+    `reorgs_finished`, `reorgs_abandoned`: the reorgs that ended with their blocks on the chain, and lighter than the
+    blocks that they had removed.
     `reorgs_repeated`: the Reorg messages that came on a channel after such an end.
-    `held`: the complete blocks that wait until a reorg ends.
-    `unfinished`: the updates that the application has not finished.
-    """
+    `held`, `unfinished`: the complete blocks that wait until a reorg ends, and the updates that the application has not
+    finished."""
 
     reassembly: ReassemblyStatistics
     chain: ChainStatistics
@@ -202,8 +189,7 @@ class UnorderedStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of an `UnorderedConsumer`, a consumer without a chain.
 
     `unfinished` (blocks that the application has not finished) and `open_reorgs` describe the present state; the other
-    fields count since the start.
-    """
+    fields count since the start."""
 
     reassembly: ReassemblyStatistics
     bad_messages: int

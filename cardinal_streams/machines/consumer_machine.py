@@ -7,16 +7,15 @@ Specification, "Reorg Handling". The machine does no I/O: other code, its shell,
                        ▼                │ the blocks of the active reorg
     reorg channel ► ReorgProtocol ──────┘
 
-The normal feed is the application's topics. A Reorg message on the normal feed announces a reorg channel, i.e. a topic
-with the blocks of one reorg. The channel is opened when the chain has reached the common ancestor. The normal feed
-continues until the Reorg message on the channel itself is read. Then the chain goes back to the ancestor, and takes
-blocks only from the channel until the ReorgComplete of the channel. Meanwhile, blocks that become complete on the
-normal feed are kept and wait for that ReorgComplete. The module `reorg_machine` has the rest of the protocol.
+The normal feed is the application's topics. A Reorg message on it announces a reorg channel, i.e. a topic with the
+blocks of one reorg, which is opened when the chain has reached the common ancestor. When the Reorg message on the
+channel itself is read, the chain goes back to the ancestor, and takes blocks only from the channel until the channel's
+ReorgComplete. Meanwhile, blocks that become complete on the normal feed wait. `reorg_machine` has the rest of the
+protocol.
 
 The shell reads the feeds that `feeds` names, gives the machine one message at a time, and calls `done` for each update
-that the application has finished. `checkpoint` returns the state to be saved. Another consumer that begins with this
-state repeats no finished update, skips no update, and has all blocks in memory that the next reorg can remove.
-"""
+that the application has finished. A consumer that begins with the state that `checkpoint` returns repeats no finished
+update, skips none, and has all blocks in memory that the next reorg can remove."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class ChainConsumer:
     number, of the blocks that are complete at the end of the log or of the first `held_max` blocks.
     `wanted`: the only hash that is accepted for a block number. `tracked`: the block keys to collect.
 
-    Invariant: complete blocks wait in `_held` only while a reorg is active, or before the chain begins.
-    """
+    Invariant: complete blocks wait in `_held` only while a reorg is active, or before the chain begins."""
 
     def __init__(
         self,
@@ -143,6 +141,8 @@ class ChainConsumer:
             message = decode(key, value, self._message_limits)
         except MessageError as error:
             return self._bad_message(source, offset, error)
+        # After a restart, messages of finished blocks come again. Building these blocks anew would never end, since not
+        # all their messages are read.
         events: Sequence[ReassemblyEvent] = ()
         if self._reread.left and self._reread.is_done(message, source, offset):
             self._normal.skip(source, offset)
@@ -151,32 +151,39 @@ class ChainConsumer:
         for event in events:
             if isinstance(event, Completed):
                 self._complete(event.batch, out)
+            # A reorg is announced against the chain as it stands, so a chain without a start block begins now.
             elif isinstance(event, Reorg):
                 self._begin_chain(out)
                 self._follow(self._reorgs.announce(event), out)
                 self._follow(self._reorgs.open_channels(self._can_revert), out)
+            # These belong on the channel of their reorg.
             elif isinstance(event, ReorgComplete | ReorgAbandoned):
                 steps: list[ReorgStep] = []
                 self._reorgs.refuse(event.hash, f"a {type(event).__name__} on the normal feed", steps)
                 self._follow(steps, out)
+            # The chain remembers the hash, so that descendants of the block do not wait for it.
             elif isinstance(event, Outdated):
                 self._publish(self._chain.bury(event.hash), out)
             else:
                 out.append(event)
+        # The source has reached its end of before the restart: perhaps the chain is whole now, and can judge which
+        # ancestors it has.
         if self._to_reread and offset + 1 >= self._to_reread.get(source, offset + 2):
             del self._to_reread[source]
             self._follow(self._reorgs.open_channels(self._can_revert), out)
+        # The events go out before the reading that begins again, in the order in which they happened.
         if self._normal.put_off.position and self._may_read_again(at_end=False):
             self._read_again(out)
         return out
 
     def at_end(self) -> list[ConsumerEvent]:
-        """Returns the events after everything was read that the feeds have: the first update of a chain that has no
-        start block; if blocks were put off to save memory, and there is room or need for them now, a `ReadAgain`."""
+        """Returns the events after everything was read that the feeds have: the first update of a chain without a start
+        block, and a `ReadAgain` if there is room or need for blocks that were put off to save memory."""
         out: list[ConsumerEvent] = []
         self._begin_chain(out)
         self._follow(self._reorgs.read_again(), out)
         if self._reorgs.active is None and self._normal.put_off.position:
+            # All blocks that can become complete have been seen, so from now on the oldest are the ones to keep.
             self._normal.keeps_oldest = True
             if self._may_read_again(at_end=True):
                 self._read_again(out)
@@ -203,22 +210,24 @@ class ChainConsumer:
         return out
 
     def abandon_reorg(self, ancestor: bytes) -> list[ConsumerEvent]:
-        """Gives up the reorg with this common ancestor, because its producer will not complete it. The consumer
-        returns to the normal feed and to the heaviest chain. The channel stays open. If its blocks get heavier than the
-        chain, they return. If no such reorg is active, the chain does not change."""
+        """Gives up the reorg with this common ancestor, because its producer will not complete it, and returns to the
+        normal feed and the heaviest chain. The channel stays open: if its blocks get heavier than the chain, they
+        return. Without such a reorg, the chain does not change."""
         out: list[ConsumerEvent] = []
         self._follow(self._reorgs.abandon(ancestor), out)
         return out
 
     def done(self, event: ChainUpdate | Revert) -> None:
-        """Notes that the application has finished this update and all earlier ones. Raises `ValueError` if the
-        update is not among the unfinished ones, e.g. at a second call."""
+        """Notes that the application has finished this update and all earlier ones. Raises `ValueError` if the update
+        is not among the unfinished ones, e.g. at a second call."""
         if not any(other is event for other in self._unfinished):
             raise ValueError("this update is not among those that are unfinished")
         finished = None
+        # Each finished update can begin or end a reorg for later checkpoints.
         while finished is not event:
             finished = self._unfinished.popleft()
             self._reverted = self._reverts.pop(id(finished), self._reverted)
+        # The next consumer continues after the last block that the application has now.
         if isinstance(event, Revert):
             self._start = Start(event.hash, event.number, event.weight)
         else:
@@ -227,17 +236,22 @@ class ChainConsumer:
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint to save now. This visits all blocks in memory: do not call it for every message."""
+        # 1. From which offsets on are messages needed? Incomplete and put-off blocks, the chain, and what the
+        # application has not finished: the next consumer must have all of it in memory.
         needed, needed_blocks, read = needed_again(self._normal, self._reread)
         for batch in self._needed_batches():
             needed_blocks.add(batch.hash)
             for source, offset in batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
+        # 2. Reading continues after what was read, or at the first needed message. A source that brought nothing since
+        # keeps its old offset.
         before = self._before.position | self._before.history
         seen = self._normal.high_water()
         unseen = {source: offset for source, offset in before.items() if source not in seen}
         position = {source: offset + 1 for source, offset in seen.items()} | unseen
         for source, offset in needed.items():
             position[source] = min(offset, position.get(source, offset))
+        # 3. A reorg counts as begun only if the application has gone back for it.
         reverted = self._reverted
         open_reorgs = tuple(
             reverted if reverted is not None and reverted.hash == reorg.hash else reorg
@@ -264,16 +278,16 @@ class ChainConsumer:
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """Returns the messages that the block with this hash still lacks. While a reorg is active, only the messages of
-        its channel count, otherwise only those of the normal feed."""
+        """Returns the messages that the block with this hash still lacks: of the channel while a reorg is active,
+        otherwise of the normal feed."""
         active = self._reorgs.active
         if active is not None and active.reassembler is not None:
             return active.reassembler.why_incomplete(hash_)
         return self._normal.why_incomplete(hash_)
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Returns the blocks that the chain lacks although later blocks, or messages of them, have arrived: first those
-        that are needed first. This visits all blocks in memory: do not call it for every message."""
+        """Returns the blocks that the chain lacks although later blocks, or messages of them, have arrived, in the
+        order of need. This visits all blocks in memory: do not call it for every message."""
         lacks = self._chain.lacks()
         head = self._chain.head
         if head is not None:
@@ -303,8 +317,8 @@ class ChainConsumer:
         assert len(self._held) <= self.limits.held_max
 
     def _can_revert(self, hash_: bytes, number: int) -> bool:
-        """Whether the chain can go back to this block. After a restart, only the last block of the chain is known until
-        the others are read again; until then a lower number does not prove that the block is on the chain."""
+        # After a restart, only the last block of the chain is known until the others are read again. Until then a lower
+        # number does not prove that the block is on the chain.
         is_whole = not self._to_reread and not self._normal.lacks(self._needed_before)
         return self._chain.can_revert(hash_, number, is_whole=is_whole)
 
@@ -313,9 +327,9 @@ class ChainConsumer:
         return [BadMessage(source, offset, error)]
 
     def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
-        """Gives a complete block to the chain, or keeps the block while a reorg is active."""
         if self._first_number is not None and batch.number < self._first_number:
             out.append(LeftOut(batch.hash, batch.number))
+        # The usual case. All others keep the block: the chain has not begun, or is that of a reorg.
         if self._reorgs.active is None and self._chain.head is not None:
             self._publish(self._chain.receive(batch), out)
             if not self._chain.is_on_chain(batch.hash):
@@ -323,16 +337,18 @@ class ChainConsumer:
                 for ancestor in self._reorgs.with_kept_blocks():
                     self._adopt_heavier(ancestor, out)
             return
+        # No more blocks can be compared, so the chain begins with the lowest of these.
         if len(self._held) >= self.limits.held_max and self._chain.head is None:
             self._begin_chain(out)
             self._complete(batch, out)
+        # During a reorg there is no room either. The block is read again after it.
         elif len(self._held) >= self.limits.held_max:
             self._put_off(Dropped(batch.hash, batch.number, batch.weight, DropReason.MEMORY, batch.offsets))
         else:
             self._held.append(batch)
 
     def _begin_chain(self, out: list[ConsumerEvent]) -> None:
-        """Begins the chain without a start block: with the block that has the lowest number of those that came."""
+        """Begins the chain without a start block, with the lowest number of the blocks that came."""
         if self._chain.head is None and self._held:
             held = sorted(self._held, key=lambda batch: (batch.number, batch.hash))
             self._held.clear()
@@ -346,11 +362,15 @@ class ChainConsumer:
         self._normal.forget(block.hash)
         self._normal.put_off.add(block.hash, block.offsets)
         head = self._chain.head
+        # A block of a fork below the head is needed by no growth of the chain; infinity lets only the end of the log
+        # bring it back.
         number = block.number if head is None or block.number > head.number else math.inf
         self._put_off_from = number if self._put_off_from is None else min(self._put_off_from, number)
 
     def _may_read_again(self, *, at_end: bool) -> bool:
         if self._put_off_from is not None and self._reorgs.active is None:
+            # At the end of the log, each new state of the chain is worth one reading; on the way, only a head that has
+            # reached the dropped blocks is.
             head = self._chain.head
             if at_end and self._is_new_state():
                 return True
@@ -369,7 +389,6 @@ class ChainConsumer:
         return is_new
 
     def _read_again(self, out: list[ConsumerEvent]) -> None:
-        """Asks for the messages of the blocks that were put off."""
         channels = self._channel_sources.keys()
         event, self._before, self._reread, _ = begin_again(self._normal, self._reread, self._before, channels)
         self._put_off_from, self._head_before = None, self._chain.head
@@ -384,17 +403,19 @@ class ChainConsumer:
                 self._publish(events, out)
             elif isinstance(step, ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
+            # A late block of a channel is weighed like any other. Those of a section that lost come back only together,
+            # when they are heavier.
             elif isinstance(step, WeighBlock):
                 if self._chain.has_place(step.batch) and not self._reorgs.is_beaten(step):
                     self._publish(self._chain.receive(step.batch), out)
                 self._adopt_heavier(step.ancestor, out)
             elif isinstance(step, ReorgOver):
                 self._end_reorg(step, out)
+            # A block that is on the chain anyway is not missed.
             elif not (isinstance(step, Evicted) and self._chain.is_on_chain(step.hash)):
                 out.append(step)
 
     def _adopt_heavier(self, ancestor: bytes, out: list[ConsumerEvent]) -> None:
-        """Puts the blocks that the channel of this reorg has kept on the chain, if they are heavier."""
         self._follow(self._reorgs.adopt(ancestor, self._chain.outweighs), out)
 
     def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
@@ -406,15 +427,18 @@ class ChainConsumer:
 
     def _end_reorg(self, step: ReorgOver, out: list[ConsumerEvent]) -> None:
         """Ends a section of a reorg, and returns to the heaviest chain. If blocks of that chain are not in memory any
-        more, asks for a new reading of the normal feed (`ReadAgain`). If the reorg did not win, and the consumer is
-        restarted before the application has finished the resulting updates, it takes the section once more."""
+        more, asks for a new reading of the normal feed (`ReadAgain`)."""
         end = self._chain.end_reorg(step.hash, step.number)
         self._reorgs.settle(step.hash, end.removed_weight)
+        # If the reorg did not win, it counts as begun until the application has finished the updates that undo it: a
+        # consumer that is restarted before takes the section once more.
         if end.removed_weight:
             self._next_settles = True
         else:
             self._settle(step.hash)
         if end.read_again:
+            # The blocks to return to can be anywhere in the topics, so everything is read from the beginning, by a
+            # reassembler that remembers nothing.
             known = self._before.position.keys() | self._normal.high_water().keys()
             position = dict.fromkeys(known - self._channel_sources.keys(), 0)
             self._before = Checkpoint(start=None, position=position)
@@ -425,6 +449,7 @@ class ChainConsumer:
             self._set_floor(out)
             out.append(ReadAgain(position))
         self._publish(end.events, out)
+        # The blocks of the normal feed have waited for the end of the section.
         held = tuple(self._held)
         self._held.clear()
         for batch in held:
@@ -437,11 +462,10 @@ class ChainConsumer:
         self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
-        """Collects the chain's events in `out`. A change of the chain makes the reassembler drop incomplete blocks that
-        are now too old, and opens the reorg channels whose common ancestor the chain has reached. A block that was
-        dropped to save memory is accepted again if it is delivered again."""
+        """Collects the chain's events in `out`, and draws the consequences of a change of the chain."""
         for event in events:
             if isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
+                # A dropped block is read again, unless only a Reorg message could put it on the chain.
                 final_number = self._chain.final_number
                 if final_number is None or event.number > final_number:
                     self._put_off(event)
@@ -450,10 +474,13 @@ class ChainConsumer:
             out.append(event)
             if isinstance(event, ChainUpdate | Revert):
                 self._normal.keeps_oldest = True
+                # This update undoes the reorg that has just lost.
                 if self._next_settles:
                     self._reverts.setdefault(id(event), None)
                     self._next_settles = False
                 self._unfinished.append(event)
+                # Incomplete blocks can be too old now, final blocks end the need for kept ones, and the chain can have
+                # reached the common ancestor of an announced reorg.
                 self._set_floor(out)
                 self._reorgs.release(self._chain.is_final)
                 self._follow(self._reorgs.open_channels(self._can_revert), out)

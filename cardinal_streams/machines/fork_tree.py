@@ -1,13 +1,8 @@
 """A tree of blocks, by hash and by parent, that finds the heaviest path through forks.
 
-A parent can be missing: the children of a block that has not arrived are stored under its hash until it arrives. The
-module `chain_order_machine` decides which blocks are added and removed.
-
-Why this is not the tree of `block_manager`: that tree refuses a block whose parent is missing, which is a usual case
-here. That tree keeps a block as long as a program has a reference to the block. Here a block is dropped when it is too
-far from the head. That tree has no weights. It also cannot store a hash without the block, such as the hash at which a
-consumer starts.
-"""
+The children of a block that has not arrived are stored under its hash. The tree of `block_manager` refuses a block
+whose parent is missing, keeps a block as long as a program refers to it, and has neither weights nor hashes without a
+block, such as the start of a consumer; so this is another one."""
 
 from __future__ import annotations
 
@@ -21,9 +16,7 @@ class Node:
 
     `batch`: the block's contents, or None if only the hash is known.
     `number`: the block's number, or None if the block is known only as the parent of another block.
-    `is_applied`: whether the application has this block, from this consumer or from an earlier one. `is_applied` has a
-    meaning only while the block is on the chain.
-    """
+    `is_applied`: for a block on the chain, whether the application has it, from this consumer or an earlier one."""
 
     __slots__ = ("batch", "hash", "is_applied", "number", "parent", "weight")
 
@@ -49,9 +42,7 @@ class Node:
 class ForkTree:
     """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival.
 
-    Invariant: a node with a parent hash is listed as a child of that hash, and every listed child is a node of
-    the tree.
-    """
+    Invariant: a node is listed as a child of its parent's hash, and every listed child is a node of the tree."""
 
     __slots__ = ("_children", "_nodes")
 
@@ -83,10 +74,8 @@ class ForkTree:
                 del self._children[node.parent]
 
     def children(self, hash_: bytes) -> Iterable[Node]:
-        """Returns the children of the block with this hash that have arrived, in the order of arrival.
-
-        The block itself can be missing.
-        """
+        """Returns the children of this hash that have arrived, in the order of arrival. The block itself can be
+        missing."""
         found = self._children.get(hash_)
         return tuple(found.values()) if found else ()
 
@@ -98,12 +87,12 @@ class ForkTree:
         return found
 
     def best_path(self, root: Node) -> list[Node]:
-        """Returns the path from `root` through the heaviest descendant to a leaf.
-
-        If two children lead to equally heavy blocks, the path takes the child that arrived first.
-        """
+        """Returns the path from `root` through its heaviest descendant to a leaf. Of two equals, the child that came
+        first wins."""
         if root.hash not in self._children:
             return [root]
+        # Children come before their parents here, so each node needs one look at its children, however deep the tree
+        # is.
         heaviest: dict[bytes, int] = {}
         choice: dict[bytes, Node] = {}
         for node in reversed(self.subtree(root)):
@@ -121,7 +110,6 @@ class ForkTree:
         return path
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold."""
         for node in self._nodes.values():
             assert node.parent is None or self._children[node.parent][node.hash] is node
         for parent, children in self._children.items():

@@ -1,8 +1,5 @@
-"""The newest part of the chain, which is kept in memory.
-
-It consists of the head, the blocks that a reorg can remove, and one earlier block. This earliest block can be the
-common ancestor of a reorg, but a reorg must not remove it.
-"""
+"""The newest part of the chain, which is kept in memory: the head, the blocks that a reorg can remove, and the block
+before them, which can be the common ancestor of a reorg."""
 
 from __future__ import annotations
 
@@ -16,12 +13,9 @@ from cardinal_streams.machines.fork_tree import Node
 class HeldChain:
     """The nodes of the newest part of the chain, from the lowest to the head: at most `removable_max` + 1 nodes.
 
-    The lowest node can have only a hash; all other nodes have their block. The lowest block becomes final when
-    `removable_max` blocks follow it. It stays final when a reorg makes the chain shorter.
-
-    Invariant: the parent of each node is the node before it. `_heights` counts the nodes along the chain: it grows by 1
-    from each node to the next.
-    """
+    The lowest node can have only a hash. It becomes final when `removable_max` blocks follow it, and stays final when a
+    reorg makes the chain shorter. Invariant: the parent of each node is the node before it. `_heights` counts the nodes
+    along the chain: it grows by 1 from each node to the next."""
 
     __slots__ = ("_heights", "_nodes", "is_final", "removable_max")
 
@@ -41,22 +35,16 @@ class HeldChain:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the lowest block here, if it is final. None if it is not final, or if its number is
-        not known."""
+        """The number of the lowest block here, if it is final and its number is known."""
         return self._nodes[0].number if self.is_final else None
 
     def restart(self, node: Node, is_final: bool) -> None:
-        """Replaces the whole chain by this one node. `is_final`: True if reorgs must not remove the node."""
         self._nodes = deque((node,))
         self._heights = {node.hash: 0}
         self.is_final = is_final or self.removable_max == 0
 
     def push(self, node: Node) -> Node | None:
-        """Adds a node as the new head.
-
-        If the chain then has more than `removable_max` + 1 nodes, the lowest node is removed and returned; otherwise
-        None is returned.
-        """
+        """Adds a node as the new head. Returns the lowest node if it had to leave, else None."""
         self._heights[node.hash] = self._heights[self._nodes[-1].hash] + 1
         self._nodes.append(node)
         dropped = None
@@ -67,7 +55,6 @@ class HeldChain:
         return dropped
 
     def push_below(self, node: Node) -> None:
-        """Adds the parent of the lowest node as the new lowest node."""
         assert not self.is_final
         self._heights[node.hash] = self._heights[self._nodes[0].hash] - 1
         self._nodes.appendleft(node)
@@ -82,14 +69,12 @@ class HeldChain:
         return removed
 
     def above(self, node: Node) -> list[Node]:
-        """Returns the nodes that follow `node` on the chain, in ascending order."""
         count = self._heights[self._nodes[-1].hash] - self._heights[node.hash]
         found = [self._nodes[-1 - index] for index in range(count)]
         found.reverse()
         return found
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold."""
         nodes = list(self._nodes)
         assert len(nodes) <= self.removable_max + 1
         assert self._heights.keys() == {node.hash for node in nodes}

@@ -19,20 +19,14 @@ class MissingState(enum.Enum):
 class Missing(msgspec.Struct, frozen=True):
     """The messages that one block lacks.
 
-    `state` has one of four values.
-    UNKNOWN: no message of the block has arrived, or the block was forgotten.
-    BATCH: the block's Batch message (the list of its contents) has not arrived, but `early_messages` other messages
-    have.
-    PARTS: the Batch message has arrived, and other messages are missing.
-    NOTHING: the block was complete, or was given up as too old.
-
+    `state`: UNKNOWN: no message of the block has arrived, or it was forgotten. BATCH: its Batch message (the list of
+    its contents) has not arrived, but `early_messages` others have. PARTS: the Batch message has arrived, and others
+    are missing. NOTHING: it was complete, or was given up as too old.
     `number`: the block's number, or None before its Batch message arrives.
     `messages`: the number of missing messages, or 0 before the Batch message arrives. A missing sub batch header counts
-    as one message, although items can be missing too: only the header tells how many items the sub batch has.
-    `prefixes`: by prefix, the number of missing messages.
-    `headers`: the ids of sub batches without a header.
-    `items`: by sub batch id, the first missing indexes.
-    """
+    as one message: only the header tells how many items follow.
+    `prefixes`, `headers`: the number of missing messages by prefix, and the ids of sub batches without a header.
+    `items`: by sub batch id, the first missing indexes."""
 
     state: MissingState
     early_messages: int = 0

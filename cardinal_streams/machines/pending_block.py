@@ -1,18 +1,15 @@
 """The messages of one incomplete block: they are counted and collected here.
 
-The module `reassembly_machine` decides what a message means in each state of the block.
-
 Messages are stored by their kind and put together at the end, so that the result does not depend on the order of
-arrival. The values in the Batch message (the list of the block's contents) are used first. The values of BatchMsg
-messages are used next: a key that has a value keeps it, even an empty one (specification, "BatchMsg"; the reference
-consumer replaces an empty one). Sub batches are used last, ordered by id and item, and each of their updates
-replaces an earlier value. Deletes are a separate set, since a key can be both updated and deleted.
+arrival. The values in the Batch message (the list of the block's contents) are used first, then those of BatchMsg
+messages: a key that has a value keeps it, even an empty one (specification, "BatchMsg"; the reference consumer replaces
+an empty one). Sub batches are used last, ordered by id and item, and replace earlier values. Deletes are a separate
+set, since a key can be both updated and deleted.
 
 Counting. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
-prefix that it begins with and that still expects messages. The prefixes of one key are nested. So if the longest prefix
-is always filled first, all counters become full in any order of arrival, provided that the Batch message announces the
-right numbers. A key is dropped when the consumer does not want its longest announced prefix.
-"""
+prefix that it begins with and that still expects messages. The prefixes of one key are nested, so if the longest is
+always filled first, all counters become full in any order of arrival, provided that the numbers are right. A key is
+dropped when the consumer does not want its longest announced prefix."""
 
 from __future__ import annotations
 
@@ -35,9 +32,8 @@ ENTRY_BYTES = 120
 class GivenUp(msgspec.Struct, frozen=True):
     """A block that was given up because no message of it came for long.
 
-    `offsets`: by source, where its messages begin. `high_water`: by source, how far it was read at that time.
-    `lacks`: what was missing then. `is_open`: whether its Batch message had arrived.
-    """
+    `offsets`, `high_water`: by source, where its messages begin, and how far the source was read at that time.
+    `lacks`, `is_open`: what was missing then, and whether its Batch message had arrived."""
 
     offsets: dict[str, int]
     high_water: dict[str, int]
@@ -49,17 +45,13 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class PendingBlock:
-    """One block that is not complete yet.
+    """One block that is not complete yet. `keep_…` methods take messages before the Batch message, `take_…` after it.
 
     `born` and `touched`: the numbers of the first and of the last message of the block, counted over all blocks.
     `is_too_large`: whether its contents were dropped because they need too much memory.
 
-    The `keep_…` methods take messages before the block's Batch message (the list of its contents) arrives. The `take_…`
-    methods take messages after that.
-
     Invariant: once the Batch message has arrived, `missing_count` is the number of headers, items and counted messages
-    that have not arrived. At 0 the block is complete.
-    """
+        that have not arrived. At 0 the block is complete."""
 
     __slots__ = (
         "_lengths",
@@ -107,7 +99,6 @@ class PendingBlock:
         return (math.inf if self.batch is None else self.batch.number, self.born)
 
     def empty(self) -> None:
-        """Drops the contents."""
         self.values, self.deletes, self.headers, self.items = {}, set(), {}, {}
         self.size_bytes = 0
 
@@ -141,18 +132,18 @@ class PendingBlock:
         return TAKEN
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
-        """Takes the Batch message (the list of the block's contents), and checks all earlier messages against it.
-
-        Yields the outcome and the name of each earlier message. An outcome other than TAKEN means that the message is
-        not used. The check runs while the caller iterates, so the caller must iterate to the end.
-        """
+        """Takes the Batch message, and checks all earlier messages against it while the caller iterates, to the end.
+        Yields the outcome and the name of each; an outcome other than TAKEN means that the message is not used."""
         self.batch = batch
+        # The counters, for what the consumer wants. The rest is known only well enough to tell it from the unannounced.
         self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}
         self._unwanted = frozenset(batch.counts.keys() - self.room.keys())
         self._lengths = tuple(sorted({len(prefix) for prefix in batch.counts}, reverse=True))
         self.wanted_ids = frozenset(id_ for path, id_ in batch.sub_batches.items() if path in tracked)
         self._unwanted_ids = frozenset(batch.sub_batches.values()) - self.wanted_ids
+        # Headers count from now on, and the items of each from the arrival of its header.
         self.missing_count = sum(self.room.values()) + len(self.wanted_ids)
+        # The early messages are taken once more, now as messages of an announced block.
         early = self.values, self.deletes, self.headers, self.items
         self.values, self.deletes, self.headers, self.items = {}, set(), {}, {}
         self.size_bytes = _size_of_batch(batch)
@@ -177,16 +168,15 @@ class PendingBlock:
         return outcome
 
     def take_header(self, id_: bytes, item_count: int) -> tuple[Outcome, list[int]]:
-        """Takes the header of a sub batch.
-
-        Returns the outcome, and the indexes of earlier items that are dropped because the header announces fewer items.
-        """
+        """Takes the header of a sub batch. Returns the outcome, and the indexes of earlier items beyond its number."""
         if id_ in self.headers:
             return DUPLICATE, []
         if id_ not in self.wanted_ids:
             return self._unwanted_id(id_), []
         self.headers[id_] = item_count
         self.size_bytes += ENTRY_BYTES
+        # Items can come before their header. Those that it does not announce are dropped, the others are not missing
+        # any more.
         items = self.items.get(id_, {})
         beyond = [index for index in items if index >= item_count]
         for index in beyond:
@@ -198,6 +188,7 @@ class PendingBlock:
         id_ = message.id
         if id_ not in self.wanted_ids:
             return self._unwanted_id(id_)
+        # Without its header, an item is kept: nothing tells yet how many there are.
         count = self.headers.get(id_)
         if count is not None and message.index >= count:
             return Outcome.NO_SUCH_ITEM
@@ -211,10 +202,12 @@ class PendingBlock:
         batch = self.batch
         assert batch is not None
         assert self.missing_count == 0
+        # An empty entry under the name of a counted prefix is a count of 0, not a value.
         values = {
             key: v for key, v in batch.values.items() if key in tracked and not (tracked.is_counted(key) and not v)
         }
         deletes = {key for key in batch.deletes if key in tracked} | self.deletes
+        # The order of the module's docstring: Batch, then BatchMsg, then sub batches by id and index.
         for key, value in self.values.items():
             values.setdefault(key, value)
         for id_ in sorted(self.items):
@@ -243,6 +236,7 @@ class PendingBlock:
         for id_, count in self.headers.items():
             have = self.items.get(id_, {})
             if len(have) < count:
+                # The number of items is the producer's claim, so the search ends at the first few.
                 absent = (index for index in range(count) if index not in have)
                 items[id_] = tuple(index for index, _ in zip(absent, range(MISSING_ITEMS_SHOWN), strict=False))
         return Missing(
@@ -267,6 +261,7 @@ class PendingBlock:
                 yield outcome, key
         for key in deletes:
             yield self.take_delete(key), key
+        # Headers before items, so that each item meets its number.
         for id_, count in headers.items():
             yield self.take_header(id_, count)[0], id_.hex()
         for id_, messages in items.items():
@@ -274,11 +269,9 @@ class PendingBlock:
                 yield self.take_item(message), f"item {index} of sub batch {id_.hex()}"
 
     def _use_room(self, key: str) -> Outcome:
-        """Finds the counter of the prefix that `key` belongs to, and decrements it.
-
-        Returns the outcome for the message.
-        """
         outcome = UNANNOUNCED
+        # Longest prefix first. A full counter passes the key on to the next shorter prefix, an unwanted one ends the
+        # search.
         for length in self._lengths:
             prefix = key[:length]
             room = self.room.get(prefix)

@@ -1,4 +1,4 @@
-"""What the two consumer machines share when blocks were put off to save memory: the parts of their checkpoints, and the
+"""The steps that both consumer machines share when blocks were put off to save memory: parts of checkpoints, and the
 beginning of another reading. The module `reread` recognises what need not be read again."""
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from cardinal_streams.machines.reread import NOTHING_READ, Reread
 def begin_again(
     machine: Reassembler, reread: Reread, before: Checkpoint, channels: Collection[str]
 ) -> tuple[ReadAgain, Checkpoint, Reread, dict[str, int]]:
-    """Begins to read again for what was put off. The messages of all other blocks that were read do not count again.
+    """Begins to read again for blocks that were put off. The messages of all other blocks do not count again.
 
-    `channels`: the sources that are reorg channels.
     Returns the event; `before` and `reread` as they are from now on; and by channel, from where it must be read again.
     """
+    # How far each source was read, before the machine forgets it.
     seen = machine.high_water()
     known = before.position | {source: offset + 1 for source, offset in seen.items()}
     ends = reread.read(seen)
     put_off = machine.begin_again({*known} - (set(channels) - machine.put_off.position.keys()))
+    # Reading continues where it was, but for the sources with messages of these blocks.
     position = {
         source: min(offset, put_off.position.get(source, offset))
         for source, offset in (put_off.position | known).items()
         if source not in channels
     }
     of_channels = {source: offset for source, offset in put_off.position.items() if source in channels}
+    # More blocks than could be named: then every message counts.
     if put_off.hashes is None:
         reread = NOTHING_READ
     else:

@@ -13,19 +13,13 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Outcome(enum.IntEnum):
-    """The outcome of one message of a block.
+    """The outcome of one message of a block. The last three are refusals, which only a faulty producer causes.
 
     TAKEN: the message was used.
-    DUPLICATE: the message had arrived before.
-    LATE: the block was already finished.
-    UNTRACKED: the consumer does not want the message.
-    OLD: the block is too old.
-
-    Only a faulty producer can cause the other three outcomes, which are refusals.
+    DUPLICATE, LATE: the message had arrived before, or its block was already finished.
+    UNTRACKED, OLD: the consumer does not want the message, or the block is too old.
     UNANNOUNCED: the block's Batch message (the list of its contents) does not announce the message.
-    OVER_COUNT: more messages of a prefix arrived than the Batch message announces.
-    NO_SUCH_ITEM: the sub batch has fewer items.
-    """
+    OVER_COUNT, NO_SUCH_ITEM: more messages of a prefix arrived than it announces, or the sub batch has fewer items."""
 
     TAKEN = 0
     DUPLICATE = 1
@@ -53,10 +47,7 @@ class Completed(msgspec.Struct, frozen=True):
 class Refused(msgspec.Struct, frozen=True):
     """A message was dropped because it contradicts the Batch message of its block, which lists the block's contents.
 
-    `hash`: the block.
-    `outcome`: the reason.
-    `what`: the key, the sub batch id or the item of the dropped message.
-    """
+    `what`: the key, the sub batch id or the item of the dropped message."""
 
     hash: bytes
     outcome: Outcome
@@ -73,11 +64,10 @@ class EvictionReason(enum.Enum):
     """The reason why a `Reassembler` evicted an incomplete block.
 
     MEMORY: a memory limit was exceeded. The block is read again, and there is no event, unless it alone exceeds the
-    limit: then it can become complete only with a higher limit.
-    IDLE: more than `idle_messages_max` messages have arrived since the block's last message. If another message of the
-    block comes, the block is read again.
-    CLOSED: the reorg channel of the block ended.
-    """
+        limit: then it can become complete only with a higher limit.
+    IDLE: more than `idle_messages_max` messages have arrived since the block's last message. If another one comes, the
+        block is read again.
+    CLOSED: the reorg channel of the block ended."""
 
     MEMORY = "memory"
     IDLE = "idle"
@@ -99,9 +89,8 @@ class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a `Reassembler`.
 
     `completed`, `old` and `evicted` count blocks since the start; `messages`, `duplicates`, `late`, `untracked`,
-    `refused` and `pings` count messages since the start. `incomplete` is the present number of incomplete blocks, and
-    `incomplete_bytes` is their memory in bytes.
-    """
+    `refused` and `pings` count messages since the start. `incomplete` and `incomplete_bytes` are the present number of
+    incomplete blocks and their memory."""
 
     messages: int
     completed: int

@@ -1,7 +1,7 @@
 """The reassembly machine: it takes messages in any order, any number of times, and returns each complete block once.
 
-It does no I/O, reads no bytes of messages, and does not know the chain. The table shows the states of a block, and what
-each message does in that state (specification, "Consumers" of each message):
+It does no I/O, reads no bytes of messages, and has no part in the chain. The table shows what each message does in each
+state of its block (specification, "Consumers" of each message):
 
     state       Batch         SubBatchHeader   SubBatchMsg   BatchMsg      BatchDeleteMsg
     EARLY       open          keep             keep          keep          keep
@@ -9,24 +9,22 @@ each message does in that state (specification, "Consumers" of each message):
     FINISHED    late          late             late          late          late
 
 A block is EARLY after its first message, OPEN after its Batch message (the list of its contents), and FINISHED when it
-is complete or given up as too old. The machine checks after every message whether the block is complete. Only the first
-Batch, header, item or key is used. Repetitions are dropped, even if their contents differ.
+is complete or given up as too old. Only the first Batch, header, item or key is used. Repetitions are dropped, even if
+their contents differ.
 
-Memory. The machine holds at most `incomplete_max` incomplete blocks with `incomplete_bytes_max` bytes. Beyond these
-limits it puts blocks off: it drops them, and notes from which offsets their messages must be read again (`put_off`). A
-machine that `keeps_oldest` puts off the newest blocks: first blocks without a Batch message, then those with the
-highest numbers. So the blocks that are needed first stay, and each reading of the log completes some. A machine that
-does not keep the oldest blocks puts off the one that has waited longest for a message, which is better while it is
-unknown which blocks can become complete at all: those whose other messages are deleted never can.
+Memory. Beyond `incomplete_max` incomplete blocks or `incomplete_bytes_max` bytes, the machine puts blocks off: it drops
+them, and notes from which offsets their messages must be read again (`put_off`). A machine that `keeps_oldest` puts off
+the newest blocks: first those without a Batch message, then those with the highest numbers. So the blocks that are
+needed first stay, and each reading of the log completes some. Otherwise it puts off the block that has waited longest
+for a message, which is better while it is unknown which blocks can become complete at all.
 
-The machine gives a block up when more than `idle_messages_max` messages have arrived since the block's last message: a
-late duplicate can begin a block that never becomes complete. If a new message of it comes nevertheless, the block is
-put off: its messages must be read again. One block that needs more than `incomplete_bytes_max` bytes alone is given up
-for good, but still counts as incomplete, so that a consumer with a higher limit reads it again.
+The machine gives a block up when more than `idle_messages_max` messages have arrived since its last one: a late
+duplicate can begin a block that never becomes complete. If a new message of it comes nevertheless, the block is put
+off. A block that needs more than `incomplete_bytes_max` bytes alone is given up for good, but still counts as
+incomplete, so that a consumer with a higher limit reads it again.
 
 Blocks that are too old (`set_floor`) are dropped and counted. The machine remembers the hashes of the last
-`finished_max` finished blocks. An older finished block is returned a second time if it is delivered again.
-"""
+`finished_max` finished blocks. An older finished block is returned a second time if it is delivered again."""
 
 from __future__ import annotations
 
@@ -83,8 +81,7 @@ class Reassembler:
     """The reassembly machine: it takes messages and returns each complete block once; see the module's docstring.
 
     Invariant: a hash is in `_blocks` (EARLY or OPEN blocks) or in `_finished`, never in both. `_bytes` is the sum of
-    the sizes of the blocks in `_blocks`.
-    """
+        the sizes of the blocks in `_blocks`."""
 
     def __init__(
         self,
@@ -124,14 +121,15 @@ class Reassembler:
         """Takes a message, and returns the events that it causes.
 
         `source` is the name of the message's partition ("topic:partition"), and `offset` is the message's offset in it.
-        Messages of the Reorg protocol do not belong to a block, and are returned unchanged. A Ping is only counted.
-        """
+        Messages of the Reorg protocol do not belong to a block, and are returned unchanged. A Ping is only counted."""
         self._messages += 1
         if offset > self._high_water.get(source, -1):
             self._high_water[source] = offset
+        # 1. Messages of no block pass.
         kind = type(message)
         if kind in _OF_NO_BLOCK:
             return self._pass_on(message)
+        # 2. Find the block, or begin one. A finished block, or one that was too large, takes nothing.
         of_block: Any = message
         block = self._blocks.get(of_block.hash)
         if block is None or block.is_too_large:
@@ -140,15 +138,18 @@ class Reassembler:
                 return NOTHING
             block = PendingBlock(of_block.hash, self._messages)
             self._blocks[block.hash] = block
+        # 3. Note where the block begins in this source: from there it is read again after a restart.
         known = block.offsets.get(source)
         if known is None or offset < known:
             block.offsets[source] = offset
+        # 4. Take the row of the table. FINISHED is not looked up: step 2 has answered it.
         before = block.size_bytes
         events: list[ReassemblyEvent] = []
         row = _EARLY if block.batch is None else _OPEN
         outcome = row[kind](self, block, of_block, events)
         self._outcomes[outcome] += 1
         self._bytes += block.size_bytes - before
+        # 5. A message of a block that was given up calls for all its earlier messages.
         if self._given_up:
             self._recall(block, source, offset)
         self._settle(block, outcome, events)
@@ -172,14 +173,17 @@ class Reassembler:
         """Whether to read again now what was put off or must be recalled. `at_end`: all that the log has was read, so
         no incomplete block becomes complete by reading on."""
         room = self._room_at
+        # Recalled blocks wait for company for a while: one reading serves many.
         if self._recall_at < math.inf and (at_end or self._messages >= self._recall_at):
             return True
         if room is None:
             return False
+        # Half of the memory is free again.
         if len(self._blocks) < room[0] or self._bytes < room[1]:
             return True
         if not at_end:
             return False
+        # At the end, another reading helps only if the incomplete blocks are other ones than last time.
         incomplete = frozenset(self._blocks)
         if incomplete == self._incomplete_before:
             # All that is in memory lacks a message that the log does not have. What has no Batch may not be a block.
@@ -199,6 +203,7 @@ class Reassembler:
         put_off, self.put_off = self.put_off, PutOff(self.limits.finished_max)
         for hash_ in put_off.hashes or ():
             self._read_again.put(hash_, None)
+        # Blocks without a name cannot be kept from being given up one by one, so none is.
         self._gives_idle_up = put_off.hashes is not None
         self._room_at, self._recall_at = None, math.inf
         return put_off
@@ -232,15 +237,11 @@ class Reassembler:
         self._finished.discard(hash_)
 
     def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
-        """Sets which blocks are too old: those with a number below `number` and a weight of at most `weight`.
-
-        From now on, a block whose Batch message arrives and shows that the block is too old is dropped. A call can also
-        drop blocks whose Batch message has arrived before. A call looks at all incomplete blocks for this, so it does
-        so only if as many messages have arrived since the last such look as there are incomplete blocks.
-
-        Returns an event for each block that this call has dropped.
-        """
+        """Sets which blocks are too old: those with a number below `number` and a weight of at most `weight`. They are
+        dropped when their Batch message arrives. Returns an event for each block that this call has dropped."""
         self._floor = floor = (number, weight)
+        # Also drops blocks whose Batch message is there. That visits all incomplete blocks, so it waits until as many
+        # messages have arrived.
         if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):
             self._floor_scanned = floor
             self._messages_scanned = self._messages
@@ -298,6 +299,7 @@ class Reassembler:
     def _settle(self, block: PendingBlock, outcome: Outcome, events: list[ReassemblyEvent]) -> None:
         """Ends the work on one message: returns the block if it is complete, and evicts blocks beyond the limits."""
         if block.batch is not None and block.missing_count == 0:
+            # The hash moves from `_blocks` to `_finished`, so repetitions of its messages are late.
             self._drop(block)
             self._forget_given_up(block.hash)
             self._finished.put(block.hash, None)
@@ -306,22 +308,27 @@ class Reassembler:
         elif outcome is OLD:
             events.append(self._drop_old(block))
         else:
+            # The blocks are in the order of their last message: the first one is the one that has waited longest.
             self._blocks.move_to_end(block.hash)
             block.touched = self._messages
             while self._bytes > self._bytes_max or len(self._blocks) > self._blocks_max:
                 self._make_room(block, events)
+            # Checked at the message at which the first block can become idle, not at each one.
             if self._messages >= self._idle_check_at and self._gives_idle_up:
                 self._evict_idle(events)
 
     def _make_room(self, last: PendingBlock, events: list[ReassemblyEvent]) -> None:
         """Puts one block off. `last`: the block of the last message."""
         if last.size_bytes > self._bytes_max:
+            # No other block can make room for this one. It stays as incomplete, without its contents.
             last.is_too_large = True
             self._bytes -= last.size_bytes
             self._evicted[EvictionReason.MEMORY] += 1
             events.append(Evicted(last.hash, EvictionReason.MEMORY, last.missing()))
             last.empty()
             return
+        # The choice is explained in the module's docstring. A block that has just begun without a Batch is the newest
+        # of all, and is found without a search.
         if not self.keeps_oldest:
             victim = next(block for block in self._blocks.values() if not block.is_too_large)
         elif last.batch is None and last.born == self._messages:
@@ -331,10 +338,12 @@ class Reassembler:
         self._drop(victim)
         self._evicted[EvictionReason.MEMORY] += 1
         self.put_off.add(victim.hash, victim.offsets)
+        # A block that is read again must begin at its very first message, also at those before it was given up.
         given_up = self._given_up.find(victim.hash)
         if given_up is not None:
             self.put_off.add(victim.hash, given_up.offsets)
             self._given_up.discard(victim.hash)
+        # Half of what is there now must be free before it is read again, or the same blocks would be put off again.
         self._room_at = (len(self._blocks) / 2, self._bytes / 2)
 
     def _recall(self, block: PendingBlock, source: str, offset: int) -> None:
@@ -342,6 +351,7 @@ class Reassembler:
         given_up = self._given_up.find(block.hash)
         if given_up is None or offset <= given_up.high_water.get(source, -1):
             return
+        # Without a Batch message, the hash may not be that of a block at all.
         if block.batch is not None or given_up.is_open:
             self._given_up.discard(block.hash)
             self.put_off.add(block.hash, given_up.offsets)
@@ -349,6 +359,7 @@ class Reassembler:
 
     def _evict_idle(self, events: list[ReassemblyEvent]) -> None:
         for block in tuple(self._blocks.values()):
+            # The others have waited less, so the next check is due when this one is idle.
             if block.touched + self.limits.idle_messages_max >= self._messages:
                 self._idle_check_at = block.touched + self.limits.idle_messages_max + 1
                 return
@@ -361,7 +372,7 @@ class Reassembler:
                 events.append(self._evict(block, EvictionReason.IDLE))
 
     def _give_up_early(self) -> bool:
-        """Gives up the blocks without a Batch message, as many as may be remembered. Whether there were any."""
+        # As many as may be remembered: a forgotten block could not be recalled.
         room = self.limits.finished_max - len(self._given_up)
         early = [block for block in self._blocks.values() if block.batch is None][: max(room, 0)]
         for block in early:
@@ -371,6 +382,7 @@ class Reassembler:
 
     def _give_up(self, block: PendingBlock) -> None:
         offsets = dict(block.offsets)
+        # A block can be given up twice. It begins where it began the first time.
         before = self._given_up.find(block.hash)
         if before is not None:
             for source, offset in before.offsets.items():
@@ -404,6 +416,7 @@ class Reassembler:
     def _open(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Outcome:
         if self._is_old(message):
             return Outcome.OLD
+        # Reading can continue from here after the block: see `CompleteBatch.resumption`.
         block.high_water = dict(self._high_water)
         for outcome, what in block.open(message, self.tracked):
             self._note(block, outcome, what, events)
@@ -448,10 +461,7 @@ class Reassembler:
         return Outcome.LATE
 
     def _note(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> None:
-        """Counts an early message that a later Batch or header makes useless.
-
-        Adds a `Refused` event if the message contradicts them.
-        """
+        """Counts an early message that a later Batch or header makes useless, and reports it if it contradicts them."""
         if outcome is not Outcome.TAKEN:
             self._outcomes[outcome] += 1
         if outcome >= FIRST_REFUSAL:

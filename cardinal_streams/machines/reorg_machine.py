@@ -1,7 +1,7 @@
 """The reorg machine: the consumer's side of the Reorg protocol (specification, "Reorg Handling").
 
-It keeps the state of each reorg channel, i.e. the topic with the blocks of one reorg. It returns the steps that the
-chain must take, and does not store the chain. The table shows the next state after each message:
+It keeps the state of each reorg channel, i.e. the topic with the blocks of one reorg, and returns the steps that the
+chain must take. The table shows the next state after each message:
 
     state        Reorg      a block                         ReorgComplete   ReorgAbandoned
     LISTENING    ACTIVE     ACTIVE, and put on the chain    ignored         ignored
@@ -11,22 +11,18 @@ chain must take, and does not store the chain. The table shows the next state af
 A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. Then it is LISTENING. Its
 first section, from the Reorg (or from the first block, if the Reorg came on the normal feed only) to the end, is
 believed at once: the chain goes back to the ancestor, and takes blocks from this channel only. A section ends by a
-ReorgComplete, whatever hash it has, by a ReorgAbandoned, or because the application gives the reorg up. All three mean
-the same for the chain: the heaviest chain wins.
+ReorgComplete, whatever hash it has, by a ReorgAbandoned, or because the application gives the reorg up. In each case
+the heaviest chain wins.
 
-Everything after the first end of a section is WEIGHING, because it can be a repetition: producers that are redundant
-write to the same channel, their sections can be mixed, and a message can come twice. A block that the chain can place
-is placed like any other block. The channel also keeps it. When kept blocks lead from the ancestor to a block that is
-heavier than the chain, the chain goes back to the ancestor and takes these blocks in one step, so that the normal feed
-never rests for a repetition. The blocks of the first section are kept too, if the section ended and did not win.
+Everything after the first end of a section is WEIGHING, because it can be a repetition: redundant producers write to
+the same channel, their sections can be mixed, and a message can come twice. A block that the chain can place is placed
+like any other block, and is kept. When kept blocks lead from the ancestor to a block that is heavier than the chain,
+the chain goes back and takes these blocks in one step, so that the normal feed never rests for a repetition. The blocks
+of a first section that did not win are kept too. After a restart, the channel of the reorg for which the application
+went back is ACTIVE at once, so that the chain takes no block of the normal feed first.
 
-If the application went back for a reorg before a restart, the channel of that reorg is ACTIVE at once, so that the
-chain takes no block of the normal feed first.
-
-Memory. The machine knows at most `announced_max` channels. Beyond this limit it closes a channel that is not active:
-the oldest one that is WEIGHING, else the oldest one. A channel keeps at most `held_max` blocks. The machine remembers
-the ancestors of `reorgs_max` ended reorgs.
-"""
+Memory. Beyond `announced_max` channels, the machine closes one that is not active: the oldest one that is WEIGHING,
+else the oldest one. A channel keeps at most `held_max` blocks, and `reorgs_max` ended reorgs are remembered."""
 
 from __future__ import annotations
 
@@ -69,8 +65,7 @@ class ChannelInput(enum.Enum):
 class ReorgProtocol:
     """The reorg machine: it keeps the state of each reorg channel; see the module's docstring.
 
-    Invariant: at most one channel is ACTIVE, and `active` is that channel or None.
-    """
+    Invariant: at most one channel is ACTIVE, and `active` is that channel or None."""
 
     def __init__(
         self,
@@ -108,25 +103,27 @@ class ReorgProtocol:
         steps: list[ReorgStep] = []
         for channel in self._channels.values():
             if channel.state is ChannelState.ANNOUNCED and can_revert(channel.hash, channel.number):
+                # A reorg that has ended before is only weighed: believing it again would undo the chain for a
+                # repetition.
                 is_known = channel.hash in self._finished
                 channel.state = ChannelState.WEIGHING if is_known else ChannelState.LISTENING
                 steps.append(OpenReorgChannel(channel.hash, channel.number))
         return steps
 
     def receive(self, ancestor: bytes, message: Message, source: str, offset: int) -> list[ReorgStep]:
-        """Takes a message from the channel of the reorg with this common ancestor, if the channel is open.
-
-        Raises `RuntimeError` if another channel is active: the caller must not read two channels then.
-        """
+        """Takes a message from the channel of the reorg with this common ancestor, if the channel is open. Raises
+        `RuntimeError` if another channel is active: the caller must not read two channels then."""
         steps: list[ReorgStep] = []
         channel = self._channels.get(ancestor)
         if channel is None or channel.state is ChannelState.ANNOUNCED:
             return steps
         if self.active not in (None, channel):
             raise RuntimeError(f"the channel of {ancestor.hex()} was read while another reorg is going on")
+        # The section has not begun, so it begins at this message or later.
         if channel.state is ChannelState.LISTENING:
             channel.offset = offset
         channel.next_offset = max(channel.next_offset, offset + 1)
+        # Messages of the protocol move the state. A Reorg for another ancestor is a producer's mistake.
         if isinstance(message, ReorgComplete):
             self._step(channel, ChannelInput.END, None, steps)
         elif isinstance(message, ReorgAbandoned):
@@ -140,6 +137,7 @@ class ReorgProtocol:
             if channel.state is ChannelState.LISTENING:
                 # The Reorg came on the normal feed only, which announced this channel.
                 self._step(channel, ChannelInput.BEGIN, None, steps)
+            # All other messages are parts of blocks. A block counts when it is complete.
             for event in channel.reassembler.receive(message, source, offset):
                 if isinstance(event, Completed):
                     self._step(channel, ChannelInput.BLOCK, event.batch, steps)
@@ -168,8 +166,8 @@ class ReorgProtocol:
         return steps
 
     def settle(self, ancestor: bytes, removed_weight: int) -> None:
-        """Notes the result of a section that is over: 0 if its blocks are on the chain, else the weight of the chain
-        that it had removed, and that is on the chain or returns there."""
+        """Notes the result of a section that is over. `removed_weight`: 0 if its blocks are on the chain, else the
+        weight of the chain that it had removed, and that is on the chain or returns there."""
         channel = self._channels.get(ancestor)
         if channel is not None:
             channel.weight_to_beat = removed_weight
@@ -192,8 +190,8 @@ class ReorgProtocol:
         return [] if self.active else [channel.hash for channel in self._channels.values() if channel.kept]
 
     def adopt(self, ancestor: bytes, outweighs: Callable[[CompleteBatch, int], bool]) -> list[ReorgStep]:
-        """Returns the steps that put the kept blocks of this channel on the chain. No steps if no kept block that the
-        ancestor leads to is heavy enough: `outweighs` gets the block and the weight to beat."""
+        """Returns the steps that put the kept blocks of this channel on the chain, if the ancestor leads to a heavy
+        enough one: `outweighs` gets the block and the weight to beat."""
         channel = self._channels.get(ancestor)
         if channel is None:
             return []
@@ -202,6 +200,8 @@ class ReorgProtocol:
             if path:
                 # The path comes first, because the chain follows the first child that comes.
                 blocks = dict.fromkeys((*(each.hash for each in path), *channel.kept))
+                # The same steps as those of a section, but complete: the chain ends the reorg at once, and no channel
+                # becomes active.
                 steps: list[ReorgStep] = [RevertTo(channel.hash, channel.number, None)]
                 steps += [ReorgBlock(channel.kept[hash_]) for hash_ in blocks]
                 return [*steps, ReorgOver(channel.hash, channel.number)]
@@ -231,7 +231,6 @@ class ReorgProtocol:
         return tuple(ancestor for ancestor, _ in self._finished.items())
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded."""
         channels = list(self._channels.values())
         active = [channel for channel in channels if channel.state is ChannelState.ACTIVE]
         assert active == ([] if self.active is None else [self.active])
@@ -257,6 +256,7 @@ class ReorgProtocol:
     def _weigh(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         assert batch is not None
         path = channel.path_to(batch)
+        # The usual case: the chain weighs the block, which is kept for its descendants.
         if len(channel.kept) < self._limits.held_max:
             self._keep(channel, batch)
             steps.append(WeighBlock(channel.hash, batch))
@@ -266,6 +266,7 @@ class ReorgProtocol:
             channel.offset = channel.resume_offset
             self._activate(channel, None, steps)
             steps.extend(map(ReorgBlock, path))
+            # Too many blocks lead nowhere. They are forgotten together, since a part of them proves nothing.
             channel.forget()
         else:
             channel.forget()
@@ -274,6 +275,7 @@ class ReorgProtocol:
             )
 
     def _keep(self, channel: Channel, batch: CompleteBatch) -> None:
+        # Without a child of the ancestor, a section has brought nothing that can be put on the chain.
         channel.has_first = channel.has_first or batch.parent == channel.hash
         if len(channel.kept) >= self._limits.held_max:
             channel.forget()
@@ -285,6 +287,7 @@ class ReorgProtocol:
         self._leave(channel, None, steps)
 
     def _leave(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+        # From now on the ancestor is known, so that a repetition after a restart is weighed and not believed.
         self._finished.put(channel.hash, None)
         self.active = None
         channel.state = ChannelState.WEIGHING
@@ -294,13 +297,14 @@ class ReorgProtocol:
         self.repeated_count += 1
 
     def _ignore(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        """Does nothing. Handles an input that has no effect in the present state of the channel."""
+        pass
 
     def _close_one(self, steps: list[ReorgStep]) -> bool:
         """Closes a channel to make room for another. Returns False if there is none that may be closed."""
         others = [channel for channel in self._channels.values() if channel is not self.active]
         if not others:
             return False
+        # A reorg that has had its chance goes first. Any other one is lost, and that is reported.
         victim = next((channel for channel in others if channel.state is ChannelState.WEIGHING), others[0])
         if victim.state is not ChannelState.WEIGHING:
             self.refuse(victim.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)

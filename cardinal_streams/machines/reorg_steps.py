@@ -1,7 +1,4 @@
-"""The state of one reorg channel, and the steps that the chain must take for the Reorg protocol.
-
-The module `reorg_machine` decides which step follows from which message.
-"""
+"""The state of one reorg channel, and the steps that the chain must take for the Reorg protocol (`reorg_machine`)."""
 
 from __future__ import annotations
 
@@ -33,8 +30,7 @@ class RevertTo(msgspec.Struct, frozen=True):
     """A step: the chain must go back to this block, and then takes the blocks of the reorg.
 
     `offset`: the offset on the reorg's channel at which the reorg begins. None if all blocks of the reorg and its end
-    follow in the same steps.
-    """
+    follow in the same steps."""
 
     hash: bytes
     number: int
@@ -48,16 +44,14 @@ class ReorgBlock(msgspec.Struct, frozen=True):
 
 
 class WeighBlock(msgspec.Struct, frozen=True):
-    """A step: this block came on the channel of the reorg to `ancestor` after the end of a section. The chain takes it
-    if it can place it."""
+    """A step: this block came on the channel of the reorg to `ancestor` after the end of a section, and is weighed."""
 
     ancestor: bytes
     batch: CompleteBatch
 
 
 class ReorgOver(msgspec.Struct, frozen=True):
-    """A step: the section of the reorg to this ancestor is over, complete or not. The heaviest chain wins, and the
-    chain again takes blocks from the application's topics."""
+    """A step: the section of the reorg to this ancestor is over, complete or not, and the heaviest chain wins."""
 
     hash: bytes
     number: int
@@ -74,8 +68,7 @@ class Channel:
     `kept`: by hash, the complete blocks that can still be put on the chain, in the order in which they came.
     `weight_to_beat`: the weight of the chain that the reorg had removed and that has returned, or returns while the
     normal feed is read again; 0 if there is no such chain.
-    `has_first`: whether a child of the common ancestor came.
-    """
+    `has_first`: whether a child of the common ancestor came."""
 
     __slots__ = (
         "has_first",
@@ -101,8 +94,7 @@ class Channel:
 
     @property
     def resume_offset(self) -> int:
-        """The offset at which another consumer begins to read the channel, so that it misses no block that this one
-        still needs."""
+        """The offset from which on another consumer misses no block that this one still needs."""
         if self.state is ChannelState.ACTIVE:
             return self.offset
         needed = [offset for batch in self.kept.values() for offset in batch.offsets.values()]
@@ -116,8 +108,7 @@ class Channel:
         self.kept.clear()
 
     def path_to(self, batch: CompleteBatch) -> list[CompleteBatch]:
-        """Returns the kept blocks from the child of the common ancestor up to this block; an empty list if a block
-        between them is missing."""
+        """Returns the kept blocks from the child of the common ancestor up to this block; none if one is missing."""
         path: list[CompleteBatch] = []
         at: CompleteBatch | None = batch
         while at is not None and len(path) <= len(self.kept):

@@ -1,16 +1,12 @@
-"""Notes what must be read again, and recognises messages of finished blocks that arrive again. This module reads no
-messages itself.
+"""Notes what must be read again, and recognises messages of finished blocks that arrive again.
 
-After a restart, each source ("topic:partition") is read from the lowest offset that is still needed. From this offset
-on, some messages of finished blocks arrive again, but not always all messages of such a block. The consumer would then
-begin to build this block again, and the block would never become complete. The consumer would need its messages for
-ever, so the saved offsets would no longer grow.
+After a restart, each source ("topic:partition") is read from the lowest offset that is still needed. Some messages of
+finished blocks then arrive again, but not always all of such a block. The consumer would begin to build it again, it
+would never become complete, and the saved offsets would no longer grow.
 
-To prevent this, a checkpoint has two facts of the time of the save: the offset up to which each source was read
-(`read`), and the blocks that were still needed (`needed`). After a restart, a message before its source's `read` offset
-is used only if its block is in `needed`.
-
-The same happens when a consumer without enough memory has dropped blocks (`PutOff`) and reads the log again for them.
+To prevent this, a checkpoint has the offset up to which each source was read (`read`), and the blocks that were still
+needed (`needed`). After a restart, a message before its source's `read` offset is used only if its block is in
+`needed`. The same happens when a consumer reads the log again for blocks that it has dropped to save memory (`PutOff`).
 """
 
 from __future__ import annotations
@@ -28,8 +24,7 @@ class Reread:
     `read`: by source ("topic:partition"), the offset up to which the source was read before the restart.
     `needed`: the hashes of the blocks that the consumer still needed when the checkpoint was made.
 
-    Invariant: `left` has the entries of `read` whose source has not reached its offset again.
-    """
+    Invariant: `left` has the entries of `read` whose source has not reached its offset again."""
 
     __slots__ = ("_needed", "left")
 
@@ -38,10 +33,8 @@ class Reread:
         self._needed = frozenset(needed)
 
     def is_done(self, message: Message, source: str, offset: int) -> bool:
-        """Whether the message is part of a block that was finished before the restart.
-
-        The offsets of a source must grow from call to call.
-        """
+        """Whether the message is part of a block that was finished before the restart. Offsets of a source must
+        grow."""
         end = self.left.get(source)
         if end is None or isinstance(message, OF_NO_BLOCK):
             return False
@@ -51,21 +44,15 @@ class Reread:
         return message.hash not in self._needed
 
     def read(self, high_water: Mapping[str, int]) -> dict[str, int]:
-        """Returns, by source, the offset up to which the source was read: before the restart or after it, whichever
-        is higher.
-
-        high_water: by source, the highest offset that was read after the restart.
-        """
+        """Returns, by source, the offset up to which it was read, before or after the restart. high_water: by source,
+        the highest offset that was read after it."""
         read = {source: offset + 1 for source, offset in high_water.items()}
         for source, end in self.left.items():
             read[source] = max(end, read.get(source, 0))
         return read
 
     def needed(self, known: Iterable[bytes], is_finished: Callable[[bytes], bool]) -> tuple[bytes, ...]:
-        """Returns the hashes of the blocks that are still needed.
-
-        These are the blocks in `known`, and the blocks whose messages must still arrive again after the restart.
-        """
+        """Returns the hashes of the blocks in `known`, and of those whose messages must still arrive again."""
         to_come = (hash_ for hash_ in self._needed if not is_finished(hash_)) if self.left else ()
         return tuple(sorted({*known, *to_come}))
 
@@ -77,8 +64,7 @@ class PutOff:
     """The blocks that were dropped to save memory, and that must be read again.
 
     `position`: by source, the lowest offset of a message of these blocks.
-    `hashes`: the hashes of these blocks, or None if they were more than `hashes_max`.
-    """
+    `hashes`: the hashes of these blocks, or None if they were more than `hashes_max`."""
 
     __slots__ = ("_hashes_max", "hashes", "position")
 

@@ -1,10 +1,8 @@
 """The consumer machine of applications that want each complete block at once, without a chain.
 
-Blocks of forks are returned too. The machine does no I/O: other code, its shell, reads topics and saves checkpoints.
-Blocks are taken from the normal feed (the application's topics) and from reorg channels, each block once. A reorg
-channel is a topic with the blocks of one reorg. It is read beside the normal feed from its announcement on, until too
-many others were announced after it.
-"""
+Blocks of forks are returned too. Blocks are taken from the normal feed (the application's topics) and from reorg
+channels, each block once. A reorg channel, a topic with the blocks of one reorg, is read beside the normal feed from
+its announcement on, until too many others were announced after it. The machine does no I/O."""
 
 from __future__ import annotations
 
@@ -34,13 +32,11 @@ from cardinal_streams.recent import RecentMap
 
 
 class UnorderedConsumer:
-    """The consumer machine of applications that want each complete block at once, without a chain.
+    """The consumer machine without a chain, with the methods of `consumer_machine.ChainConsumer`.
 
-    It has the methods of `consumer_machine.ChainConsumer`. Instead of `ChainUpdate` and `Revert` it returns
-    `Completed`. After a restart, a block can be returned again if its messages are delivered again.
-
-    Invariant: `_unfinished` has, by hash, the blocks that were returned and that the application has not finished.
-    """
+    Instead of `ChainUpdate` and `Revert` it returns `Completed`. After a restart, a block can be returned again if its
+    messages are delivered again. Invariant: `_unfinished` has, by hash, the returned blocks that the application has
+    not finished."""
 
     def __init__(
         self,
@@ -77,22 +73,21 @@ class UnorderedConsumer:
         return tuple(self._open)
 
     def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
-        """Takes a message of the normal feed (the application's topics), and returns the events that it causes.
-
-        `source` is "topic:partition"; `offset` is the message's offset in that partition.
-        """
+        """Takes a message of the normal feed (the application's topics), and returns the events that it causes."""
         out: list[ConsumerEvent | Completed] = []
         try:
             message = decode(key, value, self.limits.message)
         except MessageError as error:
             self._bad_messages += 1
             return [BadMessage(source, offset, error)]
+        # Messages of blocks that were finished before the restart do not begin these blocks again.
         if self._reread.left and self._reread.is_done(message, source, offset):
             self._machine.skip(source, offset)
             return out
         for event in self._machine.receive(message, source, offset):
             if isinstance(event, Reorg):
                 self._announce(event, out)
+            # Ends of sections and old blocks mean nothing without a chain.
             elif not isinstance(event, ReorgComplete | ReorgAbandoned | Outdated):
                 if isinstance(event, Completed):
                     self._unfinished[event.batch.hash] = event
@@ -103,19 +98,18 @@ class UnorderedConsumer:
 
     def at_end(self) -> list[ConsumerEvent | Completed]:
         """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, a
-        `ReadAgain`.
-
-        Most of these blocks may lack messages that are deleted. So what is read again without completing a block is
-        read again only after as many messages came meanwhile.
-        """
+        `ReadAgain`. A reading that has completed no block is repeated only after as many messages came meanwhile: most
+        of these blocks may lack messages that are deleted."""
         out: list[ConsumerEvent | Completed] = []
         machine, statistics = self._machine, self._machine.statistics()
         if not machine.put_off.position:
             machine.keeps_oldest = False
             return out
+        # The length of the last reading is known at its end only.
         since = statistics.messages - self._began_again_at
         if self._again is None:
             self._again = since
+        # Otherwise the price of another reading must be small beside what was read since.
         is_useful = statistics.completed > self._completed_before
         if is_useful or since >= 2 * self._again or machine.may_read_again(at_end=True):
             self._completed_before, self._began_again_at, self._again = statistics.completed, statistics.messages, None
@@ -127,20 +121,15 @@ class UnorderedConsumer:
         return out
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
-        """Takes a message that is read again from a closed reorg channel (`Checkpoint.history`).
-
-        Messages that begin or end a section are ignored.
-        """
+        """Takes a message that is read again from a closed reorg channel (`Checkpoint.history`)."""
         self._channel_sources.put(source, None)
         return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
     def receive_reorg(
         self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int
     ) -> list[ConsumerEvent | Completed]:
-        """Takes a message from the channel of the reorg with this common ancestor.
-
-        Messages that begin or end a section are ignored, because a redundant producer can still write to the channel.
-        """
+        """Takes a message from the channel of the reorg with this common ancestor. Messages that begin or end a section
+        are ignored, because a redundant producer can still write to the channel."""
         self._channel_sources.put(source, ancestor)
         return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
@@ -151,18 +140,20 @@ class UnorderedConsumer:
         del self._unfinished[event.batch.hash]
 
     def checkpoint(self) -> Checkpoint:
-        """Returns the checkpoint to be saved now.
-
-        A consumer that begins with it misses no block that is incomplete or unfinished now.
-        """
+        """Returns the checkpoint to save now. A consumer that begins with it misses no incomplete or unfinished
+        block."""
+        # 1. From which offsets on are messages needed: for incomplete and put-off blocks, and for those that the
+        # application has not finished.
         needed, needed_blocks, read = needed_again(self._machine, self._reread)
         needed_blocks |= self._unfinished.keys()
         for event in self._unfinished.values():
             for source, offset in event.batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
+        # 2. Reading continues there, or else after what was read.
         seen = self._machine.high_water()
         before = self._before.position | self._before.history
         position = before | {source: offset + 1 for source, offset in seen.items()} | needed
+        # 3. The offsets of channels are apart: open ones go on, closed ones are history as far as they are needed.
         channels = dict(self._channel_sources.items())
         by_ancestor = {ancestor: position.get(source, 0) for source, ancestor in channels.items()}
         offsets = {reorg.hash: reorg.offset for reorg in self._before.open_reorgs} | by_ancestor
@@ -191,13 +182,11 @@ class UnorderedConsumer:
         )
 
     def check(self) -> None:
-        """Raises AssertionError if an invariant of this machine or of its reassembler does not hold."""
         self._machine.check()
         assert all(hash_ == event.batch.hash for hash_, event in self._unfinished.items())
         assert len(self._open) <= self.limits.announced_max
 
     def _read_again(self, out: list[ConsumerEvent | Completed]) -> None:
-        """Asks for the messages of the blocks that were put off."""
         channels = dict(self._channel_sources.items())
         event, self._before, self._reread, of_channels = begin_again(
             self._machine, self._reread, self._before, channels.keys()
@@ -211,6 +200,7 @@ class UnorderedConsumer:
     def _announce(self, reorg: Reorg, out: list[ConsumerEvent | Completed]) -> None:
         if reorg.hash in self._open:
             return
+        # Reorgs have no end here, so the oldest channel makes room for a new one.
         if len(self._open) >= self.limits.announced_max:
             oldest = next(iter(self._open))
             del self._open[oldest]

@@ -1,8 +1,4 @@
-"""The waiting blocks: blocks of forks, and blocks whose parent is missing.
-
-This module finds the block with the highest number, and all blocks up to a given number. It does not know which block
-is the parent of another.
-"""
+"""The waiting blocks: blocks of forks, and blocks whose parent is missing, by their numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +12,9 @@ STALE_ENTRIES_MAX = 256
 
 
 class WaitingBlocks:
-    """The waiting blocks (blocks that are not on the chain).
+    """The waiting blocks (blocks that are not on the chain). Each node must have its block's contents (`batch`).
 
-    Each node must have its block's contents (`batch`).
-
-    Invariant: `size_bytes` is the sum of the sizes of all waiting blocks, and each of them has an entry in the heap of
-    block numbers.
+    Invariant: `size_bytes` is the sum of the sizes of all waiting blocks, and each has an entry in the heap of numbers.
     """
 
     __slots__ = ("_nodes", "_numbers", "size_bytes")
@@ -51,10 +44,7 @@ class WaitingBlocks:
         return max(self._nodes.values(), key=lambda node: (node.number or 0, node.hash))
 
     def up_to(self, number: int) -> list[Node]:
-        """Returns the waiting blocks whose number is at most `number`.
-
-        Each block is returned only once, unless the caller passes it to `put_off`.
-        """
+        """Returns the waiting blocks with at most this number, each once, unless the caller passes it to `put_off`."""
         found: dict[bytes, Node] = {}
         while self._numbers and self._numbers[0][0] <= number:
             node = self._nodes.get(heapq.heappop(self._numbers)[1])
@@ -67,7 +57,6 @@ class WaitingBlocks:
         heapq.heappush(self._numbers, (number, node.hash))
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant of the class does not hold."""
         assert self.size_bytes == sum(node.batch.size_bytes for node in self if node.batch is not None)
         assert {node.hash for node in self} <= {hash_ for _, hash_ in self._numbers}
 

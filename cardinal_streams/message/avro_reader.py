@@ -1,16 +1,8 @@
-"""Reads the Avro values of the message layer strictly: Batch, SubBatchMsg and "int".
-
-The caller must check the ranges of numbers. The reader accepts any division into Avro blocks and both signs of block
-counts. It raises `MessageError` with the offset of the first invalid byte.
+"""Reads the Avro values of the message layer strictly: Batch, SubBatchMsg and "int". The caller checks ranges.
 
 It refuses forms that many Avro readers accept: varints that are longer than necessary or above 64 bits, a block whose
 size is not the size of its items, booleans other than 00 and 01, repeated map keys, and bytes after the end. Apart from
-its Avro blocks, a value therefore has only one form.
-
-A length or a count in the data never reserves memory: the reader only loops over bytes that have arrived. The refused
-forms could also be found with an Avro library: read a value, write it again, and compare the bytes. This reader takes
-no more time than that.
-"""
+its Avro blocks, a value therefore has only one form. A length or a count in the data never reserves memory."""
 
 from __future__ import annotations
 
@@ -31,10 +23,8 @@ def text_of(raw: bytes) -> str:
 
 
 class Cursor:
-    """A reading position in a value.
-
-    Every `read_…` method moves the position, but never beyond the end of the value.
-    """
+    """A reading position in a value. Every `read_…` method moves the position, but never beyond the end of the
+    value."""
 
     __slots__ = ("data", "offset")
 
@@ -90,11 +80,7 @@ class Cursor:
         return byte == 1
 
     def read_block(self) -> tuple[int, int | None]:
-        """Reads the head of an Avro block.
-
-        Returns the number of items that follow, and the offset at which they must end. The offset is None if the
-        head does not contain the size of the block.
-        """
+        """Reads the head of an Avro block: the number of items, and the offset of their end, if the head has a size."""
         start = self.offset
         count = self.read_varint()
         if count >= 0:
@@ -122,6 +108,7 @@ def decode_batch(value: bytes) -> BatchRecord:
     parent = cursor.read_exactly(HASH_BYTES, "the parent")
     updates: dict[str, UpdateRecord] = {}
     while True:
+        # A map is any number of blocks, the last of which is empty.
         count, end = cursor.read_block()
         if count == 0:
             break
@@ -134,10 +121,10 @@ def decode_batch(value: bytes) -> BatchRecord:
 
 
 def decode_sub_batch(value: bytes) -> SubBatchRecord:
-    """Reads the value of a SubBatchMsg message. Raises `MessageError`."""
     cursor = Cursor(value)
     deletes: list[str] = []
     while True:
+        # The array of deletes, then the map of updates.
         count, end = cursor.read_block()
         if count == 0:
             break
@@ -158,7 +145,6 @@ def decode_sub_batch(value: bytes) -> SubBatchRecord:
 
 
 def decode_varint(value: bytes) -> int:
-    """Reads a value that consists of one Avro int or long. Raises `MessageError`."""
     cursor = Cursor(value)
     number = cursor.read_varint()
     cursor.end_value()

@@ -6,8 +6,7 @@ object container, a magic or a fingerprint.
     record   field field …                      varint   zigzag, 7 bits a byte, least significant first
     bytes    varint(length) raw                 string   as bytes, UTF-8 or not
     map      block … 00                         block    varint(-n) varint(size) item, n times
-    array    block … 00                                  varint(n) item, n times
-"""
+    array    block … 00                                  varint(n) item, n times"""
 
 from __future__ import annotations
 
@@ -15,10 +14,7 @@ from typing import TypedDict
 
 
 class UpdateRecord(TypedDict):
-    """One entry of `BatchRecord.updates`. At most one of its fields is set.
-
-    A field that is not set is empty, 0, False or 32 zero bytes.
-    """
+    """One entry of `BatchRecord.updates`. At most one field is set; others are empty, 0, False or 32 zero bytes."""
 
     value: bytes
     count: int
@@ -49,7 +45,5 @@ class BatchRecord(TypedDict):
 #   {"name": "delete", "type": {"name": "del", "type": "array", "items": "string"}},
 #   {"name": "updates", "type": {"name": "upd", "type": "map", "values": "bytes"}}]}
 class SubBatchRecord(TypedDict):
-    """The Avro value of a SubBatchMsg message, which is one item of a sub batch."""
-
     delete: list[str]
     updates: dict[str, bytes]

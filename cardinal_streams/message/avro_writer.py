@@ -1,9 +1,7 @@
-"""Writes the Avro values of the message layer: Batch, SubBatchMsg and "int". It does not know what a value means.
+"""Writes the Avro values of the message layer: Batch, SubBatchMsg and "int".
 
-Maps and arrays are written in blocks of at most `BLOCK_ITEMS_MAX` items. Each block begins with a negative count and
-its size in bytes, as the reference producer writes them. Avro libraries write only positive counts, so this module
-writes the bytes itself. Entries keep the order of their mapping.
-"""
+Maps and arrays are written in blocks of at most `BLOCK_ITEMS_MAX` items, each with a negative count and its size in
+bytes, as the reference producer writes them; Avro libraries write only positive counts."""
 
 from __future__ import annotations
 
@@ -36,14 +34,12 @@ def bytes_of(key: str) -> bytes:
 
 
 def encode_batch(record: BatchRecord) -> bytes:
-    """Writes the value of a Batch message."""
     weight = record["weight"]
     head = encode_varint(record["num"]) + encode_varint(len(weight)) + weight + record["parent"]
     return head + _blocks([_update_item(name, update) for name, update in record["updates"].items()])
 
 
 def encode_sub_batch(record: SubBatchRecord) -> bytes:
-    """Writes the value of a SubBatchMsg message."""
     deletes = _blocks([_prefixed(bytes_of(name)) for name in record["delete"]])
     return deletes + _blocks([_prefixed(bytes_of(k)) + _prefixed(v) for k, v in record["updates"].items()])
 
@@ -62,7 +58,7 @@ def _prefixed(raw: bytes) -> bytes:
 
 
 def _blocks(items: list[bytes]) -> bytes:
-    """Writes items in Avro blocks, each with a negative count and its size in bytes, and an empty block at the end."""
+    """Writes items in Avro blocks, with an empty block at the end."""
     if not items:
         return b"\x00"
     return b"".join(_framed(items)) + b"\x00"

@@ -1,7 +1,6 @@
-"""Converts the messages of Cardinal Streams to and from the bytes of a key and a value.
+"""Converts the messages of Cardinal Streams to and from the bytes of a key and a value. Specification: "Messages".
 
-This module does not know what a message means or how it is transported. Specification: "Messages". A key begins with a
-prefix byte, and its fields follow without separators:
+A key begins with a prefix byte, and its fields follow without separators:
 
     00 hash(32)                          Batch            Avro record "batch"
     01 hash(32) id(32)                   SubBatchHeader   Avro int: item count
@@ -18,14 +17,10 @@ prefix byte, and its fields follow without separators:
 The application's key can be any bytes. In Python it is a `str`: UTF-8, with each other byte as one of the characters
 U+DC80 to U+DCFF, as `os.fsdecode` makes it.
 
-Reading is strict. Each message has exactly one possible key, so a key identifies its message. Extra bytes, missing
-bytes and numbers out of range raise `MessageError`. A weight of fewer than 32 bytes can have leading zeros, because the
-specification does not demand the shortest form. Each entry of a Batch is a value, a count, a delete or a sub batch. An
-entry with none of these set is an empty value.
-
-A Reorg's number is written as an Avro long. For numbers of up to 32 bits, the bytes are the same as those of the Avro
-int that the reference producer writes. For larger numbers, the reference producer writes a wrong number.
-"""
+Reading is strict. Each message has exactly one possible key. Extra bytes, missing bytes and numbers out of range raise
+`MessageError`. A weight can have leading zeros, because the specification does not demand the shortest form. An entry
+of a Batch without a value, count, delete and sub batch is an empty value. For numbers of more than 32 bits in a Reorg,
+where this is an Avro long, the reference producer writes a wrong number."""
 
 from __future__ import annotations
 

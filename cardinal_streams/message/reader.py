@@ -1,7 +1,4 @@
-"""Reads keys and values strictly: one function for each type of message.
-
-The prefix byte of the key chooses the function. The docstring of the module `messages` shows the layouts.
-"""
+"""Reads keys and values strictly, as the module `messages` draws them: one function for each prefix byte."""
 
 from __future__ import annotations
 
@@ -111,7 +108,6 @@ def _ancestor_number(value: bytes) -> int:
 
 
 def _hash_of(key: bytes) -> bytes:
-    """Returns the hash from a key that has only the prefix byte and a hash."""
     if len(key) < KEY_BYTES:
         raise TruncatedMessage(f"the key has {len(key)} of {KEY_BYTES} bytes", "key", len(key))
     if len(key) > KEY_BYTES:
@@ -120,10 +116,7 @@ def _hash_of(key: bytes) -> bytes:
 
 
 def _sub_batch_id(key: bytes) -> bytes:
-    """Returns the sub batch id from a key.
-
-    Raises `MalformedMessage` for an id of only zeros, which means "no sub batch" in a Batch.
-    """
+    """Returns the sub batch id from a key. An id of only zeros means "no sub batch" in a Batch."""
     id_ = key[KEY_BYTES:SUB_BATCH_KEY_BYTES]
     if id_ == ZERO_HASH:
         raise MalformedMessage("the id of a sub batch is all zeros", "key", KEY_BYTES)

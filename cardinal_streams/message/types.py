@@ -15,16 +15,12 @@ class Record(NamedTuple):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A message that lists the contents of a block.
+    """A message that lists the contents of a block. No name is in two of the four fields for the specification's
+    `updates`.
 
-    The specification has one map, `updates`, for all entries. Here each kind of entry has its own field.
-
-    `values`: by key, the value.
-    `deletes`: the deleted keys.
+    `values`, `deletes`: the values by key, and the deleted keys.
     `counts`: by prefix, the number of BatchMsg and BatchDeleteMsg messages.
-    `sub_batches`: by path, the id of a sub batch.
-    No name is in two of these fields.
-    """
+    `sub_batches`: by path, the id of a sub batch."""
 
     hash: bytes
     number: int
@@ -70,36 +66,30 @@ class BatchDeleteMsg(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reorg(msgspec.Struct, frozen=True, gc=False):
-    """A message that begins a reorg of more blocks than the application's reorg threshold. `hash` and `number` are
-    those of the common ancestor."""
+    """A message that begins a reorg beyond the threshold. `hash` and `number` are those of the common ancestor."""
 
     hash: bytes
     number: int
 
 
 class ReorgComplete(msgspec.Struct, frozen=True, gc=False):
-    """The last message of a section of a reorg channel (the topic of one reorg). The reorg is complete.
-
-    `hash` and `number` are those of the common ancestor, as in the Reorg. Consumers do not look at them.
-    """
+    """The last message of a complete section of a reorg channel (the topic of one reorg), with the hash and number of
+    the common ancestor. Consumers do not compare them."""
 
     hash: bytes
     number: int
 
 
 class ReorgAbandoned(msgspec.Struct, frozen=True, gc=False):
-    """The last message of a section whose producer gives the reorg up. `hash` and `number` are those of the common
-    ancestor. The specification has no such message; other consumers drop it."""
+    """The last message of a section whose producer gives the reorg up, with the hash and number of the common ancestor.
+    The specification has no such message; other consumers drop it."""
 
     hash: bytes
     number: int
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
-    """A message that shows that a producer is alive. It belongs to the transport, not to a block.
-
-    `stamp`: the time in the producer's own format.
-    """
+    """A message that shows that a producer is alive. `stamp`: the time in the producer's own format."""
 
     producer_id: bytes
     stamp: bytes

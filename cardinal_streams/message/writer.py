@@ -1,7 +1,5 @@
-"""Writes keys and values: one function for each type of message, and checks of what the format can carry.
-
-The docstring of the module `messages` shows the layouts.
-"""
+"""Writes keys and values, as the module `messages` draws them, and checks that the format can carry them. The `check_…`
+functions return their argument, or raise `PayloadOutOfRange` that names it."""
 
 from __future__ import annotations
 
@@ -28,20 +26,14 @@ from cardinal_streams.message.types import (
 
 
 def check_hash(raw: bytes, what: str) -> bytes:
-    """Returns `raw`. Raises `PayloadOutOfRange` unless `raw` has 32 bytes.
-
-    `what`: the name of the value, for the error.
-    """
+    """The value must have 32 bytes."""
     if len(raw) != HASH_BYTES:
         raise PayloadOutOfRange(f"{what} has {len(raw)} bytes instead of {HASH_BYTES}")
     return raw
 
 
 def check_number(number: int) -> int:
-    """Returns `number`.
-
-    Raises `PayloadOutOfRange` unless `number` is from 0 to 2^63 - 1, the largest number of an Avro long.
-    """
+    """The number must be from 0 to 2^63 - 1, the largest number of an Avro long."""
     if not 0 <= number <= U64_MAX:
         raise PayloadOutOfRange(f"the number {number} is no unsigned 64-bit integer")
     if number > NUMBER_ON_WIRE_MAX:
@@ -50,44 +42,35 @@ def check_number(number: int) -> int:
 
 
 def check_weight(weight: int) -> int:
-    """Returns `weight`. Raises `PayloadOutOfRange` unless `weight` is an unsigned 256-bit integer."""
+    """The weight must be an unsigned 256-bit integer."""
     if not 0 <= weight <= WEIGHT_MAX:
         raise PayloadOutOfRange(f"the weight {weight} is no unsigned 256-bit integer")
     return weight
 
 
 def check_count(count: int, what: str) -> int:
-    """Returns `count`. `what`: the name of the count, for the error.
-
-    Raises `PayloadOutOfRange` unless `count` is from 0 to 2^31 - 1, the largest number of an Avro int.
-    """
+    """The count must be from 0 to 2^31 - 1, the largest number of an Avro int."""
     if not 0 <= count <= COUNT_MAX:
         raise PayloadOutOfRange(f"{what} is {count}, outside of 0 to {COUNT_MAX}")
     return count
 
 
 def check_present(count: int, what: str) -> int:
-    """Returns `count`. Raises `PayloadOutOfRange` like `check_count`, and also for 0.
-
-    A Batch entry with the count 0 would be read as an empty value.
-    """
+    """The count must not be 0 either: a Batch entry with that would be read as an empty value."""
     if not count:
         raise PayloadOutOfRange(f"{what} is 0")
     return check_count(count, what)
 
 
 def check_sub_batch_id(id_: bytes) -> bytes:
-    """Returns `id_`. Raises `PayloadOutOfRange` unless `id_` has 32 bytes that are not all zero.
-
-    An id of zeros stands for "no sub batch" in a Batch message.
-    """
+    """The id must have 32 bytes that are not all zero, which stands for "no sub batch" in a Batch message."""
     if check_hash(id_, "the id of a sub batch") == ZERO_HASH:
         raise PayloadOutOfRange("the id of a sub batch is all zeros")
     return id_
 
 
 def check_key(key: str) -> str:
-    """Returns `key`. Raises `PayloadOutOfRange` if `key` is empty or has a character that stands for no byte."""
+    """The key must not be empty, nor have a character that stands for no byte."""
     if not key:
         raise PayloadOutOfRange("a key is empty")
     try:

@@ -1,7 +1,4 @@
-"""Makes the messages of blocks, by topic.
-
-This module sends no messages: the caller gives each returned list to a transport, which must keep the order of
-the list.
+"""Makes the messages of blocks, by topic. The caller sends each list over a transport, in the list's order.
 
     add_block       for each key with a prefix, a BatchMsg or BatchDeleteMsg on the prefix's topic. All other keys and
                     the counts are in one Batch, which is the last message of the default topic. The default topic is
@@ -9,12 +6,8 @@ the list.
     send_sub_batch  a SubBatchHeader, then all deletes as item 0 if there are any, then one item per update,
                     ordered by key, on the topic of the sub batch's path.
 
-A `reorg_channel.ReorgChannel` makes the messages of a reorg deeper than the threshold; it uses a `Producer`.
-
-Several producers can send the same chain. The caller passes the key of every message that arrives on the default topic
-to `observe`. `add_block` and `send_sub_batch` make no messages for a block whose Batch message arrived there or was
-made by this producer.
-"""
+Several producers can send the same chain: the caller passes the key of every message that arrives on the default topic
+to `observe`. No messages are made for a block whose Batch message arrived there or was made by this producer."""
 
 from __future__ import annotations
 
@@ -41,10 +34,9 @@ Outgoing = dict[str, list[Record]]
 
 
 class ProducerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a `Producer`. All fields except `open_sub_batches` count since the producer was made.
+    """The statistics of a `Producer` since it was made.
 
-    `open_sub_batches`: the present number of sub batches that a block announced and that were not sent yet.
-    """
+    `open_sub_batches`: the present number of sub batches that a block announced and that were not sent yet."""
 
     blocks_sent: int
     blocks_skipped: int
@@ -56,11 +48,8 @@ class Producer:
     """Makes the messages of blocks.
 
     Raises `PrefixError` if patterns in `topics` are invalid or overlap. All other errors are `PayloadError`s, and do
-    not change the producer.
-
-    Invariant: `_open` has exactly the sub batches that were announced and not sent. It maps each of them to its topic,
-    or to None if its block was skipped.
-    """
+    not change the producer. Invariant: `_open` has exactly the sub batches that were announced and not sent, with their
+    topics, or None if the block was skipped."""
 
     def __init__(
         self,
@@ -78,8 +67,8 @@ class Producer:
         self._sent = self._skipped = self._made = 0
 
     def observe(self, key: bytes) -> None:
-        """Takes the key of another producer's message on the default topic. If the message is a Batch message, which is
-        the last message of a block, the block counts as sent."""
+        """Takes the key of another producer's message on the default topic. A Batch message, the last message of a
+        block, makes the block count as sent."""
         if len(key) == KEY_BYTES and key[0] == 0:
             self._seen.put(key[1:], None)
 
@@ -92,10 +81,9 @@ class Producer:
         self._seen.discard(hash_)
 
     def add_block(self, payload: Payload) -> Outgoing:
-        """Returns the messages of a block by topic; an empty dict if the block was sent before.
-
-        Raises `PayloadError`.
-        """
+        """Returns the messages of a block by topic; an empty dict if the block was sent before. Raises
+        `PayloadError`."""
+        # Whatever can fail comes before the first change of the producer.
         messages = self._messages_of(payload)
         seen = payload.hash in self._seen
         new = {(payload.hash, id_): None if seen else self._topic_of(path) for path, id_ in payload.sub_batches.items()}
@@ -115,12 +103,8 @@ class Producer:
     def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> Outgoing:
-        """Returns the messages of a sub batch by topic; an empty dict if its block was skipped.
-
-        The messages include a header even if the sub batch is empty. Raises `UnknownSubBatch` if the block did not
-        announce the sub batch, or if the sub batch was sent before. Ids of sub batches need to be unique only within
-        a block.
-        """
+        """Returns the messages of a sub batch by topic; an empty dict if its block was skipped. An empty sub batch has
+        a header. Raises `UnknownSubBatch` if the block did not announce it, or if it was sent before."""
         if (hash_, id_) not in self._open:
             raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()}")
         records = self._checked(sub_batch_messages(hash_, id_, deletes, updates or {}))
@@ -132,10 +116,7 @@ class Producer:
         return outgoing
 
     def reopen_sub_batch(self, hash_: bytes, id_: bytes, outgoing: Outgoing) -> None:
-        """Allows a sub batch to be sent again, after the transport failed to send its messages.
-
-        `outgoing` is the result of `send_sub_batch`.
-        """
+        """Allows a sub batch to be sent again, after the transport failed to send `outgoing`."""
         for topic in outgoing:
             self._open[hash_, id_] = topic
 
@@ -171,6 +152,7 @@ class Producer:
             else:
                 counts[found[0]] = counts.get(found[0], 0) + 1
                 by_topic.setdefault(found[1], []).append(BatchMsg(payload.hash, key, value))
+        # A key without a prefix that is both updated and deleted is deleted: a Batch has one entry for each name.
         for key in dict.fromkeys(payload.deletes):
             found = self._topics.find(key)
             if found is None:
@@ -190,6 +172,7 @@ class Producer:
             dict(payload.sub_batches),
         )
         _check_conflicts(batch)
+        # The Batch is the last message of the last topic: once it is stored, the block is.
         last = by_topic.pop(self.default_topic, [])
         by_topic[self.default_topic] = [*last, batch]
         return by_topic

@@ -1,20 +1,14 @@
 """The entry point of producers: a program gives blocks to a publisher, which sends their messages over a transport.
 
-The module `producer` makes the messages.
-
     async with publish(application, transport) as publisher:
         await publisher.send([Block(payload, {id: SubBatch(updates={…})})])
         async with publisher.reorg(ancestor.hash, ancestor.number, removed_weight) as channel:
             await channel.send(blocks)
 
-The Batch message of a block lists the block's contents. It is sent after the transport has stored all other messages of
-the block. A stored Batch message therefore proves that the block is complete. If a producer dies in the middle of a
-block, no Batch message is stored. The next producer, or the same one after a restart, sends the block again. Consumers
-drop the messages that they already have.
-
-Several producers can send the same chain. Each of them reads the default topic, and skips a block if its Batch message
-is there. If two producers begin with a block at the same moment, both send the block.
-"""
+The Batch message of a block is sent after the transport has stored all other messages of the block, so a stored Batch
+message proves that the block is complete. If a producer dies in the middle of a block, the next producer, or the same
+one after a restart, sends the block again, and consumers drop the messages that they already have. Several producers
+can send the same chain: each reads the default topic, and skips a block if its Batch message is there."""
 
 from __future__ import annotations
 
@@ -49,42 +43,36 @@ class SubBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A block, and the contents of its sub batches by their ids.
-
-    Sub batches that the payload announces and that are missing here must be sent by `ChainPublisher.send_sub_batch`.
-    """
+    """A block, and the contents of its sub batches by their ids. Those that the payload announces and that are missing
+    here must be sent by `ChainPublisher.send_sub_batch`."""
 
     payload: Payload
     sub_batches: Mapping[bytes, SubBatch] = {}
 
 
 class ChainPublisher:
-    """Sends the blocks of a chain. Programs get a publisher from `publish`.
-
-    Its methods raise the transport's errors, and `PayloadError` for blocks that cannot be sent.
-    """
+    """Sends the blocks of a chain. Programs get a publisher from `publish`. Its methods raise the transport's errors,
+    and `PayloadError` for blocks that cannot be sent."""
 
     def __init__(self, producer: Producer, transport: Transport) -> None:
         self.producer = producer
         self.latest: Start | None = None
         """The block with the highest number whose Batch message was seen or sent; None before the first such block. A
-        program can continue after this block.
-        """
+        program can continue after this block."""
         self._transport = transport
         self._error: Exception | None = None
 
     async def send(self, blocks: Sequence[Block]) -> int:
-        """Sends blocks together, and returns the number of new blocks. Blocks that were sent before are skipped.
-
-        The transport has stored all messages when `send` returns. After an error no new block counts as sent, and all
-        blocks can be sent again.
-        """
+        """Sends blocks together, and returns the number of new blocks. Blocks that were sent before are skipped. The
+        transport has stored all messages when `send` returns. After an error no new block counts as sent, and all can
+        be sent again."""
         if self._error is not None:
             raise self._error
         first: Outgoing = {}
         batches: Outgoing = {}
         new: list[Payload] = []
         try:
+            # 1. Make all messages, with the Batch messages apart.
             for block in blocks:
                 made = self.producer.add_block(block.payload)
                 if made:
@@ -95,9 +83,11 @@ class ChainPublisher:
                 for id_, contents in block.sub_batches.items():
                     hash_ = block.payload.hash
                     _add(first, self.producer.send_sub_batch(hash_, id_, contents.deletes, contents.updates))
+            # 2. Store the Batch messages after everything else: they prove that their blocks are complete.
             await self._transport.send(first)
             await self._transport.send(batches)
         except BaseException:
+            # It is unknown what was stored, so all of it may be sent again.
             for payload in new:
                 self.producer.forget(payload.hash)
             raise
@@ -108,10 +98,8 @@ class ChainPublisher:
     async def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> None:
-        """Sends a sub batch that was not given together with its block. Sends nothing if the block was skipped.
-
-        After an error the sub batch can be sent again.
-        """
+        """Sends a sub batch that was not given together with its block. Sends nothing if the block was skipped. After
+        an error the sub batch can be sent again."""
         outgoing = self.producer.send_sub_batch(hash_, id_, deletes, updates)
         try:
             await self._transport.send(outgoing)
@@ -126,10 +114,8 @@ class ChainPublisher:
         `ancestor` and `number`: the hash and the number of the common ancestor, the last block that stays.
         `removed_weight`: the weight of the heaviest removed block.
 
-        The program sends the new blocks within the `async with` block; the end of the block completes the reorg. If the
-        block ends by an exception, a message gives the reorg up. If the transport cannot send this message, a note is
-        added to the exception.
-        """
+        The program sends the new blocks within the `async with` block, whose end completes the reorg. If it ends by an
+        exception, a message gives the reorg up; if that cannot be sent, a note is added to the exception."""
         channel = ReorgChannel(self.producer, ancestor, number, removed_weight)
         try:
             await self._transport.send(channel.begin())
@@ -145,9 +131,7 @@ class ChainPublisher:
 
     async def catch_up(self, messages: int) -> dict[str, int]:
         """Reads the last `messages` messages of each partition of the default topic, and notes the blocks in them.
-
-        Returns, by source (`topic:partition`), the offset after the last message that was read.
-        """
+        Returns, by source (`topic:partition`), the offset after the last message that was read."""
         topics = (self.producer.default_topic,)
         position = {source: max(0, end - messages) for source, end in (await self._transport.ends(topics)).items()}
         async with self._transport.subscribe(topics, position, stop_at_end=True) as receiver:
@@ -158,10 +142,8 @@ class ChainPublisher:
         return position
 
     async def follow(self, position: Mapping[str, int]) -> None:
-        """Reads the default topic endlessly, beginning at `position`, and notes the blocks that other producers send.
-
-        The next `send` raises the error that ends the reading.
-        """
+        """Reads the default topic endlessly from `position` on, and notes the blocks that other producers send. The
+        next `send` raises the error that ends the reading."""
         try:
             async with self._transport.subscribe((self.producer.default_topic,), position) as receiver:
                 while page := await receiver.receive_some():
@@ -224,8 +206,7 @@ async def publish(
 
     `redundant`: whether other producers can send the same blocks. If True, the publisher reads the default topic,
     beginning `catch_up_messages` messages before the end of each partition, and skips all blocks that it finds there.
-    If False, the publisher skips only the blocks that it has sent itself.
-    """
+    If False, it skips only the blocks that it has sent itself."""
     publisher = ChainPublisher(application.producer(), transport)
     if not redundant:
         yield publisher

@@ -1,15 +1,14 @@
 """The producer's side of the Reorg protocol: the messages of one reorg channel, an ordered topic for one reorg.
 
 Specification, "Reorg Handling": a channel has a Reorg message with the common ancestor, then the blocks after the
-ancestor, then a ReorgComplete message. One of the blocks must be heavier than the heaviest removed block. The Reorg
-message is sent both to the channel and to the default topic, where it announces the channel. Each block is sent to the
-channel with all its messages, whatever their prefixes, even if it was sent before.
+ancestor, one of which must be heavier than the heaviest removed block, then a ReorgComplete message. The Reorg message
+is also sent to the default topic, where it announces the channel. Each block is sent to the channel with all its
+messages, whatever their prefixes, even if it was sent before.
 
-The ReorgComplete has the hash and the number of the common ancestor, as the Reorg (specification: "as described above
-with the Reorg message"; so does the reference producer). A producer that gives a reorg up sends a ReorgAbandoned, a
-message of this package with a prefix byte that nobody else uses. Its consumers then return to the heaviest chain. Other
-consumers drop it, and still wait for the ReorgComplete of another attempt.
-"""
+The ReorgComplete has the hash and the number of the common ancestor (specification: "as described above with the Reorg
+message"; so does the reference producer). A producer that gives a reorg up sends a ReorgAbandoned, a message of this
+package with a prefix byte of its own: its consumers return to the heaviest chain, and others drop it and wait for the
+ReorgComplete of another attempt."""
 
 from __future__ import annotations
 
@@ -38,9 +37,7 @@ class ReorgChannel:
     `ancestor` and `number` are the common ancestor's hash and number. `removed_weight` is the weight of the heaviest
     removed block; at least one block of the channel must be heavier. The caller must send every returned list of
     records on `topic`, in the order of the calls. A step that is not allowed raises `ReorgOrder` and changes nothing.
-
-    Invariant: `_tip` is the hash of the last block that was added, or of the ancestor before the first block.
-    """
+    Invariant: `_tip` is the hash of the last block that was added, or of the ancestor before the first block."""
 
     def __init__(self, producer: Producer, ancestor: bytes, number: int, removed_weight: int) -> None:
         self.ancestor = check_hash(ancestor, "the ancestor")
@@ -62,10 +59,7 @@ class ReorgChannel:
         return {self.topic: [record], self._producer.default_topic: [record]}
 
     def add_block(self, payload: Payload) -> list[Record]:
-        """Returns the messages of the next block.
-
-        The block's parent must be the previous block of the channel, or the common ancestor for the first block.
-        """
+        """Returns the messages of the next block, whose parent must be the block before it, or the ancestor."""
         self._expect(ChannelState.OPEN, "given a block")
         if payload.parent != self._tip:
             raise ReorgOrder(f"block {payload.hash.hex()} does not follow {self._tip.hex()}")
@@ -80,10 +74,8 @@ class ReorgChannel:
     def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> list[Record]:
-        """Returns the messages of a sub batch (a separate part) of a block on this channel.
-
-        Raises `UnknownSubBatch` if no block on this channel announced the sub batch, or if it was sent before.
-        """
+        """Returns the messages of a sub batch (a separate part) of a block on this channel. Raises `UnknownSubBatch` if
+        no block on this channel announced it, or if it was sent before."""
         self._expect(ChannelState.OPEN, "given a sub batch")
         if (hash_, id_) not in self._open:
             raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()} on this channel")
@@ -92,10 +84,8 @@ class ReorgChannel:
         return records
 
     def complete(self) -> list[Record]:
-        """Returns the ReorgComplete message.
-
-        Raises `ReorgOrder` if a sub batch was not sent, or if no new block is heavier than the heaviest removed block.
-        """
+        """Returns the ReorgComplete message. Raises `ReorgOrder` if a sub batch was not sent, or if no new block is
+        heavier than the heaviest removed block."""
         self._expect(ChannelState.OPEN, "completed")
         if self._open:
             raise ReorgOrder(f"{len(self._open)} sub batches are not sent")
@@ -105,10 +95,8 @@ class ReorgChannel:
         return [encode(ReorgComplete(self.ancestor, self.number))]
 
     def abandon(self) -> list[Record]:
-        """Gives the reorg up. Returns the ReorgAbandoned message; no message before `begin`.
-
-        To try the reorg again, make a new `ReorgChannel` with the same ancestor.
-        """
+        """Gives the reorg up. Returns the ReorgAbandoned message; no message before `begin`. To try the reorg again,
+        make a new `ReorgChannel` with the same ancestor."""
         if self.state is ChannelState.NEW:
             self.state = ChannelState.ABANDONED
             return []

@@ -1,10 +1,8 @@
 """Simulates producers, from a random seed: blocks, forks and reorgs, as messages that arrive in disorder.
 
-Some messages arrive late, some twice, and some are lost at first and sent again. The simulation sends no messages; it
-makes test data for consumers. It ends with one heaviest chain. Every consumer must end with that chain, in whatever
-order the messages arrive, because all weights differ, no fork is longer than the reorg threshold, and every lost
-message is sent again.
-"""
+Some messages arrive late, some twice, and some are lost at first and sent again. Every consumer must end with the same
+heaviest chain, in whatever order the messages arrive: all weights differ, no fork is longer than the reorg threshold,
+and every lost message is sent again."""
 
 from __future__ import annotations
 
@@ -53,14 +51,11 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `blocks`: the number of blocks of the chain, without forks.
     `keys`: the number of updates under each prefix in a block.
-    `fork_rate`: the probability that a fork begins at a block.
-    `fork_blocks_max`: the largest number of blocks in a fork.
+    `fork_rate`, `fork_blocks_max`: the probability that a fork begins at a block, and its largest number of blocks.
     `deep_reorgs`: the number of reorgs beyond the threshold.
     `producers`: the number of producers, each of which sends every block.
-    `duplicate_rate`: the probability that a message arrives twice, on the channel of a reorg too.
-    `loss_rate`: the probability that a message is lost and sent again later.
-    `delay_max`: how many later messages can overtake a message that is neither lost nor repeated.
-    """
+    `duplicate_rate`, `loss_rate`: the probability that a message arrives twice, or is lost and sent again later.
+    `delay_max`: how many later messages can overtake a message that is neither lost nor repeated."""
 
     blocks: int = 100
     keys: int = 2
@@ -84,9 +79,7 @@ class Simulation(msgspec.Struct, frozen=True):
     """A simulation: the messages in the order of arrival, and the chain that results from them.
 
     `chain`: the final chain of a consumer that begins at `GENESIS`.
-    `contents`: the keys and values of each block, by the block's hash.
-    `blocks_off_chain`: the number of blocks that are not on the final chain.
-    """
+    `contents`: the keys and values of each block, by the block's hash."""
 
     steps: list[Step]
     chain: list[Payload]
@@ -105,9 +98,8 @@ def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
 class _World:
     """The growing chain of a simulation.
 
-    `sent`: the messages in the order of sending. On a reorg's channel, each is with the number of its producer: the
-    messages of one producer also arrive in this order. On other topics, the number is None.
-    """
+    `sent`: the messages in the order of sending. On a reorg's channel, each is with the number of its producer, whose
+    messages arrive in order. On other topics, the number is None."""
 
     def __init__(self, randomness: Randomness, options: SimulationOptions) -> None:
         self.chain: list[Payload] = []
@@ -135,11 +127,8 @@ class _World:
         self._send(block)
 
     def _fork(self, blocks_max: int) -> None:
-        """Adds a fork of a few blocks after the last block of the chain.
-
-        Each block is lighter than the chain's next block with the same number. The fork has at most `blocks_max`
-        blocks, so that it never becomes the heaviest branch.
-        """
+        """Adds a fork after the last block of the chain. Its blocks are lighter than those of the chain with the same
+        numbers, and at most `blocks_max`, so that it never becomes the heaviest branch."""
         at = self._tip()
         for _ in range(self._randomness.randint(1, min(blocks_max, self._options.fork_blocks_max))):
             block = self._block(at, self._randomness.randint(0, 4))
@@ -148,8 +137,8 @@ class _World:
             at = Start(block.hash, block.number, block.weight)
 
     def _reorg(self, depth: int) -> None:
-        """Replaces the last `depth` blocks of the chain by `depth` + 1 new blocks, which are sent on a
-        reorg channel."""
+        """Replaces the last `depth` blocks of the chain by `depth` + 1 new blocks, which are sent on a reorg
+        channel."""
         removed = self.chain[-depth:]
         del self.chain[-depth:]
         self.off_chain += depth
@@ -238,8 +227,8 @@ def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[t
 
 
 def _mixed(randomness: Randomness, sent: list[tuple[Step, int | None]]) -> dict[str, Iterator[Step]]:
-    """Returns the messages of each reorg's channel. At every second channel the producers write at the same time: their
-    messages are mixed. At the others they write one after another."""
+    """Returns the messages of each reorg's channel. At every second channel the producers write at the same time, and
+    their messages are mixed; at the others they write one after another."""
     sections: dict[str, dict[int, list[Step]]] = {}
     for step, producer in sent:
         if producer is not None:

@@ -1,7 +1,4 @@
-"""The feeds of a consumer: several subscriptions that are read at the same time, each one page ahead.
-
-The consumer machine decides from which feed it takes messages.
-"""
+"""The feeds of a consumer: several subscriptions that are read at the same time, each one page ahead."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ class Feed:
     `ancestor`: the hash of the reorg's common ancestor, or None for the normal feed.
 
     Invariant: the deliveries of `page` from index `at` on were read and not yet given to the machine. The next page is
-    read when no such delivery is left.
-    """
+        read when no such delivery is left."""
 
     def __init__(self, ancestor: bytes | None) -> None:
         self.ancestor = ancestor
@@ -50,10 +46,8 @@ class Feed:
     async def pump(
         self, subscribe: Callable[[], AbstractAsyncContextManager[Receiver]], on_change: Callable[[], None]
     ) -> None:
-        """Reads page after page. Each page is read after all deliveries of the previous page were taken.
-
-        An error ends the reading, and is stored in `error`.
-        """
+        """Reads page after page, each when the one before was taken. An error ends the reading, and is stored in
+        `error`."""
         with self.scope:
             try:
                 async with subscribe() as receiver:
@@ -84,12 +78,7 @@ class FeedSet:
         self._changed = anyio.Event()
 
     def open(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
-        """Begins to read a feed. Does nothing if the feed is open.
-
-        `ancestor`: None for the normal feed, else the hash of the reorg's common ancestor.
-        `topics`: the topics of the feed.
-        `position`: by source (`topic:partition`), the offset at which reading begins.
-        """
+        """Begins to read a feed at the offsets of `position`. Does nothing if the feed is open."""
         if ancestor not in self._feeds:
             feed = self._feeds[ancestor] = Feed(ancestor)
             self._tasks.start_soon(feed.pump, lambda: self._subscribe(topics, position), self.wake)
@@ -101,10 +90,8 @@ class FeedSet:
             feed.scope.cancel()
 
     def next_readable(self, is_allowed: Callable[[Feed], bool]) -> Feed | None:
-        """Returns a feed that has deliveries and for which `is_allowed` returns True; None if no such feed exists.
-
-        The feeds take turns. Raises the error that ended a feed.
-        """
+        """Returns an allowed feed that has deliveries, or None. The feeds take turns. Raises the error that ended a
+        feed."""
         for ancestor, feed in tuple(self._feeds.items()):
             if feed.error is not None:
                 raise feed.error
@@ -118,7 +105,6 @@ class FeedSet:
         return all(feed.ended and not feed.has_page for feed in self._feeds.values() if is_allowed(feed))
 
     def receivers(self) -> list[Receiver]:
-        """Returns the receivers of all feeds that are being read."""
         return [feed.receiver for feed in self._feeds.values() if feed.receiver is not None]
 
     def wake(self) -> None:

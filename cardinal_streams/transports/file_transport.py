@@ -1,8 +1,6 @@
 """A transport over one file: sent messages are appended to the file, and can be replayed any number of times.
 
-A replay has the order in which the messages were sent. A subscription ends at the present end of the file: it does not
-follow a file that grows. Reading and writing run in worker threads, under trio or asyncio.
-"""
+A subscription ends at the present end of the file. Reading and writing run in worker threads, under trio or asyncio."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
     """The statistics of a `Recorder`.
 
     `recorded`: the number of deliveries that the recorder appended.
-    `cut_bytes`: the number of bytes that the recorder cut off when it opened a torn file (its last record is
-    incomplete); otherwise 0.
-    """
+    `cut_bytes`: the number of bytes that the recorder cut off a torn file (its last record is incomplete)."""
 
     recorded: int
     cut_bytes: int
@@ -44,10 +40,8 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
 class Recorder:
     """Appends deliveries to a recording, and creates the file if it does not exist. Use it in a `with` block.
 
-    A torn file (its last record is incomplete) is cut after its last complete record. A damaged file raises
-    `RecordingError`, and is not changed. An error of the file system closes the recorder; the record that was written
-    last can then be incomplete.
-    """
+    A torn file is cut after its last complete record. A damaged file raises `RecordingError`, and is not changed. An
+    error of the file system closes the recorder; the record that was written last can then be incomplete."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -110,12 +104,10 @@ def replay(
 ) -> Generator[Delivery, None, None]:
     """Yields the deliveries of a recording, either of the given topics or of all topics.
 
-    `position`: by source (`topic:partition`), the offset at which a partition begins. A partition that is not in
-    `position` begins at its first delivery.
+    `position`: by source (`topic:partition`), the offset at which a partition begins; by default at its first delivery.
 
-    Raises `RecordingError` for damage. Raises `TornRecording` at the end of a file whose last record is
-    incomplete, unless `torn_ok` is True.
-    """
+    Raises `RecordingError` for damage, and `TornRecording` at the end of a file whose last record is incomplete, unless
+    `torn_ok` is True."""
     reader = RecordingReader()
     first = position or {}
     with Path(path).open("rb") as file:
@@ -143,17 +135,11 @@ class FileTransport:
         self._lock = Lock()
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Appends the records of all topics to the file. They are on disk when `send` returns.
-
-        Raises `RecordingError` for a damaged file.
-        """
+        """Appends the records of all topics durably to the file. Raises `RecordingError` for a damaged file."""
         await self.send_in_order([(topic, record) for topic, records in outgoing.items() for record in records])
 
     async def send_in_order(self, records: Sequence[tuple[str, Record]]) -> None:
-        """Appends records of several topics to the file. A replay has the same order of records.
-
-        They are on disk when `send_in_order` returns.
-        """
+        """Appends records of several topics durably to the file. A replay has the same order of records."""
         async with self._lock:
             await to_thread.run_sync(self._send, records)
 
@@ -162,9 +148,7 @@ class FileTransport:
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the offset after the last record of each partition that has records.
-
-        Creates the file if it does not exist; otherwise does not change it.
-        """
+        Creates the file if it does not exist."""
         async with self._lock:
             offsets = await to_thread.run_sync(self._next_offsets)
         return {source: end for source, end in offsets.items() if split_source(source)[0] in topics}
@@ -217,10 +201,7 @@ class FileReceiver:
         self._deliveries = deliveries
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """Returns the next deliveries, or an empty list at the end of the file.
-
-        Raises `RecordingError` for a damaged file.
-        """
+        """Returns the next deliveries, or an empty list at the end of the file. Raises `RecordingError`."""
         return await to_thread.run_sync(lambda: list(islice(self._deliveries, RECEIVE_MAX)))
 
     def close(self) -> None:
@@ -228,10 +209,7 @@ class FileReceiver:
 
 
 def _scan(path: Path, next_offsets: dict[str, int]) -> int:
-    """Reads the file, and stores the next offset of each partition in `next_offsets`.
-
-    Returns the position in the file at which the last complete record ends. Raises `RecordingError` for damage.
-    """
+    """Stores the next offset of each partition in `next_offsets`. Returns where the last complete record ends."""
     reader = RecordingReader()
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):

@@ -1,9 +1,8 @@
 """A transport over Kafka, by the optional package confluent-kafka (the extra `kafka`). Each topic is a topic of Kafka.
 
 The key of a message chooses its partition by CRC-32, as in librdkafka. The channel of a reorg is partition 0 of its
-topic. The transport saves no offsets and joins no consumer group; the module `checkpoint_file` can save a consumer's
-offsets. The package's calls block, so they run in worker threads, under trio or asyncio.
-"""
+topic. The transport saves no offsets (the module `checkpoint_file` can) and joins no consumer group. The package's
+calls block, so they run in worker threads, under trio or asyncio."""
 
 from __future__ import annotations
 
@@ -36,11 +35,10 @@ Partition = tuple[str, int]
 
 
 class KafkaTransport:
-    """A `Transport` over a Kafka cluster, and an async context manager.
+    """A `Transport` over a Kafka cluster, and an async context manager. Raises `TransportError`.
 
     `config`: further settings of librdkafka, for producers and consumers. The cluster's own rules decide whether and
-    how a topic is created when it is first used. Raises `TransportError`.
-    """
+    how a topic is created when it is first used."""
 
     def __init__(self, servers: str, *, config: Mapping[str, Any] | None = None) -> None:
         try:
@@ -61,10 +59,7 @@ class KafkaTransport:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ends the use of the cluster: drops the Kafka client, which then ends.
-
-        No record is lost: each was confirmed or has failed when `send` returned.
-        """
+        """Drops the Kafka client, which then ends. Each record was confirmed or has failed when `send` returned."""
         self._producer.purge()
         self._producer = None
 
@@ -171,10 +166,7 @@ class KafkaTransport:
         return self._kafka.Consumer(settings)
 
     def _partitions(self, consumer: Any, topics: Collection[str]) -> list[Partition]:
-        """Returns all partitions of these topics.
-
-        Asking the cluster for a topic creates the topic, if the cluster allows it.
-        """
+        """Returns all partitions of these topics. The question creates a topic, if the cluster allows that."""
         found: list[Partition] = []
         for topic in topics:
             try:
@@ -195,7 +187,6 @@ class KafkaTransport:
         return found
 
     def _bounds(self, consumer: Any, partition: Partition) -> tuple[int, int]:
-        """Returns the first offset that the partition has, and the offset of its next record."""
         try:
             first, end = consumer.get_watermark_offsets(
                 self._kafka.TopicPartition(*partition), timeout=METADATA_TIMEOUT_S
@@ -209,8 +200,7 @@ class KafkaReceiver:
     """A `Receiver` over partitions of Kafka. It reads them at the same pace, and returns the oldest messages first.
 
     `holes`: the number of offsets that were deleted before the start of the subscription.
-    `ends`: by source (`topic:partition`), the offset after the last record that was fetched.
-    """
+    `ends`: by source (`topic:partition`), the offset after the last record that was fetched."""
 
     def __init__(
         self, kafka: Any, consumer: Any, starts: Mapping[Partition, int], holes: int, stop_at_end: bool
@@ -242,11 +232,8 @@ class KafkaReceiver:
             self._consumer.close()
 
     def _consume(self) -> list[Any]:
-        """Waits for one message, and returns it with all others that have arrived; an empty list after
-        `POLL_S` seconds.
-
-        A single request for many messages would wait until that many have arrived.
-        """
+        """Returns all messages that have arrived, after at most `POLL_S` seconds for the first one."""
+        # A single request for many messages would wait until that many have arrived.
         first = self._consumer.consume(1, POLL_S)
         return [*first, *self._consumer.consume(RECEIVE_MAX, 0)] if first else []
 

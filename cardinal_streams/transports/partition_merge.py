@@ -1,10 +1,8 @@
 """Merges the messages of several partitions, the oldest first, so that no partition runs far ahead of the others.
 
-A block consists of messages in many partitions, and stays in memory until the last of its messages arrives. Reading one
-page of each partition in turn would need more memory, since blocks have different numbers of messages in different
-partitions. The merge uses the time at which each message was stored. A clock that jumped costs memory, but loses no
-message. This module reads no partitions itself.
-"""
+A block consists of messages in many partitions, and stays in memory until the last of them arrives. Reading one page of
+each partition in turn would need more memory, since blocks have different numbers of messages in each. The merge uses
+the time at which each message was stored. A clock that jumped costs memory, but loses no message."""
 
 from __future__ import annotations
 
@@ -21,15 +19,12 @@ SLACK_US = 20_000
 
 
 class PartitionCursor:
-    """The deliveries of one partition that were fetched for a merge, and the position up to which the merge has
-    taken them.
+    """The deliveries of one partition that were fetched for a merge, oldest first, and those that it has taken.
 
-    `deliveries`: the fetched messages, oldest first.
-    `times_us`: the time at which each of them was stored, in microseconds.
+    `times_us`: the time at which each was stored, in microseconds.
     `at`: the position in `deliveries` of the first one that was not taken yet.
-    `at_end`: whether the partition had no further messages when it was last read. If it is True, the merge does not
-    wait for the partition.
-    """
+    `at_end`: whether the partition had no further messages when it was last read, so that the merge does not wait for
+    it."""
 
     __slots__ = ("at", "at_end", "deliveries", "times_us")
 
@@ -45,11 +40,10 @@ class PartitionCursor:
 
 
 class PartitionMerge(Generic[K]):
-    """Merges the deliveries of partitions, the oldest first.
+    """Merges the deliveries of partitions, which any hashable `keys` name, the oldest first.
 
-    `keys`: one key for each partition, of any hashable type.
     `slack_us`: by how many microseconds a message can be newer than the oldest waiting messages of the other partitions
-    and still be taken before them. So several messages of one partition are taken together.
+    and still be taken before them, so that several messages of one partition are taken together.
 
     Invariant: no delivery is taken while another partition, which could have an older one, has none that was fetched.
     """
@@ -63,11 +57,8 @@ class PartitionMerge(Generic[K]):
         self._parts[key] = PartitionCursor()
 
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:
-        """Adds the next deliveries of a partition.
-
-        `times_us`: the times at which the deliveries were stored, in microseconds.
-        `at_end`: whether the partition has no more deliveries at present.
-        """
+        """Adds the next deliveries of a partition, with the times in microseconds at which they were stored. `at_end`:
+        whether the partition has no more deliveries at present."""
         part = self._parts[key]
         del part.deliveries[: part.at], part.times_us[: part.at]
         part.at = 0
@@ -85,12 +76,10 @@ class PartitionMerge(Generic[K]):
         return self._parts[key].left
 
     def take(self, most: int) -> list[Delivery]:
-        """Takes the oldest deliveries, at most `most`.
-
-        The list is empty while the merge waits for a partition, or if no deliveries are fetched.
-        """
+        """Takes the oldest deliveries, at most `most`; none while the merge waits for a partition."""
         found: list[Delivery] = []
         while len(found) < most:
+            # A partition whose next message is unknown could have the oldest one.
             if any(not part.left and not part.at_end for part in self._parts.values()):
                 break
             heads = sorted(
@@ -98,6 +87,7 @@ class PartitionMerge(Generic[K]):
             )
             if not heads:
                 break
+            # Take a run of the partition with the oldest message, up to the second oldest head and the slack.
             part = list(self._parts.values())[heads[0][1]]
             end = len(part.deliveries)
             if len(heads) > 1:

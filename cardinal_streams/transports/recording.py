@@ -1,7 +1,5 @@
 """The format of recordings: files with deliveries (messages of partitions), in the order of their arrival.
 
-This module converts bytes, and reads and writes no files.
-
     magic     8 bytes   "CARDREC" 01
     record    size      u32, little endian: bytes of the body
               check     u32, little endian: CRC-32 of the body
@@ -9,8 +7,7 @@ This module converts bytes, and reads and writes no files.
     record …
 
 A file that ends within a record is torn: its writer died, and all earlier records are valid. A record with a wrong
-check is damage, even if it is the last one.
-"""
+check is damage, even if it is the last one."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ _DECODER = bare.Decoder(Delivery)
 
 
 def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
-    """Returns the records of these deliveries, without the magic.
-
-    Raises `RecordingError` for a delivery that is too large.
-    """
+    """Returns the records of these deliveries, without the magic. Raises `RecordingError` for one that is too large."""
     out = bytearray()
     for delivery in deliveries:
         body = _ENCODER.encode(delivery)
@@ -49,9 +43,8 @@ def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
 class RecordingReader:
     """Reads the bytes of a recording, piece by piece, and returns its deliveries.
 
-    Invariant: `offset` is the position in the file at which the next record begins. `_pending` has the bytes from that
-    position on.
-    """
+    Invariant: `offset` is the position in the file at which the next record begins. `_pending` has the bytes from there
+        on."""
 
     __slots__ = ("_pending", "offset")
 
@@ -60,10 +53,8 @@ class RecordingReader:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Delivery]:
-        """Takes the next bytes of the file, and yields the complete deliveries. Raises `RecordingError` for damage.
-
-        The caller must iterate to the end before the next call.
-        """
+        """Takes the next bytes of the file, and yields the complete deliveries. Raises `RecordingError` for damage. The
+        caller must iterate to the end before the next call."""
         self._pending += data
         if self.offset == 0:
             if len(self._pending) < len(MAGIC):

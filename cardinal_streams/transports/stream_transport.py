@@ -1,12 +1,9 @@
 """A transport over the partitioned streams of a node. Each topic is a stream.
 
 The key of a message is stored with the message, and chooses its partition. The channel of a reorg is a stream with one
-partition. The transport saves no offsets; the module `checkpoints` saves them.
-
-The first client that sends to a topic decides how many partitions the topic has; all other clients use this number.
-Reading creates no topics. Topics and partitions that are added later are noticed within some seconds, by subscriptions
-and by producers (`stream_client.watch`).
-"""
+partition. The module `checkpoints` saves offsets. The first client that sends to a topic decides how many partitions it
+has. Reading creates no topics. Topics and partitions that are added later are noticed within some seconds, by
+subscriptions and by producers (`stream_client.watch`)."""
 
 from __future__ import annotations
 
@@ -45,11 +42,8 @@ WINDOW = 4_096
 KEY_BYTES_MAX = 4 * 1024
 
 OnHole: TypeAlias = Callable[[str, int, int], None]
-"""A function that is called when a subscription finds a gap: records that were deleted before they were read.
-
-Its arguments are the source (`topic:partition`), the offset of the first deleted record, and the offset of the first
-record after the gap.
-"""
+"""Called for records that were deleted before they were read, with the source (`topic:partition`), the offset of the
+first deleted record, and the offset of the first record after the gap."""
 
 
 class StreamTransport:
@@ -58,8 +52,8 @@ class StreamTransport:
     `partitions`: the number of partitions of each topic that the transport creates.
     `window`: the largest number of records of one partition that wait for their confirm.
     `on_hole`: called for records that were deleted before they were read.
-    Raises the client's errors (`stream_client.ClientError`), e.g. `PushFailed` if a record could not be stored.
-    """
+
+    Raises the client's errors (`stream_client.ClientError`), e.g. `PushFailed` if a record could not be stored."""
 
     def __init__(
         self,
@@ -83,11 +77,9 @@ class StreamTransport:
         self._created: dict[str, int] = {}
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Pushes the records of each topic in order. All are on the node's disk when `send` returns.
-
-        After an error, it is unknown which records are stored. Sending all of them again is harmless, since consumers
-        drop repetitions. Raises `PayloadOutOfRange`, before anything is sent, for a key that is too long for a node.
-        """
+        """Pushes the records of each topic in order. All are on the node's disk when `send` returns. After an error, it
+        is unknown which are stored; sending all of them again is harmless, since consumers drop repetitions. Raises
+        `PayloadOutOfRange`, before anything is sent, for a key that is too long for a node."""
         for key, _ in (record for records in outgoing.values() for record in records):
             if len(key) > KEY_BYTES_MAX:
                 raise PayloadOutOfRange(f"a key of {len(key)} bytes; a stream stores keys of at most {KEY_BYTES_MAX}")
@@ -117,11 +109,9 @@ class StreamTransport:
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AsyncIterator[StreamReceiver]:
-        """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`).
-
-        An endless subscription waits for topics that do not exist. Raises `PositionBeyondEnd` if `position` says that
-        such a topic was read before.
-        """
+        """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`). An endless
+        subscription waits for topics that do not exist. Raises `PositionBeyondEnd` if `position` says that such a topic
+        was read before."""
         starts = []
         watched = {}
         for topic in topics:
@@ -129,6 +119,7 @@ class StreamTransport:
             watched[topic] = len(streams)
             for stream in streams:
                 starts.append((stream, position.get(source_of(topic, stream.partition), 0)))
+            # A topic that was read before and does not exist now has lost its messages.
             if not streams and not stop_at_end:
                 for source, offset in position.items():
                     if split_source(source)[0] == topic:
@@ -166,11 +157,7 @@ class StreamTransport:
 
     async def _find(self, topic: str, *, creates: bool = False) -> Sequence[Stream]:
         """Returns the partitions of a topic, none if it does not exist. Creates the topic if `creates` is True, or if
-        the node cannot list its streams.
-
-        The request to create the topic is sent even if the topic exists. In this case the request changes nothing, but
-        its answer has the addresses of the partitions.
-        """
+        the node cannot list its streams."""
         found = None
         try:
             found = await self.client.find_stream(topic)
@@ -180,6 +167,7 @@ class StreamTransport:
         there = () if found is None else found.partitions
         if not creates:
             return there
+        # For a topic that exists, the request changes nothing, but its answer has the addresses of the partitions.
         wanted = len(there) or (1 if is_reorg_topic(topic) else self.partitions)
         return (await self.client.create_partitioned(topic, wanted)).partitions
 
@@ -209,8 +197,7 @@ class StreamReceiver:
 
     `created`: by source, when the partition was created of which the offset is, in microseconds since 1970, if known.
     `ends`: by source (`topic:partition`), the offset after the partition's last record, as of the last read.
-    `holes`: the number of records that were deleted before they were read.
-    """
+    `holes`: the number of records that were deleted before they were read."""
 
     def __init__(
         self,
@@ -237,8 +224,7 @@ class StreamReceiver:
             self._read(stream, offset, created.get(source_of(stream.name, stream.partition), 0))
 
     def watch(self, topic: str, partitions: int) -> None:
-        """Also reads partitions that the topic gets later. `partitions`: the number of partitions that it has, 0 if it
-        does not exist."""
+        """Also reads partitions that the topic gets later, in addition to the `partitions` that it has."""
 
         def grow(added: list[int]) -> None:
             for handle in self._session.core.find_handles(topic, added):
@@ -263,12 +249,11 @@ class StreamReceiver:
 
     async def receive_some(self) -> Sequence[Delivery]:
         """Returns the oldest deliveries, at most one page, or an empty list when every partition was read to its end.
-
-        Raises the client's errors, and `StreamRemade` if a stream was deleted and created again meanwhile.
-        """
+        Raises the client's errors, and `StreamRemade` if a stream was deleted and created again meanwhile."""
         while True:
             for watch in self._watches:
                 watch.poll()
+            # Ask for further pages before the present ones are used up, then take all that have arrived.
             for reader in self._next:
                 if self._merge.left(reader) < self._page_messages:
                     reader.ask()
@@ -278,6 +263,7 @@ class StreamReceiver:
                 return deliveries
             if not self._next and not self._watches:
                 return ()
+            # Nothing can be returned: a partition that could have the oldest record has not answered.
             due_s = min((watch.due_s for watch in self._watches), default=math.inf)
             ready = await self._pages.next_ready(due_s - self._session.shell.now_s())
             if ready is not None:
@@ -310,11 +296,8 @@ class StreamReceiver:
             del self._next[reader]
 
     def _check(self, reader: Reader, page: Page, source: str) -> None:
-        """Counts the records that are missing before and within the page.
-
-        Raises `StreamRemade` if the stream is not the one that was read before, and `PositionBeyondEnd` if it ends
-        before the expected offset.
-        """
+        """Counts the records that are missing before and within the page. Raises `StreamRemade` if the stream is not
+        the one that was read before, and `PositionBeyondEnd` if it ends before the expected offset."""
         expected = self._next[reader]
         if page.created_us is not None:
             if reader.created_us not in (0, page.created_us):

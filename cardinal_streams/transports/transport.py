@@ -1,9 +1,8 @@
 """The interface of all transports, which carry messages on topics.
 
-Each topic has partitions, and the key of a message chooses its partition. Each partition is an ordered log of messages
-with growing offsets. A transport can deliver a message more than once, and promises no order between partitions. The
-channel of a reorg is a separate topic with one partition; `reorg_topic` returns its name.
-"""
+Each topic has partitions, and the key of a message chooses its partition, an ordered log of messages with growing
+offsets. A transport can deliver a message more than once, and promises no order between partitions. The channel of a
+reorg is a separate topic with one partition (`reorg_topic`)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from cardinal_streams.resumption import source_of
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message with its place: topic, partition and offset.
+    """A message with its location: topic, partition and offset.
 
     type Delivery struct {
       topic: str
@@ -29,8 +28,7 @@ class Delivery(msgspec.Struct, frozen=True):
       offset: uint
       key: data
       value: data
-    }
-    """
+    }"""
 
     topic: str
     partition: bare.UInt
@@ -45,13 +43,11 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Sender(Protocol):
-    """The interface for sending messages: the sending part of a transport."""
+    """The sending part of a transport."""
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Sends the records of each topic in their order, one topic after the other.
-
-        The transport has stored them when `send` returns.
-        """
+        """Sends the records of each topic in their order, one topic after the other. They are stored when `send`
+        returns."""
 
 
 class Receiver(Protocol):
@@ -59,8 +55,7 @@ class Receiver(Protocol):
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """The offset after the last record of each source (`topic:partition`), as far as the receiver knows
-        it already."""
+        """The offset after the last record of each source (`topic:partition`), as far as the receiver knows it."""
 
     async def receive_some(self) -> Sequence[Delivery]:
         """Waits for messages, and returns them. An empty sequence means that the subscription has ended."""
@@ -70,18 +65,12 @@ class Transport(Sender, Protocol):
     """The interface of a transport, which both sends and receives messages."""
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
-        """Returns, by source (`topic:partition`), the offset after the last record of each partition of these topics.
-
-        Topics that do not exist are left out.
-        """
+        """Returns, by source (`topic:partition`), the offset after the last record of each partition of existing
+        topics."""
 
     async def created(self, topics: Collection[str]) -> dict[str, int]:
         """Returns, by source (`topic:partition`), when each partition of these topics was created, in microseconds
-        since 1970. Empty if the transport does not know it.
-
-        A topic that was deleted and made again under the same name has other times. Topics that do not exist are left
-        out.
-        """
+        since 1970; other times after a topic was deleted and made again. Empty if the transport does not know it."""
 
     def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
@@ -89,8 +78,7 @@ class Transport(Sender, Protocol):
         """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`).
 
         `position` maps a source (`topic:partition`) to the offset at which reading begins. A partition that is not in
-        `position` is read from its earliest record.
-        """
+        `position` is read from its earliest record."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -102,10 +90,8 @@ _REORG_TOPIC = re.compile(r"-re-[0-9a-f]{64}\Z")
 
 
 def reorg_topic(default_topic: str, ancestor: bytes) -> str:
-    """Returns the name of a reorg's channel (topic), as in the reference producer's design.
-
-    `ancestor`: the common ancestor's hash.
-    """
+    """Returns the name of a reorg's channel (topic), by the common ancestor's hash, as in the reference producer's
+    design."""
     return f"{default_topic}-re-{ancestor.hex()}"
 
 

@@ -21,9 +21,8 @@ _GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
 def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: bytes | None = None) -> Any:
-    """Runs one command, or several that are separated by semicolons. Returns the `psycopg.pq` result of the last one.
-
-    payload: the rows for a COPY FROM STDIN, which must be one of the commands; None if there is none."""
+    """Runs one command, or several that are separated by semicolons; `payload` has the rows of a COPY FROM STDIN among
+    them. Returns the `psycopg.pq` result of the last one."""
     wire = connection.pgconn
     if wire.status != ConnStatus.OK:
         raise ConnectionLost("the connection is closed")

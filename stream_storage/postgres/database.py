@@ -36,9 +36,7 @@ _RELATIONS = b"SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)
 
 
 class PostgresDatabase:
-    """A database on a PostgreSQL server: a `stream_storage.engine.Engine`.
-
-    durability: the settings on which the meaning of a confirm depended when the database was opened."""
+    """A database on a PostgreSQL server: a `stream_storage.engine.Engine`. `durability` is that at the opening."""
 
     is_local = False
     path = None
@@ -141,10 +139,8 @@ def _lock_directory(directory: Path) -> DirectoryLock:
 
 
 def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table]) -> None:
-    """Creates the tables and indexes that are missing, and upgrades those of an older version.
-
-    Members of a cluster that run write meanwhile, so nothing that exists is locked, unless the version rises: then a
-    member of an older version that still runs is fenced."""
+    """Creates the tables and indexes that are missing, and upgrades older ones. Members of a cluster write meanwhile,
+    so nothing that exists is locked, unless the version rises: then members of an older version are fenced."""
     # Each `command` has a time limit: the first one can wait for another node, a new table for a lock that an
     # administrator holds, the last one for a standby.
     command(connection, deadlines, b"BEGIN; SELECT pg_advisory_xact_lock(%d)" % (LOCK + 1))

@@ -16,7 +16,7 @@ CHECKS = 8
 
 
 class Deadlines:
-    """The calls that run, and the thread that ends them after `seconds`. It serves all sessions of a database."""
+    """The calls that run, and the thread that ends them after `seconds`, for all sessions of a database."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -32,7 +32,7 @@ class Deadlines:
             self._ends_s[descriptor] = time.monotonic() + self.seconds
 
     def end(self, descriptor: int) -> None:
-        """Notes that the call has ended. After this, the connection may be closed."""
+        """Notes the end of the call. After this, the connection may be closed."""
         with self._lock:
             self._ends_s.pop(descriptor, None)
 

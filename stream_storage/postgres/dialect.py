@@ -36,14 +36,11 @@ _dialect = Dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
 
 class Compiled(NamedTuple):
-    """A statement for PostgreSQL.
-
-    positions: the names of the parameters, in the order $1, $2 and so on.
-    texts: the columns of its rows that are texts, counted from 0."""
+    """A statement for PostgreSQL."""
 
     text: str
-    positions: tuple[str, ...]
-    texts: tuple[int, ...]
+    positions: tuple[str, ...]  # the names of the parameters, in the order $1, $2 and so on
+    texts: tuple[int, ...]  # the columns of its rows that are texts, counted from 0
 
 
 def compile_statement(statement: Statement) -> Compiled:

@@ -69,10 +69,8 @@ class Durability(NamedTuple):
 
 
 class KeptDurability:
-    """The promise of a confirm, for all connections that write.
-
-    Invariant: no connection of the node commits with a weaker `synchronous_commit` than the first one, whatever the
-        server says later."""
+    """The promise of a confirm, for all connections that write. Invariant: none commits with a weaker
+    `synchronous_commit` than the first one, whatever the server says later."""
 
     def __init__(self, server: Server, durability: Durability, *, unsafe: bool) -> None:
         self._server = server

@@ -67,31 +67,28 @@ class Taken(NamedTuple):
 
 
 class Ownership:
-    """The right of this node to write.
-
-    token: a random text that stands for this process in the database.
-    number, confirmed: the number of the transaction that began last, and of the last one that is known to be stored.
-    connected: whether the session that writes has a connection.
-    epoch: the epoch of that connection, or of the last one; 0 before the first."""
+    """The right of this node to write."""
 
     def __init__(self, deadlines: Deadlines, member: str | None = None) -> None:
+        # A random text that stands for this process in the database.
         self.token = secrets.token_hex(16)
         self._member = None if member is None else member.encode().hex()
         self._table = "log_writer" if member is None else "cluster_writers"
         self._row = "id = 1" if member is None else f"member = '\\x{self._member}'::bytea"
         self.state_query = f"SELECT epoch, commits FROM {self._table} WHERE {self._row}".encode()
+        # The epoch of the connection of the session that writes, or of the last one; 0 before the first.
         self.epoch = 0
         self._tried_epoch = 0
         self._taken = False
         self._deadlines = deadlines
+        # The number of the transaction that began last, and of the last one that is known to be stored.
         self.number = self.confirmed = 0
         self.connected = False
 
     def take(self, connection: Connection) -> Taken:
-        """Takes the right to write for a new connection. It holds from `believe` on.
-
-        Raises DatabaseTaken if another node is connected, StandbyMissing if its commit waits for a standby, and
-        NodeReplaced if another node has taken over since."""
+        """Takes the right to write for a new connection, which holds from `believe` on. Raises DatabaseTaken if another
+        node is connected, StandbyMissing if its commit waits for a standby, and NodeReplaced if another node has taken
+        over since."""
         # A node that was the writer before needs no lock to find out whether it still is.
         if not self._taken:
             self._lock(connection)
@@ -197,10 +194,8 @@ def fence_command(token: str) -> bytes:
 
 
 def disconnect_command(token: str) -> bytes:
-    """Returns the command that ends the connection by which the member with this token writes.
-
-    A connection whose commit waits for a standby stays: the commit is to be waited for, and not to be cancelled. A role
-    may end the connections of the same role only."""
+    """Returns the command that ends the connection by which the member with this token writes, unless its commit waits
+    for a standby: that is not to be cancelled. A role may end the connections of the same role only."""
     assert token.isalnum(), "a token has hexadecimal digits only"
     its_lock = _member_lock("encode(member, 'hex')")
     text = (

@@ -80,11 +80,7 @@ class _WholeLoader(NumericBinaryLoader):
 
 
 class Server:
-    """One PostgreSQL primary, with or without standbys that can take its place.
-
-    name: the hosts and the database, without the password.
-    wait_s: for how long an operation waits for a server that takes writes.
-    standby_reads: whether operations that read use a standby while no server takes writes."""
+    """One PostgreSQL primary, with or without standbys that can take its place."""
 
     def __init__(self, url: str, *, wait_s: float, call_s: float, standby_reads: bool = False) -> None:
         """Raises StorageError if the URL, postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE, is not valid."""
@@ -99,6 +95,7 @@ class Server:
         ports = str(given.get("port") or "")
         if not all(port.isdigit() for port in ports.split(",") if port):
             raise StorageError(f"the URL of the database is not valid: the port {ports} is not a number")
+        # The name is without the password.
         self.name = _name(str(given.get("host") or "this machine"), ports, str(given.get("dbname") or ""))
         self.wait_s = wait_s
         self.standby_reads = standby_reads
@@ -111,10 +108,8 @@ class Server:
         )
 
     def connect(self, *, to_write: bool = True) -> Connection:
-        """Connects to the server that takes writes. Tries each host once. Raises StorageError.
-
-        to_write: if False, and no server takes writes, a connection to a standby serves, unless the settings forbid it.
-        """
+        """Connects to the server that takes writes, or with `to_write` False, if none does, to a standby, unless the
+        settings forbid it. Tries each host once. Raises StorageError."""
         try:
             return self._connect(self._conninfo)
         except ConnectionLost:
@@ -145,10 +140,8 @@ class Server:
         return connection
 
     def wait_connected(self, adopt: Callable[[Connection], None] | None = None) -> Connection:
-        """Connects, and waits at most `wait_s` for a server that takes writes. Raises StorageError, and at once if a
-        server does not let the node in.
-
-        adopt: the first use of the connection; if the connection is lost in it, this is tried again."""
+        """Connects and calls `adopt`, and waits at most `wait_s` for a server that takes writes and does not lose the
+        connection in that. Raises StorageError, and at once if a server does not let the node in."""
         end_s = time.monotonic() + self.wait_s
         told = False
         while True:

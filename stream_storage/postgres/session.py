@@ -62,10 +62,8 @@ class PostgresSession:
         durability: KeptDurability | None = None,
         freshness: Freshness | None = None,
     ) -> None:
-        """Connects. Raises StorageError.
-
-        ownership, durability: the right to write and the promise of a confirm; None: the session only reads.
-        freshness: what a session that only reads must see."""
+        """Connects. Raises StorageError. ownership, durability: the right to write and the promise of a confirm; None:
+        the session only reads, by `freshness`."""
         self.sync_seconds = Histogram(SECONDS)
         self.closed = False
         self.log = PostgresLog(self)

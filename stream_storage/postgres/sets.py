@@ -32,12 +32,10 @@ _PARAMETER = re.compile(r"\$(\d+)")
 
 
 class SetInsert(NamedTuple):
-    """An INSERT of many rows, whose parameters are the columns, each as a list.
-
-    key: the places of the columns that one statement may not have twice with the same values, counted from 0."""
+    """An INSERT of many rows, whose parameters are the columns, each as a list."""
 
     text: str
-    key: tuple[int, ...]
+    key: tuple[int, ...]  # the places, from 0, of the columns that no two rows of a statement may share
 
 
 class SetSession(Protocol):

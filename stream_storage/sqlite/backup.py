@@ -54,20 +54,16 @@ class BackupError(Exception):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a backup, a JSON file in its folder.
-
-    created_us: the time of the backup, in microseconds since 1970.
-    streams, messages, data_bytes: the numbers of partitions, of messages, and of bytes of their data.
-    database_bytes, sha256: the size and the hash of the database file."""
+    """The manifest of a backup, a JSON file in its folder."""
 
     format: int
-    created_us: int
+    created_us: int  # the time of the backup, in microseconds since 1970
     schema_version: int
-    streams: int
+    streams: int  # the number of partitions
     messages: int
-    data_bytes: int
+    data_bytes: int  # the data of all messages
     database_bytes: int
-    sha256: str
+    sha256: str  # the hash of the database file
 
 
 def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> Manifest:

@@ -1,7 +1,7 @@
 """A file that takes room on the disk, and is given up when deletes and saves need room.
 
-When another program fills the disk, SQLite cannot delete either. So the node keeps a file beside the database, as
-CockroachDB does. To give it up is to empty it: an empty file says that pushes must not use that room."""
+When another program fills the disk, SQLite cannot delete either; so the node keeps this file, as CockroachDB does. To
+give it up is to empty it: an empty file says that pushes must not use that room."""
 
 from __future__ import annotations
 

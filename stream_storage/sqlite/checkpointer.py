@@ -44,21 +44,17 @@ logger = structlog.get_logger(__name__)
 
 
 class Checkpointer:
-    """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session.
+    """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session. `after_commit` and
+    `copy` return None, or a fatal error, after which the session must not write any more.
 
-    checkpoints, checkpoint_failures: the numbers of checkpoints that were tried, and of those that failed.
-    wal_pages: the number of pages in the WAL at the last checkpoint.
-    settled: whether `close` has made its checkpoint, so that every commit is in the database file or in the WAL, and
-        synced.
-
-    `after_commit` and `copy` return None, or a fatal error, after which the session must not write any more. Invariant:
-    `_copied_bytes` and `_copied_commits` are those written when `after_commit` last started a checkpoint."""
+    Invariant: `_copied_bytes` and `_copied_commits` are those written when `after_commit` last started a checkpoint."""
 
     def __init__(self, session: SqliteSession, ballast: Ballast | None = None) -> None:
         self.checkpoints = 0
         self.checkpoint_failures = 0
         self.checkpoint_s_last = 0.0
         self.wal_pages = 0
+        # Whether `close` has made its checkpoint: then every commit is in the database file or in the WAL, and synced.
         self.settled = False
         self._session = session
         self._ballast = ballast
@@ -75,12 +71,9 @@ class Checkpointer:
         )
 
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
-        """Copies the WAL into the database file, and extends it, if that is due.
-
-        commits: the number of commits in this session so far.
-        waiting: whether operations wait for the next commit.
-        tight: whether the disk has little room left. Then the WAL is copied after every commit, so that it does not
-            grow."""
+        """Copies the WAL into the database file, and extends it, if that is due after so many `commits`. waiting:
+        whether operations wait for the next commit. tight: whether the disk has little room, so that each commit is
+        copied."""
         failure = None
         share = self._share(commits)
         if share >= FORCED_SHARE or (share >= 1 and not waiting) or (tight and commits > self._copied_commits):
@@ -140,10 +133,8 @@ class Checkpointer:
         return UpkeepStatistics(self.checkpoints, self.checkpoint_failures, self.checkpoint_s_last, self.wal_pages)
 
     def close(self) -> None:
-        """Copies and empties the WAL before a clean stop. If that fails, the next opening does it.
-
-        Another program that reads the database keeps the WAL. The stop does not wait for it longer than
-        CHECKPOINT_WAIT_MS: each commit in the WAL is synced."""
+        """Copies and empties the WAL before a clean stop. If that fails, the next opening does it. The stop waits
+        CHECKPOINT_WAIT_MS at most for a program that reads: each commit in the WAL is synced."""
         try:
             with self._session.busy_timeout(CHECKPOINT_WAIT_MS):
                 checkpoint = self._session.checkpoint("TRUNCATE")

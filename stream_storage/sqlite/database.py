@@ -80,13 +80,10 @@ class Database:
     def open(
         cls, path: Path, *, read_only: bool = False, migrate: bool = True, migrations: Migrations = MIGRATIONS
     ) -> Database:
-        """Opens the database of the data directory `path`. Creates it if it does not exist, and brings an older schema
-        version up to date, after a backup (`stream_storage.sqlite.upgrade`).
-
-        read_only: whether to take no lock and create nothing, as for a database that a node is using.
-
-        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and other
-        StorageError."""
+        """Opens the database of the data directory `path`, or creates it. Brings an older schema version up to date,
+        after a backup (`stream_storage.sqlite.upgrade`). `read_only` takes no lock and creates nothing, as for a
+        database that a node uses. Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged and other
+        StorageErrors."""
         if read_only:
             database = cls(path, None, migrations=migrations)
             database._check_exists()
@@ -128,16 +125,15 @@ class Database:
         return SqliteSession(self._connect(query_only=True), writes=False)
 
     def close(self) -> None:
-        """Releases the lock on the directory. All reading sessions must be closed already. Safe to repeat.
-
-        The stop is clean although commits stay in the write-ahead log, if the last checkpoint did not fail: they are
-        synced."""
+        """Releases the lock on the directory. All reading sessions must be closed already. Safe to repeat."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         if self._writer is not None:
             self._writer.close()
         log_kept = _has_log(self.path)
+        # Commits may stay in the log, for another program that reads: if the last checkpoint did not fail, they are
+        # synced.
         is_settled = not log_kept or (self._upkeep is not None and self._upkeep.settled)
         lock.release(clean=is_settled and not self._distrusted, log_kept=log_kept)
 
@@ -151,32 +147,27 @@ class Database:
         self._distrusted = True
 
     def _prepare(self, unclean: bool) -> None:
-        """Prepares the database file for writing.
-
-        1. Check that the file is empty, or a database of a version that this program knows. Nothing is written before.
-        2. Write the settings that belong to the file.
-        3. After an unclean stop, check the structure of the file, and write the pages of the write-ahead log once more
-           (`settle_log`): if a sync failed before the stop, some pages can be readable but not on the disk.
-        4. Bring an older database up to date, after a backup.
-        5. Check the rows of streams, positions, leases and blocks, and their indexes: with a wrong next index, or a
-           stream that is not found, an index would be assigned twice.
-        6. Create missing tables."""
+        """Prepares the database file for writing: checks, upgrades and completes it."""
+        # 1. The file is empty, or a database of a version that this program knows. Nothing is written before that is
+        # clear, and then the settings that belong to the file.
         version = self._inspect()
         head = self._migrations.head
         if 0 < version < head and not self._migrate:
             raise DatabaseTooOld(version, head)
         session = self.session()
         try:
-            # Step 3, before any row is trusted.
+            # 2. If a sync failed before an unclean stop, pages of the write-ahead log can be readable but not on the
+            # disk. `settle_log` writes them once more, before any row is trusted.
             if unclean and version:
                 check_structure(session.connection, self.path)
                 settle_log(session, self.path)
             if 0 < version < head:
-                # Imported here, since a database is usually up to date.
+                # 3. An older database, after a backup. Imported here, since a database is usually up to date.
                 from stream_storage.sqlite.upgrade import upgrade
 
                 upgrade(session, self.path, self._migrations)
-            # Steps 5 and 6. A table that is missing is made only after the check of the list of tables.
+            # 4. With a wrong next index, or a stream that is not found, an index would be assigned twice. A table that
+            # is missing is made only after this check of the list of tables.
             if version:
                 check_tables(session.connection)
             create_schema(session, None if version else head)

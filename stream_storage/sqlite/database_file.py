@@ -1,6 +1,5 @@
-"""Opens a database file outside a data directory, such as one that Litestream has restored, and changes nothing.
-
-Such a file has no manifest and no lock, so the file is checked to be complete and a node's database."""
+"""Opens a database file outside a data directory, such as one that Litestream has restored, without a manifest or a
+lock. It checks that the file is complete and a node's database, and changes nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +22,7 @@ _DO: Final = "name the file that `litestream restore` wrote"
 
 @contextmanager
 def opened_file(file: Path) -> Iterator[SqliteSession]:
-    """Opens the database in `file` as `immutable`, so that SQLite creates no other file, and yields a session that
-    reads.
-
+    """Yields a session that reads the database in `file`, opened as `immutable`, so that SQLite creates no other file.
     Raises BackupError if the file is missing, incomplete or no node's database, and DatabaseTooNew."""
     _check_complete(file)
     location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"

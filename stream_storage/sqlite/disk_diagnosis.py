@@ -38,10 +38,8 @@ logger = structlog.get_logger(__name__)
 
 
 def diagnose(error: StorageError, session: Session) -> StorageError:
-    """Returns a more precise error if a test finds the cause of `error`, else `error` itself.
-
-    A WriteFailed becomes DiskFull if the disk has no room. A DatabaseCorrupt that SQLite has reported becomes
-    DiskReadFailed if the file is not damaged but cannot be read. A wrong checksum of a message is damage without a
+    """Returns a more precise error if a test finds the cause of `error`, else `error` itself: DiskFull for a
+    WriteFailed, DiskReadFailed for damage that only SQLite has reported. A wrong checksum of a message needs no
     test."""
     # A DatabaseCorrupt is fatal only if SQLite has reported it. Its `__cause__` would tell that too, but `raise … from`
     # in a compiled module does not set `__cause__`.

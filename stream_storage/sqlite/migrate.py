@@ -36,11 +36,8 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, migrations: Migrations = MIGRATIONS) -> int:
-    """Runs the revisions that the database lacks, each in one transaction. Returns their number.
-
-    connection: a connection that can write, with autocommit (`isolation_level=None`), outside a transaction.
-
-    A kill leaves the database at the version of the last committed revision, and so does a StorageError."""
+    """Runs the revisions that the database lacks, each in one transaction, over a connection with autocommit. Returns
+    their number. A kill or a StorageError leaves the version of the last committed revision."""
     if version_of(connection) == migrations.head:
         return 0
     from sqlalchemy import StaticPool, create_engine

@@ -45,18 +45,15 @@ _numbers = msgspec.json.Decoder(list[int])
 
 
 class Measure(NamedTuple):
-    """The row of the statement `MEASURE_PAGE`: the sizes and checksums of several messages.
-
-    attributed: the number of messages with a key or headers.
-    sizes_text, checksums_text: the sizes and the checksums of the messages, as numbers joined with commas."""
+    """The row of the statement `MEASURE_PAGE`: the sizes and checksums of several messages."""
 
     rows: int
     first: int
     last: int
     time_us_min: int
     time_us_max: int
-    attributed: int
-    sizes_text: str
+    attributed: int  # messages with a key or headers
+    sizes_text: str  # numbers joined with commas, like the checksums
     checksums_text: str
 
 
@@ -76,10 +73,7 @@ def read_page(
     joins: bool,
 ) -> tuple[list[Record], bool]:
     """Returns a page, as `Log.read` describes it, and whether the stream has no further message. Runs in a transaction.
-
-    joins: the result of `can_join`.
-
-    Raises sqlite3.Error, and DatabaseCorrupt if a message is damaged, or missing between two other messages."""
+    Raises sqlite3.Error, and DatabaseCorrupt if a message is damaged, or missing between two others."""
     records: list[Record] = []
     room_bytes = bytes_max
     window = _window(room_bytes, ASSUMED_BYTES)

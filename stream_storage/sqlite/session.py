@@ -25,21 +25,15 @@ TRIAL_ROOM_BYTES = 256 * 1024
 
 
 class Checkpoint(NamedTuple):
-    """The result of a checkpoint, as SQLite reports it.
+    """The result of a checkpoint, as SQLite reports it."""
 
-    blocked: whether another connection prevented the checkpoint from finishing.
-    wal_pages, copied_pages: the pages in the write-ahead log, and those of them that are in the database file."""
-
-    blocked: bool
-    wal_pages: int
-    copied_pages: int
+    blocked: bool  # whether another connection kept it from finishing
+    wal_pages: int  # in the write-ahead log
+    copied_pages: int  # of these, in the database file
 
 
 class SqliteSession:
-    """A session on one SQLite connection: a `stream_storage.contract.Session`.
-
-    sync_seconds: the times of commits. A commit returns after its sync.
-    writes: whether each transaction takes the write lock at its beginning: one that takes it later can fail halfway."""
+    """A session on one SQLite connection: a `stream_storage.contract.Session`."""
 
     def __init__(self, connection: sqlite3.Connection, *, writes: bool) -> None:
         self.connection = connection
@@ -47,6 +41,7 @@ class SqliteSession:
         self.writes = writes
         self.closed = False
         self.sync_seconds = Histogram(SECONDS)
+        # A transaction that takes the write lock after its beginning can fail halfway.
         self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
 
     @property
@@ -101,10 +96,8 @@ class SqliteSession:
         self._execute("RELEASE part")
 
     def checkpoint(self, mode: str) -> Checkpoint:
-        """Copies the write-ahead log into the database file.
-
-        mode: PASSIVE waits for no other connection. RESTART and TRUNCATE wait for readers; TRUNCATE also empties the
-            log."""
+        """Copies the write-ahead log into the database file. PASSIVE waits for no other connection, RESTART and
+        TRUNCATE wait for readers, and TRUNCATE also empties the log."""
         try:
             blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
@@ -121,10 +114,8 @@ class SqliteSession:
         return path
 
     def extend_wal(self, size_bytes: int) -> None:
-        """Extends the write-ahead log, so that later commits overwrite a part of the file that exists.
-
-        Syncing a growing file takes twice as long. The log keeps this size until the last connection closes. Raises
-        StorageError; the extended part can then still take room."""
+        """Extends the write-ahead log until the last connection closes, so that later commits overwrite existing parts:
+        syncing a growing file takes twice as long. Raises StorageError; the extended part can then still take room."""
         self.begin()
         try:
             self.try_write(size_bytes)

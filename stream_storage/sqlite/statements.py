@@ -31,8 +31,7 @@ TRUNCATE_STREAM: Final = (
 
 def advance_streams(count: int) -> str:
     """Returns the statement that moves the next index of those of `count` streams that have the expected one.
-
-    Parameters for each stream: stream id, expected next index, new next index, number of added bytes."""
+    Parameters for each: stream id, expected next index, new next index, number of added bytes."""
     rows = ",".join(["(?,?,?,?)"] * count)
     return (
         "UPDATE streams SET next_index = ends.column3, size_bytes = streams.size_bytes + ends.column4, seal = "
@@ -49,9 +48,8 @@ interpreter's lock (GIL) and must acquire it again."""
 
 
 def insert_run(count: int) -> str:
-    """Returns the statement that inserts messages of one stream and time, without keys and headers.
-
-    Parameters: stream id, first index, time, then checksum and data of each message."""
+    """Returns the statement that inserts messages of one stream and time, without keys and headers. Parameters: stream
+    id, first index, time, then checksum and data of each message."""
     rows = ",".join(f"(?1,?2+{k},?3,?{4 + 2 * k},?{5 + 2 * k})" for k in range(count))
     return f"INSERT INTO messages (stream_id, idx, time_us, checksum, data) VALUES {rows}"
 

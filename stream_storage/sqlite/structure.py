@@ -44,8 +44,7 @@ def check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 def create_schema(session: SqliteSession, version: int | None) -> None:
     """Creates missing tables in one transaction. Raises StorageReadOnly if this user may only read the database.
-
-    version: the schema version that is written, with APPLICATION_ID, into a new file; None for an existing file."""
+    version: what a new file gets, with APPLICATION_ID; None for an existing file."""
     _check_writable(session)
     session.begin()
     try:
@@ -72,12 +71,8 @@ def _check_writable(session: SqliteSession) -> None:
 
 
 def check_tables(connection: sqlite3.Connection, seconds_max: float = TABLES_CHECKED_S_MAX) -> None:
-    """Checks the tables of streams, positions, leases and blocks, with their indexes. Raises DatabaseCorrupt.
-
-    A seal shows a changed row, but not a missing one, or one that a damaged index hides: the node would begin the
-    stream anew. So SQLite checks the order of the rows, and compares each index with its table.
-
-    seconds_max: the time after which the check ends with a warning. The streams are the first table."""
+    """Checks the tables of streams, positions, leases and blocks, with their indexes, and ends with a warning after
+    `seconds_max`. Raises DatabaseCorrupt."""
     deadline_s = time.monotonic() + seconds_max
     # SQLite calls this function while a statement runs, and ends the statement if the result is true.
     connection.set_progress_handler(lambda: time.monotonic() > deadline_s, PROGRESS_STEPS)
@@ -86,6 +81,8 @@ def check_tables(connection: sqlite3.Connection, seconds_max: float = TABLES_CHE
         for table in ("sqlite_master", *SEALED):
             if table in SEALED and not has_seal(connection, table):
                 continue
+            # A seal shows a changed row, but not a missing one, or one that a damaged index hides: the node would begin
+            # the stream anew. So SQLite checks the order of the rows, and compares each index with its table.
             (problem,) = connection.execute(f"PRAGMA integrity_check('{table}')").fetchone()
             if problem != "ok":
                 raise DatabaseCorrupt(corrupt_text(f"table {table}: {problem.splitlines()[-1]}"))

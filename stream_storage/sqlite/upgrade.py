@@ -37,12 +37,9 @@ logger = structlog.get_logger(__name__)
 
 
 def upgrade(session: SqliteSession, database: Path, migrations: Migrations) -> Path:
-    """Makes a backup of the database beside it, unless an interrupted start has made the same one, and brings the
-    database to the newest schema version. Returns the folder of the backup.
-
-    session: a session that can write, outside a transaction.
-
-    Raises NoRoomToUpgrade and other StorageErrors; the database then has the version of the last committed revision."""
+    """Makes a backup of the database beside it, unless an interrupted start has made the same one, and runs the missing
+    revisions. Returns the backup. Raises NoRoomToUpgrade and other StorageErrors; the database then has the version of
+    the last committed revision."""
     found = version_of(session.connection)
     # The whole database must be in its file, because the file alone is copied.
     if session.checkpoint("TRUNCATE").blocked:
@@ -95,17 +92,13 @@ def _find_same(database: Path, version: int) -> Path | None:
 
 
 def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
-    """Copies the database file into a new folder beside it.
-
-    1. Check that the disk has room for the copy, and for the write-ahead log that the migration will write.
-    2. Copy the file into a folder with a temporary name, which the next start removes if step 4 is not reached.
-    3. Open the copy: it must have the schema version and the numbers of streams and messages of the database.
-    4. Write the manifest, and give the folder its name. This is a single step."""
+    """Copies the database file into a new folder beside it, checks the copy, and names the folder."""
+    # 1. The disk needs room for the copy, and for the write-ahead log that the migration will write.
     size_bytes = database.stat().st_size
     free_bytes = session.free_disk_bytes()
     if free_bytes < size_bytes + ROOM_BYTES:
         raise NoRoomToUpgrade(database.parent, size_bytes + ROOM_BYTES, free_bytes)
-    # Step 2.
+    # 2. The copy is made in a folder with a temporary name, which the next start removes if it is not complete.
     now_us = time.time_ns() // 1_000
     named = _new_folder(database.parent, version, now_us)
     part = named.with_name(named.name + PART_SUFFIX)
@@ -118,7 +111,7 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
             digest.update(chunk)
             failpoint("within_upgrade_backup")
     sync(copy)
-    # Step 3.
+    # 3. The copy is opened: it must have the schema version and the counts of the database.
     held = count_stored(session)
     _check_copy(copy, version, held)
     streams, messages, data_bytes = held
@@ -132,7 +125,7 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
         database_bytes=size_bytes,
         sha256=digest.hexdigest(),
     )
-    # Step 4: the rename makes the backup complete.
+    # 4. The manifest, and the rename, which makes the backup complete.
     write_durably(part / MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     failpoint("before_upgrade_backup_named")
     rename_durably(part, named)

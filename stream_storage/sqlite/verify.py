@@ -1,7 +1,7 @@
 """Verifies a whole database: the file, the schema, every stream, every message and every seal. It repairs nothing.
 
-It reads one snapshot, with one row in memory at a time. Meanwhile the write-ahead log of a running node cannot be
-emptied, so for a large database, verify a backup."""
+It reads one snapshot. Meanwhile the write-ahead log of a running node cannot be emptied: verify a backup of a large
+database."""
 
 from __future__ import annotations
 
@@ -33,15 +33,12 @@ Progress = Callable[[int, int], None]
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a verification.
-
-    size_bytes: the total size of the data of the messages that were read.
-    problems, problem_count: a text for each of the first PROBLEMS_MAX problems, and the number of all."""
+    """The result of a verification."""
 
     streams: int
     messages: int
-    size_bytes: int
-    problems: tuple[str, ...]
+    size_bytes: int  # the data of the messages that were read
+    problems: tuple[str, ...]  # texts of the first PROBLEMS_MAX
     problem_count: int
 
     @property

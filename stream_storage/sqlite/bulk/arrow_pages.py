@@ -112,9 +112,7 @@ class ArrowPages:
         return int(found.column(0)[0].as_py()) if found.num_rows else None
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int, columns: Columns) -> ArrowPage:
-        """Reads the rows from `start` up to, not including, `end`: as many as fit into `bytes_max` bytes, but one at
-        least.
-
+        """Reads rows from `start` up to, not including, `end`: as many as fit into `bytes_max` bytes, but one at least.
         Raises StreamGone, PagesDamaged, PagesError."""
         try:
             return self._read(stream_id, start, end, bytes_max, columns)
@@ -242,11 +240,7 @@ def _size(batch: pa.RecordBatch) -> int:
 
 def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Sequence[int]) -> int:
     """Returns the index of the first row of a page, or without rows, the index at which the next read has to start.
-    Raises PagesDamaged if a message is missing. Those below the first index may be: retention can delete them
-    meanwhile.
-
-    rows: the number of rows that the statement asked for.
-    bounds: the creation time, first index and next index of the stream, read after the rows."""
+    Raises PagesDamaged if a message is missing, but not below the first index: retention can delete those meanwhile."""
     _, first_index, next_index = bounds
     if not batch.num_rows:
         missing_to = min(end, start + rows, next_index)

@@ -39,25 +39,19 @@ class ArrowUnavailable(StorageError):
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
-    """One page from the child process, with the fields of `stream_storage.sqlite.bulk.arrow_pages.ArrowPage`.
-
-    rows: the number of rows.
-    body: the rows as an Arrow IPC stream."""
+    """One page from the child process, with the fields of `stream_storage.sqlite.bulk.arrow_pages.ArrowPage`."""
 
     created_us: int
     first_index: int
     next_index: int
     start: int
     rows: int
-    body: bytes
+    body: bytes  # the rows as an Arrow IPC stream
 
 
 class ArrowRead(Operation):
-    """A bulk read of one stream from index `start` up to, not including, `end`, as one page of Arrow rows.
-
-    bytes_max: the largest size of the page, which has at least one message all the same.
-    beside: whether to read keys and headers.
-    answer: the page; None before the operation is done, and after a failure."""
+    """A bulk read of one stream from index `start` up to, not including, `end`, as one page of Arrow rows, of at most
+    `bytes_max` bytes or one message. `beside`: keys and headers. `answer` is None until it is done without an error."""
 
     __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
 
@@ -96,11 +90,9 @@ def find_missing() -> str | None:
 
 
 class ArrowThread(threading.Thread):
-    """The thread that does bulk reads, one after the other, until `stop`.
-
-    post: hands a finished read over to the trio thread.
-    rows_written: returns how many messages the node has stored so far. While it stores many, the thread pauses after
-        each page, since pushes and pulls are more urgent."""
+    """The thread that does bulk reads, one after the other, until `stop`, and hands them over by `post`. While
+    `rows_written` shows that the node stores many messages, it pauses after each page: pushes and pulls are more
+    urgent."""
 
     def __init__(
         self,

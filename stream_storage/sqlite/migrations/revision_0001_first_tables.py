@@ -1,7 +1,5 @@
-"""Creates the tables of schema version 1.
-
-A new database gets its newest tables from `stream_storage.sqlite.schema`. This revision serves the tests, which check
-that all revisions from the first one on lead to the same tables."""
+"""Creates the tables of schema version 1. A new database gets its newest tables from `stream_storage.sqlite.schema`;
+this revision serves the tests, which check that all revisions together lead to the same tables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Adds to every saved position the incarnation of its stream and a generation.
-
-A position of a stream that exists is taken for one of this stream, as programs before this version did."""
+"""Adds to every saved position the incarnation of its stream, for which the stream of this name counts as before, and a
+generation."""
 
 from __future__ import annotations
 

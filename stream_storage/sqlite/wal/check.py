@@ -58,24 +58,21 @@ def wal_path(database: Path) -> Path:
 
 
 def prepare_log(database: Path, *, rebooted: bool) -> None:
-    """Prepares the write-ahead log of a database, so that SQLite reads the whole log.
+    """Prepares the write-ahead log of a database, so that SQLite reads the whole log. The caller holds the lock on the
+    directory, and no connection has the database open. Raises WalDamaged and other StorageError.
 
-    1. Refuse a damaged log, of which a copy is made, and a log whose database is missing. The log is not changed.
-    2. If only the last transaction has damaged frames, copy the log. Then complete the transaction if the content of
-       all its pages is certain, else cut the transaction off.
-    3. Cut off frames after the last commit, which a kill or a power cut can leave. Later commits would overwrite only
-       some of these frames, and the other frames would then look like damage.
-
-    rebooted: whether the machine could have restarted since the log was written. The caller holds the lock on the
-        directory, and no connection has the database open. Raises WalDamaged and other StorageError."""
+    rebooted: whether the machine could have restarted since the log was written."""
     try:
         with examined(database, rebooted=rebooted) as log:
             if log is not None:
                 _check_not_alone(database, log)
             if log is None or log.verdict is Verdict.SOUND:
                 return
+            # A damaged log stays as it is, and a copy is made.
             if log.verdict is Verdict.DAMAGED:
                 raise _damaged_and_kept(database, log)
+            # Frames after the last commit, which a kill or a power cut can leave, are cut off: later commits would
+            # overwrite only some of them, and the others would then look like damage.
             if log.verdict is Verdict.TORN:
                 _cut(database, log)
                 return
@@ -110,9 +107,7 @@ def _check_not_alone(database: Path, log: Examined) -> None:
 
 def refuse_damaged(database: Path) -> None:
     """Raises WalDamaged if the log of a database that a reader opens is damaged, unless a running node has checked it.
-
-    A log whose last transaction the next start would complete is refused too. One whose last transaction it would cut
-    off is accepted, since that was probably never confirmed. No file is changed."""
+    A log whose last transaction the next start would cut off is accepted: that was probably never confirmed."""
     try:
         if owner_lives(database.parent) and in_use(database.parent):
             return
@@ -228,9 +223,8 @@ def keep_copy(database: Path) -> Path:
 
 
 def install_log(database: Path, pieces: Iterable[bytes]) -> None:
-    """Replaces the log by one rename: a kill or a power cut leaves the old one or the new one. Raises OSError.
-
-    pieces: the bytes of the new log. No connection must have the database open."""
+    """Replaces the log, while no connection has the database open, by one rename: a kill or a power cut leaves the old
+    one or the new one. Raises OSError."""
     # Remove SQLite's file of shared memory, since it describes the old log.
     database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)
     _write_synced(wal_path(database), pieces)

@@ -16,10 +16,8 @@ def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
 
 
 def rewrite(wal: WalReader, end: int, corrected: dict[int, Damage]) -> Iterator[bytes]:
-    """Yields a new log in pieces: a header and the first `end` frames, with correct checksums.
-
-    corrected: the damaged frames by number. A frame with an unrecovered page and an impossible page number is omitted.
-    """
+    """Yields a new log in pieces: a header and the first `end` frames, with correct checksums and corrected pages. A
+    frame with an unrecovered page and an impossible page number is omitted."""
     last = corrected.get(end)
     pages = wal.head(end).commit if last is None else last.commit
     magic = MAGIC | wal.big_endian

@@ -50,85 +50,57 @@ PAIR: Final = struct.Struct(">II")
 
 
 class Frame(NamedTuple):
-    """The head of a frame of the write-ahead log.
-
-    commit: the number of pages of the database after the transaction that this frame ends; 0 if it ends none.
-    sums: the checksum."""
+    """The head of a frame of the write-ahead log."""
 
     page: int
-    commit: int
+    commit: int  # the number of pages of the database after the transaction that this frame ends; 0 if it ends none
     salts: bytes
-    sums: Sums
+    sums: Sums  # the checksum
 
 
 class Damage(NamedTuple):
-    """A damaged frame, whose checksum or salts are wrong.
+    """A damaged frame, whose checksum or salts are wrong."""
 
-    frame: the number of the frame.
-    page, commit: the numbers in the head of the frame, corrected if possible.
-    content: the page, or None if its content is not known."""
-
-    frame: int
+    frame: int  # the number of the frame
     how: How
-    page: int
+    page: int  # this and the next one: as in the head of the frame, corrected if possible
     commit: int
-    content: bytes | None
+    content: bytes | None  # the page; None if it is not known
 
 
 class How(Enum):
-    """How the content of a damaged frame's page was recovered, if at all.
+    """How the content of a damaged frame's page was recovered, if at all."""
 
-    SALT, CHECKSUM: only the salts, or the checksum, in the head of the frame are wrong.
-    BYTE, WORD: one byte or one word is wrong, and the checksum shows the right value.
-    LATER: a later frame has the same page, so the damaged page is not needed.
-    FILE: the database file has the page, and the checksum proves that it is the right content.
-    DOUBT: not recovered, since one byte is wrong, but the checksum does not show which byte.
-    LOST: not recovered for another reason."""
-
-    SALT = "salt"
-    CHECKSUM = "checksum"
-    BYTE = "byte"
-    WORD = "word"
-    DOUBT = "one byte, in one of several places"
-    LATER = "written again later"
-    FILE = "in the database file"
-    LOST = "lost"
+    SALT = "salt"  # only the salts in the head of the frame are wrong
+    CHECKSUM = "checksum"  # only the checksum in the head of the frame is wrong
+    BYTE = "byte"  # one byte is wrong, and the checksum shows the right value
+    WORD = "word"  # one word is wrong, and the checksum shows the right value
+    DOUBT = "one byte, in one of several places"  # not recovered: the checksum does not show which byte
+    LATER = "written again later"  # a later frame has the same page, so the damaged page is not needed
+    FILE = "in the database file"  # the database file has the page, as the checksum proves
+    LOST = "lost"  # not recovered for another reason
 
 
 class Verdict(Enum):
-    """The state of a write-ahead log, which decides its treatment.
+    """The state of a write-ahead log, which decides its treatment."""
 
-    SOUND: every commit can be read.
-    TORN: after the last commit there are frames of an unfinished transaction, as a kill or a power cut leaves them.
-    COMPLETED: the last transaction has damaged frames, but the right content of all its pages is certain.
-    CUT: the last transaction has damaged frames of uncertain content. A power cut or a kill explains them, so it was
-        never confirmed.
-    DAMAGED: a confirmed transaction cannot be read."""
-
-    SOUND = "sound"
-    TORN = "torn"
-    COMPLETED = "completed"
-    CUT = "cut"
-    DAMAGED = "damaged"
+    SOUND = "sound"  # every commit can be read
+    TORN = "torn"  # after the last commit stand frames of an unfinished transaction
+    COMPLETED = "completed"  # the last transaction has damaged frames, but the content of all its pages is certain
+    CUT = "cut"  # the last transaction is damaged and uncertain, and was never confirmed
+    DAMAGED = "damaged"  # a confirmed transaction cannot be read
 
 
 class Scan(NamedTuple):
-    """The result of scanning a write-ahead log. Frames are numbered from 1; 0 means that there is no such frame.
+    """The result of scanning a write-ahead log. Frames are numbered from 1; 0 means that there is no such frame."""
 
-    header_valid: whether the header of the log is undamaged.
-    frames: how many frames the file has.
-    good: the number of the last commit frame that SQLite reads.
-    bad: the number of the first damaged frame.
-    commits, end: the numbers of the commit frames after `good`, and the last of them.
-    damaged: the damaged frames from `bad` to `end`."""
-
-    header_valid: bool
-    frames: int
-    good: int
-    bad: int
-    commits: tuple[int, ...]
-    end: int
-    damaged: tuple[Damage, ...]
+    header_valid: bool  # whether the header of the log is undamaged
+    frames: int  # how many frames the file has
+    good: int  # the number of the last commit frame that SQLite reads
+    bad: int  # the number of the first damaged frame
+    commits: tuple[int, ...]  # the numbers of the commit frames after `good`
+    end: int  # the last of `commits`
+    damaged: tuple[Damage, ...]  # the damaged frames from `bad` to `end`
 
     @property
     def known(self) -> int:
@@ -142,15 +114,11 @@ class Scan(NamedTuple):
 
 
 class WalReader:
-    """Reads a write-ahead log frame by frame. It keeps only the heads of the frames in memory.
-
-    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header is
-        damaged."""
+    """Reads a write-ahead log frame by frame. It keeps only the heads of the frames in memory. Invariant: `seed` is the
+    value with which the checksum of the first frame begins; a guess if the header is damaged."""
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
-        """Reads the header of the log and the heads of all frames.
-
-        page_bytes: the page size of the database file, for a log whose header is damaged."""
+        """Reads the header and the heads of all frames. page_bytes: for a log whose header is damaged."""
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
         magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)
@@ -219,10 +187,8 @@ class WalReader:
 
 
 def scan(wal: WalReader, find_page: FindPage) -> Scan:
-    """Reads the whole log, and returns the undamaged commits and the damaged frames.
-
-    Each checksum depends on that of the frame before. The frame after a damaged one is checked with the checksum that
-    is stored in the damaged one, so an undamaged frame is recognized even there."""
+    """Reads the whole log, and returns the undamaged commits and the damaged frames. The frame after a damaged one is
+    checked with the checksum that is stored in the damaged one, so an undamaged frame is recognized even there."""
     # `whole` has the frames with a correct checksum. `doubtful` has the frames with a wrong checksum, each with the
     # checksum of the frame before. `found` has the damaged frames whose damage is explained.
     belong = [number for number, frame in enumerate(wal.heads, 1) if frame.salts == wal.salts]
@@ -279,11 +245,8 @@ def _finish(
     found: dict[int, Damage],
 ) -> Scan:
     """Completes a scan: finds the commits after the first damaged frame, and recovers the pages up to the last of them.
-
-    whole: the frames with a correct checksum.
-    doubtful: the frames with a wrong checksum, each with the checksum of the frame before, or None if the frame can be
-        older than the last restart of the log.
-    found: the damage that `scan` has found already, by the number of the frame."""
+    doubtful: the frames with a wrong checksum, each with the checksum of the frame before, or None if it can be older
+    than the last restart of the log."""
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
     commits = tuple(sorted(number for number in marks if bad and number > good))
@@ -338,30 +301,27 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
     """Returns the verdict on a scanned log: whether a power cut or a kill explains its bad frames, or only damage.
 
     rebooted: whether the machine could have restarted since the log was written.
-    in_file: whether the database file has all pages of the log.
-
-    The rules:
-    - SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
-      transaction only, and two commits after a bad frame mean damage.
-    - All finished writes of a killed process survive until the machine restarts. So without a restart, an undamaged
-      frame after a bad frame means damage, unless the transaction was larger than the page cache (SPILL_FRAMES_MIN).
-    - Without a restart, a last frame with one wrong byte at an unknown location means damage too: a kill can leave an
-      older page there, but such a page almost never differs in only one byte.
-    - SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
-      database file has all pages of the log: then SQLite was perhaps restarting the log from its beginning.
-    - A power cut or a kill explains everything else. If every byte of the last transaction is known, it can be
-      completed. Otherwise it was never confirmed, and can be cut off."""
+    in_file: whether the database file has all pages of the log."""
     if not found.bad:
         return Verdict.SOUND
     if not found.commits:
         return Verdict.TORN
+    # SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
+    # database file has all pages of the log: then SQLite was perhaps restarting the log from its beginning.
     if not found.header_valid:
         return Verdict.TORN if in_file else Verdict.DAMAGED
     # After a kill, a transaction that was written in several passes can have a bad frame before its commit frame.
     spilled = found.end - found.good >= SPILL_FRAMES_MIN
+    # All finished writes of a killed process survive until the machine restarts. So without a restart, an undamaged
+    # frame after a bad one means damage, and so does one wrong byte at an unknown location: a kill can leave an older
+    # page there, but such a page almost never differs in only one byte.
     certain = found.end > found.bad or any(each.how is How.DOUBT for each in found.damaged)
+    # SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
+    # transaction only, and two commits after a bad frame mean damage.
     if len(found.commits) > 1 or (not rebooted and not spilled and certain):
         return Verdict.DAMAGED
+    # A power cut or a kill explains everything else. If every byte of the last transaction is known, it can be
+    # completed. Otherwise it was never confirmed, and can be cut off.
     exact = all(each.how in (How.SALT, How.CHECKSUM, How.BYTE, How.FILE) for each in found.damaged)
     return Verdict.COMPLETED if exact and not spilled else Verdict.CUT
 

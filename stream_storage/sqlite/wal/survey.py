@@ -1,7 +1,7 @@
 """Finds the streams that have messages after the damage in a write-ahead log. It repairs nothing.
 
-SQLite opens the database file twice, for reading, under two other names: with the log up to the damage, and with the
-whole log. The difference shows the messages after the damage."""
+SQLite opens the database file twice, to read, with the log up to the damage and with the whole log: the difference
+shows the messages."""
 
 from __future__ import annotations
 
