@@ -42,6 +42,7 @@ MODULES = (
     "stream_service.workers.push_run",
     "stream_service.workers.readable_stream",
     "stream_service.workers.stream",
+    "stream_service.workers.stream_bounds",
     "stream_service.workers.stream_machine",
     "stream_service.workers.tail_machine",
     "stream_storage.appended",

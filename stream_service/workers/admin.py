@@ -23,8 +23,6 @@ from stream_service.extensions import (
     INFO,
     RETENTION,
     TRUNCATE,
-    BeforeIndex,
-    BeforeTime,
     DeleteResponse,
     InfoResponse,
     Retention,
@@ -35,7 +33,7 @@ from stream_service.mirror_rows import forget_mirror
 from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
 from stream_service.promotion_rows import forget_addresses
 from stream_service.publisher_rows import forget_publishers
-from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Operation, Session
 from stream_storage.errors import StorageBusy, StorageError, StreamNotFound
@@ -45,9 +43,6 @@ if TYPE_CHECKING:
     from ockam.actors.worker import Worker
 
 logger = structlog.get_logger(__name__)
-
-_CHANGES = (TRUNCATE.tag, DELETE.tag, DELETE_ALL.tag, RETENTION.tag)
-"""The requests that a mirror refuses, because it follows its source, and a stream that is held."""
 
 Finish = Callable[[int, StorageError | None], None]
 """The callback that is called when a truncation has ended. Its arguments are the number of deleted messages, and the
@@ -59,6 +54,8 @@ class StreamAdmin:
 
     The stream's worker passes these requests on. The protocols are `node/stream_info/1`, `node/stream_truncate/1`,
     `node/stream_delete/2` and `node/stream_retention/1`. Each deletion writes one log line.
+
+    The methods that take a message raise ProtocolError if it cannot be decoded or is not valid.
 
     Invariant: at most one step of a truncation is under way. `_cuts` contains the truncations that have not ended: the
     first is under way, and the others wait.
@@ -87,32 +84,14 @@ class StreamAdmin:
         self._is_handed_over = False
         self.retention: Retention | None = None
 
-    def receive(self, message: Message) -> bool:
-        """Serves a request to describe, truncate or delete the stream, or to set its retention.
+    def describe(self, message: Message) -> None:
+        self._tell(message, INFO, INFO.decode_request(message.payload).request_id)
 
-        Returns False if the request belongs to another protocol. Raises ProtocolError if the request cannot be decoded
-        or is not valid.
-        """
-        payload = message.payload
-        if INFO.is_in(payload):
-            self._tell(message, INFO, INFO.decode_request(payload).request_id)
-        elif self._bounds.refusal is not None and payload.startswith(_CHANGES):
+    def _check_may_change(self) -> None:
+        """Raises ProtocolError if the stream is held, or is a mirror, which follows its source."""
+        if self._bounds.refusal is not None:
             way = "; `mirror remove` makes it a stream of its own" if self._bounds.is_mirror else ""
             raise ProtocolError(f"{self._bounds.refusal}{way}")
-        elif TRUNCATE.is_in(payload):
-            truncate = TRUNCATE.decode_request(payload)
-            self._truncate(message, truncate.request_id, truncate.before)
-        elif DELETE.is_in(payload):
-            self._delete(message, DELETE.decode_request(payload).request_id, DELETE, keeps_positions=True)
-        elif DELETE_ALL.is_in(payload):
-            deletion = DELETE_ALL.decode_request(payload)
-            self._delete(message, deletion.request_id, DELETE_ALL, keeps_positions=deletion.keeps_positions)
-        elif RETENTION.is_in(payload):
-            retain = RETENTION.decode_request(payload)
-            self._retain(message, retain.request_id, retain.retention)
-        else:
-            return False
-        return True
 
     def hand_over(self) -> None:
         """Ends all truncations after their present step, because another node serves the stream from now on."""
@@ -192,14 +171,17 @@ class StreamAdmin:
 
         self._storage.submit_read(DescribeStreams(self._worker.context.guard(told), stream_id=self._bounds.stream_id))
 
-    def _truncate(self, message: Message, request_id: int, before: BeforeIndex | BeforeTime) -> None:
+    def truncate(self, message: Message) -> None:
+        self._check_may_change()
+        request = TRUNCATE.decode_request(message.payload)
+
         def finished(deleted: int, error: StorageError | None) -> None:
             if error is None or deleted:
                 self._note("stream_truncated", message, deleted, self._bounds.first_index - deleted, error)
             if error is not None:
                 self._refuse(message, error)
                 return
-            response = TruncateResponse(request_id, deleted, self._bounds.first_index)
+            response = TruncateResponse(request.request_id, deleted, self._bounds.first_index)
             self._worker.reply(message, TRUNCATE.encode_response(response))
 
         def found(cut: FindCut) -> None:
@@ -208,7 +190,19 @@ class StreamAdmin:
             else:
                 self._cut(cut.index, finished)
 
-        self._storage.submit_read(FindCut(self._bounds.stream_id, self._worker.context.guard(found), before=before))
+        self._storage.submit_read(
+            FindCut(self._bounds.stream_id, self._worker.context.guard(found), before=request.before)
+        )
+
+    def delete(self, message: Message) -> None:
+        self._check_may_change()
+        request_id = DELETE.decode_request(message.payload).request_id
+        self._delete(message, request_id, DELETE, keeps_positions=True)
+
+    def delete_all(self, message: Message) -> None:
+        self._check_may_change()
+        request = DELETE_ALL.decode_request(message.payload)
+        self._delete(message, request.request_id, DELETE_ALL, keeps_positions=request.keeps_positions)
 
     def _delete(
         self, message: Message, request_id: int, under: Protocol[Any, DeleteResponse], *, keeps_positions: bool
@@ -255,7 +249,10 @@ class StreamAdmin:
         # The messages are deleted first, in steps: deleting all of them with the stream would be one long transaction.
         self._cut(self._bounds.next_index, emptied)
 
-    def _retain(self, message: Message, request_id: int, retention: Retention | None) -> None:
+    def retain(self, message: Message) -> None:
+        self._check_may_change()
+        request = RETENTION.decode_request(message.payload)
+        retention = request.retention
         if retention == Retention():
             raise ProtocolError("a retention without any limit; leave it out to return to the node's default")
 
@@ -266,7 +263,7 @@ class StreamAdmin:
             self.retention = retention
             kept = None if retention is None else msgspec.to_builtins(retention)
             self._log.info("retention_set", retention=kept, **message.origin.who)
-            self._tell(message, RETENTION, request_id)
+            self._tell(message, RETENTION, request.request_id)
 
         stream_id = self._bounds.stream_id
         self._storage.submit_write(
@@ -327,7 +324,7 @@ class StreamAdmin:
             self._finish(deleted, step.error)
             return
         # Readers see the new first index after each step.
-        self._bounds.first_index = step.record.first_index
+        self._bounds.truncate(step.record.first_index)
         self._next_step(deleted + step.deleted)
 
     def _finish(self, deleted: int, error: StorageError | None) -> None:

@@ -16,7 +16,7 @@ from ockam.protocol import ProtocolError, error_payload
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
 from stream_service.workers.pull_pages import payload_bytes_max
 from stream_service.workers.pulls import BACKLOG_BYTES_MAX
-from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 

@@ -208,7 +208,7 @@ class StreamDirectory:
             self.holds[identity] = reason
         worker = self.node.find_worker(stream_address(*identity))
         if isinstance(worker, StreamWorker) and worker.identity == identity:
-            worker.bounds.hold = reason
+            worker.bounds.set_hold(reason)
 
     def apply_retention(self, address: Address) -> None:
         """Makes the stream at this address delete the messages that exceed the stream's limits of age, number or

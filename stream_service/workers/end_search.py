@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ockam.actors.worker import Context
 from stream_service.operations import FindEnd
 from stream_service.stored import StoredStream
-from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
 

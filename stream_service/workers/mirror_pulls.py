@@ -12,7 +12,7 @@ from stream_service.mirror_codec import encode_mirror_page
 from stream_service.mirror_operations import LoadHistory
 from stream_service.mirroring import MIRROR, MirrorPull, MirrorStatus, SourceRole, has_parted
 from stream_service.workers.pulls import PullQueue
-from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 WAITING_MAX = 1_000
@@ -62,9 +62,7 @@ class MirrorPulls:
             for message, _ in waiting:
                 self._worker.reply(message, payload)
             return
-        # The history may have changed since it was read: then the change has set it already.
-        if not self._bounds.history:
-            self._bounds.history = operation.history
+        self._bounds.learn_history(operation.history)
         for message, request in waiting:
             self._add(message, request)
         self._pulls.go_on()

@@ -17,7 +17,7 @@ from ockam.protocol import ProtocolError
 from stream_service.extensions import RichPush
 from stream_service.publisher_operations import LoadSequences, NotePublishers
 from stream_service.workers.sequence_machine import SequenceMachine
-from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 NOTED_EVERY = 10_000

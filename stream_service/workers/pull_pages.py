@@ -35,7 +35,7 @@ from stream_storage.errors import StorageError
 
 if TYPE_CHECKING:
     from ockam.actors.address import Address
-    from stream_service.workers.stream_machine import StreamBounds
+    from stream_service.workers.stream_bounds import StreamBounds
     from stream_service.workers.stream_services import StreamServices
     from stream_service.workers.tail_machine import Tail
 

@@ -33,7 +33,7 @@ from stream_service.workers.pull_machine import (
     PullMachine,
 )
 from stream_service.workers.pull_pages import Pull, PullPages
-from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.tail_machine import Tail
 
 if TYPE_CHECKING:

@@ -112,15 +112,3 @@ class PushTraces:
         for each in traced:
             if self._tracing.admit(1):
                 record("receive", each.parent, each.arrived_ns, now_ns, self._attributes, kind="server", error=reason)
-
-
-def take_notice(message: Message, traces: PushTraces | None) -> bool:
-    """Whether this message only says to which trace the sender's next push belongs. If so, the trace is noted.
-
-    traces: None at a node that does not trace. It drops the message. Raises ProtocolError if the message is not valid.
-    """
-    if not TRACE.is_in(message.payload):
-        return False
-    if traces is not None:
-        traces.announce(message)
-    return True

@@ -19,7 +19,7 @@ from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_
 from stream_service.mirror_operations import StreamChange
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
 from stream_service.role_operations import ChangeRole
-from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 logger = structlog.get_logger(__name__)

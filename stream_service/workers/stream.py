@@ -24,27 +24,26 @@ import structlog
 
 from ockam.actors.message import Message, reply_to
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from stream_service.appending import APPEND
 from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
 from stream_service.mirror_operations import StreamChange
-from stream_service.mirroring import ROLE
 from stream_service.operations import StoreCopy
-from stream_service.protocol import PULL, PUSH
+from stream_service.protocol import PUSH
 from stream_service.publisher_operations import LoadSequences, NotedAppend
-from stream_service.push_codec import BATCH_TAG, decode_batch, decode_push
+from stream_service.push_codec import decode_batch, decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.end_search import EndSearch
 from stream_service.workers.publisher_memory import PublisherMemory
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import UNCHECKED_BYTES, PushRun, check_payload, check_size
-from stream_service.workers.push_traces import PushTraces, take_notice
+from stream_service.workers.push_traces import PushTraces
 from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.role_requests import RoleRequests
+from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Append, TimedAppend
-from stream_storage.errors import CommitUnsettled, IndexConflict, StreamNotFound
+from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, StreamNotFound
 
 logger = structlog.get_logger(__name__)
 
@@ -71,7 +70,7 @@ class StreamWorker(ReadableStream):
         self._publishers = PublisherMemory(self._bounds, services)
         self._end_search = EndSearch(self._bounds, services)
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
-        self._roles = RoleRequests(self, self.identity, self._bounds, services)
+        self.roles: RoleRequests = RoleRequests(self, self.identity, self._bounds, services)
 
     @property
     def last_time_us(self) -> int:
@@ -104,7 +103,7 @@ class StreamWorker(ReadableStream):
             run = self._services.pass_on(self.identity, run)
         self._decode(run)
         self._proceed()
-        if not self._machine.accepts or self._pulls.is_full:
+        if not self._machine.accepts or self.pulls.is_full:
             self.context.pause()
 
     # Requests
@@ -118,35 +117,33 @@ class StreamWorker(ReadableStream):
         stages = machine.state is not SERVING
         staged_before, pushes_before = len(gathered.data), len(gathered)
         gathered.note_arrival()
-        add, push_tag = gathered.add, PUSH.tag
-        limits = self._services.limits
+        push_tag, limits = PUSH.tag, self._services.limits
         unchecked_bytes = min(limits.message_bytes_max, UNCHECKED_BYTES)
         for position, message in enumerate(run):
             payload = message.payload
             try:
                 if len(payload) > unchecked_bytes:
                     check_payload(message, limits)
+                # Nearly all messages are plain pushes, so these take a short cut past the table.
                 if payload.startswith(push_tag):
-                    # Nearly all messages are plain pushes. Only plain pushes can be staged while an append is being
-                    # committed.
-                    add(message, decode_push(payload))
-                elif payload.startswith(BATCH_TAG):
-                    if len(gathered.data) >= STAGED_MESSAGES_MAX:
-                        # A mailbox of batches has far more pushes than one of plain pushes. The others wait undecoded.
-                        machine.hold(run[position:])
-                        break
-                    gathered.add_batch(message, decode_batch(payload))
-                elif stages and take_notice(message, self._traces):
-                    # The push that the message announces can be staged.
+                    self.gather(message)
                     continue
-                elif stages or not self._serve(message):
+                served = find_served(payload)
+                if stages and not (isinstance(served, Write) and served.stages):
                     # This request must run after all earlier pushes are stored. So this request and the later messages
                     # wait.
                     machine.hold(run[position:])
                     break
-                elif machine.state is not SERVING:
-                    # The request has begun a copy or a load of sequence numbers. The later messages wait until this has
-                    # ended.
+                if served is None:
+                    raise not_served(payload)
+                if isinstance(served, Read):
+                    served.serve(self, message)
+                elif not served.serve(self, message):
+                    # The gathered pushes come first, or what this request needs is being read.
+                    machine.hold(run[position:])
+                    break
+                elif not stages and machine.state is not SERVING:
+                    # The request has begun a write of its own. The later messages wait until this has ended.
                     machine.hold(run[position + 1 :])
                     break
             except ProtocolError as error:
@@ -157,32 +154,26 @@ class StreamWorker(ReadableStream):
             staged = gathered.data[staged_before:]
             machine.stage(len(staged), sum(map(len, staged)))
 
-    def _serve(self, message: Message) -> bool:
-        """Serves a request that is not a plain push. Returns False if the request must wait.
+    # The writes of `SERVED`. Each returns False if the message must wait.
 
-        Raises ProtocolError if the request is not valid.
-        """
-        payload = message.payload
-        # Rich pushes come first: publishers send thousands of them at a time, and the other requests come singly.
-        if RICH_PUSH.is_in(payload):
-            return self._gather_rich(message)
-        if PULL.is_in(payload):
-            self._pulls.add(message, PULL.decode_request(payload))
-        elif COPY.is_in(payload):
-            return self._copy(message)
-        elif APPEND.is_in(payload):
-            return self._roles.append_expected(message)
-        elif ROLE.is_in(payload):
-            return self._roles.change_role(message)
-        elif take_notice(message, self._traces):
-            return True
-        elif (answer := self._serve_reader(message)) is not None:
-            # The answer is sent after the confirms of earlier pushes. If a client got the answer to a create before the
-            # confirm of its earlier push, it would take the push for lost and send it again.
-            self._gathered.answers_behind.append(answer)
+    def gather(self, message: Message) -> bool:
+        self._gathered.add(message, decode_push(message.payload))
         return True
 
-    def _gather_rich(self, message: Message) -> bool:
+    def gather_batch(self, message: Message) -> bool:
+        # A mailbox of batches has far more pushes than one of plain pushes. The others wait undecoded.
+        if len(self._gathered.data) >= STAGED_MESSAGES_MAX:
+            return False
+        self._gathered.add_batch(message, decode_batch(message.payload))
+        return True
+
+    def note_trace(self, message: Message) -> bool:
+        # A node that does not trace drops the message.
+        if self._traces is not None:
+            self._traces.announce(message)
+        return True
+
+    def gather_rich(self, message: Message) -> bool:
         request = check_size(RICH_PUSH.decode_request(message.payload), self._services.limits)
         if self._bounds.refusal is not None:
             # A mirror stores no push, so it reads no sequence numbers: they belong to its source.
@@ -196,6 +187,11 @@ class StreamWorker(ReadableStream):
         self._publishers.claim(message, request)
         self._gathered.add_rich(message, request)
         return True
+
+    def _answer_behind(self, message: Message, payload: bytes) -> None:
+        # If a client got the answer to a create before the confirm of its earlier push, it would take the push for lost
+        # and send it again.
+        self._gathered.answers_behind.append(reply_to(message, message.onward_route[0], payload))
 
     def _proceed(self) -> None:
         """Submits the gathered pushes as an append, and decodes the messages that wait in the machine.
@@ -211,7 +207,7 @@ class StreamWorker(ReadableStream):
             else:
                 # All earlier pushes are stored or refused, so pulls may be answered.
                 self._send_answers_behind()
-                self._pulls.answer()
+                self.pulls.answer()
                 return
 
     def _settle(self) -> None:
@@ -222,8 +218,8 @@ class StreamWorker(ReadableStream):
             self._proceed()
         else:
             # The next append is submitted already. It has only pushes that came after the waiting pulls.
-            self._pulls.answer()
-        if self._machine.accepts and not self._pulls.is_full:
+            self.pulls.answer()
+        if self._machine.accepts and not self.pulls.is_full:
             self.context.resume()
         else:
             self.context.pause()
@@ -258,7 +254,7 @@ class StreamWorker(ReadableStream):
         # The machine decides the index and the time of the append.
         place = self._machine.begin_append(len(pushes.data), services.now_us())
         # Pulls that came after these pushes must see them, so no pull is answered before the append has ended.
-        self._pulls.hold()
+        self.pulls.hold()
         done = self.context.guard(partial(self._appended, pushes))
         where = self._bounds.stream_id, place.first_index, place.time_us
         what, notes = (pushes.data, pushes.keys, pushes.headers), pushes.notes(place.first_index)
@@ -281,7 +277,7 @@ class StreamWorker(ReadableStream):
         self._machine.end_append(len(pushes.data))
         self._tail.append(operation)
         self._services.counters.stored(len(pushes), pushes.waited_s())
-        self._pulls.wake()
+        self.pulls.wake()
         # The next append is submitted first, so that the writing thread works on it while the confirms are encoded.
         if self._gathered.messages:
             self._append(self._take_gathered())
@@ -297,14 +293,29 @@ class StreamWorker(ReadableStream):
         if isinstance(error, IndexConflict | StreamNotFound):
             # The disk is not the reason, so the answers need no delay: the stream is deleted, or is read again below.
             self.context.send_run(pushes.refused(self._route, failure))
-            if isinstance(error, IndexConflict) and not self._end_search.is_under_way:
-                # Another part of the program has written to the stream: the worker restarts and reads the stream again.
-                raise error
         else:
             self._refuse(pushes, failure)
+        self._end_failed(error, restarts=self._is_foreign(error))
+
+    # The end of every write that has failed: an append, a copy or a change
+
+    def _is_foreign(self, error: StorageError) -> bool:
+        """Whether another part of the program has written to the stream, and not an earlier write in doubt."""
+        return isinstance(error, IndexConflict) and not self._end_search.is_under_way
+
+    def _end_failed(self, error: StorageError | None, *, restarts: bool) -> None:
+        """Goes on after a failed write, of which the machine knows and which is answered.
+
+        restarts: whether the worker crashes by the error, so that it starts again and reads the stream again.
+        """
+        if error is not None and restarts:
+            raise error
+        # 1. Nobody knows whether the write is stored: look where the stream ends.
         if isinstance(error, CommitUnsettled):
             self._end_search.begin(self.context, self._end_found)
+        # 2. Go on at the end that an earlier search has found.
         self._adopt_end()
+        # 3. Pushes that were staged behind a failed append are the next one.
         if self._gathered.messages:
             self._append(self._take_gathered())
         self._settle()
@@ -328,7 +339,7 @@ class StreamWorker(ReadableStream):
             if not self._gathered.messages:
                 self._gathered = PushRun(None)
             self._tail.clear()
-            self._pulls.wake()
+            self.pulls.wake()
 
     def _refuse(self, pushes: PushRun, failure: Failure) -> None:
         """Answers pushes that failed, after a delay, because a real publisher sends a failed push again at once."""
@@ -354,7 +365,7 @@ class StreamWorker(ReadableStream):
 
     # Copies
 
-    def _copy(self, message: Message) -> bool:
+    def copy(self, message: Message) -> bool:
         """Serves a copy request: submits its messages with their original indexes and times.
 
         Returns False if the request must wait.
@@ -376,7 +387,7 @@ class StreamWorker(ReadableStream):
             self._refuse_copy(message, refusal)
             return True
         machine.begin_copy()
-        self._pulls.hold()
+        self.pulls.hold()
         times = {"last_time_us": machine.last_time_us, "now_us": self._services.now_us()}
         begins = machine.begins_with(copy.index)
         done = self.context.guard(partial(self._copied, message, copy))
@@ -390,19 +401,16 @@ class StreamWorker(ReadableStream):
         error = operation.error
         if error is not None:
             self._machine.end_copy(copy.index, 0, 0)
-            if isinstance(error, IndexConflict) and not self._end_search.is_under_way:
-                # Another part of the program has written to the stream: the worker restarts and reads the stream again.
-                raise error
-            self._refuse_copy(message, str(error))
-            if isinstance(error, CommitUnsettled):
-                self._end_search.begin(self.context, self._end_found)
-            self._adopt_end()
-        else:
-            self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
-            # The copied messages are not in the tail, and a tail must not have gaps.
-            self._tail.clear()
-            self._pulls.wake()
-            self.context.send(self._copy_answer(message, copy, stored=True))
+            restarts = self._is_foreign(error)
+            if not restarts:
+                self._refuse_copy(message, str(error))
+            self._end_failed(error, restarts=restarts)
+            return
+        self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
+        # The copied messages are not in the tail, and a tail must not have gaps.
+        self._tail.clear()
+        self.pulls.wake()
+        self.context.send(self._copy_answer(message, copy, stored=True))
         self._settle()
 
     def _refuse_copy(self, message: Message, reason: str) -> None:
@@ -430,10 +438,10 @@ class StreamWorker(ReadableStream):
         if self._machine.state is not SERVING or self._gathered.messages:
             return False
         self._send_answers_behind()
-        self._machine.begin_copy()
+        self._machine.begin_change()
         # A part of the node may have called this, and not a message, so the mailbox is still open.
         self.context.pause()
-        self._pulls.hold()
+        self.pulls.hold()
         self._services.storage.submit_write(make(self.context.guard(partial(self._changed, then))))
         return True
 
@@ -441,20 +449,16 @@ class StreamWorker(ReadableStream):
         """Called when a change of the stream has been committed or has failed."""
         error, record = operation.error, operation.record
         if error is not None or record is None:
-            self._machine.end_copy(0, 0, 0)
+            self._machine.end_change(None, 0)
             then(operation)
-            if isinstance(error, IndexConflict) or (error is not None and error.in_doubt):
-                raise error
-            self._adopt_end()
-            self._settle()
+            # Nothing is known of a change in doubt but what is stored, so the worker reads the stream again.
+            foreign = isinstance(error, IndexConflict)
+            self._end_failed(error, restarts=foreign or (error is not None and error.in_doubt))
             return
         # The operation came after a search of the end, so it knows a later end.
         self._end_search.take()
-        # A truncation that is under way may already have moved the first index further.
-        first_index = max(record.first_index, self._bounds.first_index)
-        self._machine.end_change(min(first_index, record.next_index), record.next_index, operation.last_time_us)
-        self._bounds.history = operation.history
-        self._bounds.created_us = record.created_us
+        self._machine.end_change(record, operation.last_time_us)
+        self._bounds.set_history(operation.history)
         self._bounds.set_mirror(operation.mirror, self.identity[0])
         # The sequence numbers of publishers are read again from what is stored now.
         self._publishers.forget()
@@ -464,7 +468,7 @@ class StreamWorker(ReadableStream):
             self._tail.clear()
         for append in operation.appended:
             self._tail.append(append)
-        self._pulls.wake()
+        self.pulls.wake()
         then(operation)
         self._settle()
 

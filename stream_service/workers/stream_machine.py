@@ -4,8 +4,8 @@ wait.
 The machine is pure: it decodes, stores and sends nothing, and gets the time as a parameter. `workers.stream` does these
 things.
 
-At most one activity is under way at a time: opening the stream, an append, a copy, or loading the sequence numbers of
-publishers. Meanwhile, messages wait in three places and keep their order:
+At most one activity is under way at a time: opening the stream, an append, a copy, a change of the whole stream, or
+loading the sequence numbers of publishers. Meanwhile, messages wait in three places and keep their order:
 
     staged    plain pushes, already decoded for the next append; only while a large append is under way
     held      the first message that cannot be staged, and all later messages that came with it
@@ -22,8 +22,8 @@ from stream_service.workers.clock_machine import TOLERANCE_US
 
 if TYPE_CHECKING:
     from ockam.actors.message import Message
-    from stream_service.mirror_rows import MirrorRow
-    from stream_storage.history import History
+    from stream_service.workers.stream_bounds import StreamBounds
+    from stream_storage.contract import StreamRecord
 
 STAGED_BEHIND_MIN = 32
 """An append of at least this many messages is large. While a large append is being committed, new pushes are decoded
@@ -45,6 +45,7 @@ class State(enum.IntEnum):
     APPENDING: a small append is being committed.
     STAGING: a large append is being committed. Meanwhile plain pushes are staged: decoded for the next append.
     COPYING: copied messages are being committed.
+    CHANGING: a change of the whole stream is being committed: of its role, or of its messages by its mirror.
     LOADING: the sequence numbers of publishers are being read.
     CLOSED: the worker has stopped.
     """
@@ -54,12 +55,13 @@ class State(enum.IntEnum):
     APPENDING = enum.auto()
     STAGING = enum.auto()
     COPYING = enum.auto()
+    CHANGING = enum.auto()
     LOADING = enum.auto()
     CLOSED = enum.auto()
 
 
 class Event(enum.IntEnum):
-    """An event of a stream: an activity begins or ends. An append, a copy or a load also ends if it fails.
+    """An event of a stream: an activity begins or ends. An append, a copy, a change or a load also ends if it fails.
 
     A load reads the sequence numbers of publishers.
     """
@@ -70,14 +72,28 @@ class Event(enum.IntEnum):
     APPEND_ENDED = enum.auto()
     COPY_BEGUN = enum.auto()
     COPY_ENDED = enum.auto()
+    CHANGE_BEGUN = enum.auto()
+    CHANGE_ENDED = enum.auto()
     LOAD_BEGUN = enum.auto()
     LOAD_ENDED = enum.auto()
     CLOSE = enum.auto()
 
 
 # Module names for the members: looking up a member in its enumeration takes longer than a transition.
-OPENING, SERVING, APPENDING, STAGING, COPYING, LOADING, CLOSED = State
-OPENED, SMALL_APPEND, LARGE_APPEND, APPEND_ENDED, COPY_BEGUN, COPY_ENDED, LOAD_BEGUN, LOAD_ENDED, CLOSE = Event
+OPENING, SERVING, APPENDING, STAGING, COPYING, CHANGING, LOADING, CLOSED = State
+(
+    OPENED,
+    SMALL_APPEND,
+    LARGE_APPEND,
+    APPEND_ENDED,
+    COPY_BEGUN,
+    COPY_ENDED,
+    CHANGE_BEGUN,
+    CHANGE_ENDED,
+    LOAD_BEGUN,
+    LOAD_ENDED,
+    CLOSE,
+) = Event
 
 # The state after each event. If an event occurs that is missing for its state, this program has a mistake. Every
 # activity begins in SERVING, so that two of them never assign the same index.
@@ -90,6 +106,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         SMALL_APPEND: APPENDING,
         LARGE_APPEND: STAGING,
         COPY_BEGUN: COPYING,
+        CHANGE_BEGUN: CHANGING,
         LOAD_BEGUN: LOADING,
         CLOSE: CLOSED,
     },
@@ -105,6 +122,10 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         COPY_ENDED: SERVING,
         CLOSE: CLOSED,
     },
+    CHANGING: {
+        CHANGE_ENDED: SERVING,
+        CLOSE: CLOSED,
+    },
     LOADING: {
         LOAD_ENDED: SERVING,
         CLOSE: CLOSED,
@@ -114,55 +135,11 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         OPENED: CLOSED,
         APPEND_ENDED: CLOSED,
         COPY_ENDED: CLOSED,
+        CHANGE_ENDED: CLOSED,
         LOAD_ENDED: CLOSED,
         CLOSE: CLOSED,
     },
 }
-
-
-class StreamBounds:
-    """The id and the bounds of a stream, in memory. All parts of the stream's worker share this object.
-
-    first_index: the index of the earliest stored message.
-    next_index: the index that the next message will get.
-    created_us: when the stream was created, in microseconds since 1970. It tells the incarnations of a name apart.
-    history: the history of the stream; empty until somebody has asked for it.
-    mirror: what the stream has to do with a source on another node; None for most streams.
-    hold: the reason why the stream stores nothing at present, although it is a primary; None: it is not held. A change
-    of its role does not end it.
-    """
-
-    __slots__ = ("_mirror_refusal", "created_us", "first_index", "history", "hold", "mirror", "next_index", "stream_id")
-
-    def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
-        self.stream_id = stream_id
-        self.first_index = first_index
-        self.next_index = next_index
-        self.history: History = ()
-        self.mirror: MirrorRow | None = None
-        self.hold: str | None = None
-        self.created_us = 0
-        self._mirror_refusal: str | None = None
-
-    @property
-    def is_mirror(self) -> bool:
-        """Whether the stream follows a source, and takes no pushes."""
-        return self.mirror is not None and self.mirror.follows
-
-    @property
-    def source_role(self) -> int:
-        """What this stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
-        return 0 if self.mirror is None else self.mirror.source_role
-
-    @property
-    def refusal(self) -> str | None:
-        """The reason why the stream takes no pushes: it is a mirror, or held; None: it takes them."""
-        return self._mirror_refusal or self.hold
-
-    def set_mirror(self, mirror: MirrorRow | None, name: str) -> None:
-        """Sets what the stream of this name has to do with a source."""
-        self.mirror = mirror
-        self._mirror_refusal = None if mirror is None else mirror.find_refusal(name)
 
 
 class Place(NamedTuple):
@@ -182,8 +159,7 @@ class Place(NamedTuple):
 class StreamMachine:
     """The state of one stream-partition, and the messages that wait until its present activity has ended.
 
-    bounds: the id and bounds of the stream. The code that truncates the stream shares this object and changes its
-    `first_index`. Only this machine changes its `next_index`.
+    bounds: the id and bounds of the stream, which all parts of its worker share.
     last_time_us: the time of the latest message, in microseconds since 1970. Times do not decrease, except where a
     wrong clock was set back.
 
@@ -265,7 +241,7 @@ class StreamMachine:
         """
         self.state = TRANSITIONS[self.state][APPEND_ENDED]
         place, self._place = self._place, None
-        self.bounds.next_index += stored
+        self.bounds.grow(stored)
         if not stored and place is not None and place.falls_from_us is not None:
             # The place with the lower time was not recorded either, so the next append has to record it.
             self.last_time_us = place.falls_from_us
@@ -297,20 +273,24 @@ class StreamMachine:
         """
         self.state = TRANSITIONS[self.state][COPY_ENDED]
         if stored:
-            if self.begins_with(index):
-                self.bounds.first_index = index
-            self.bounds.next_index = index + stored
+            first_index = index if self.begins_with(index) else self.bounds.first_index
+            self.bounds.move(first_index, index + stored)
             self.last_time_us = last_time_us
 
-    def end_change(self, first_index: int, next_index: int, last_time_us: int) -> None:
-        """Notes that a change of the whole stream, which began as a copy, has ended. The bounds are what is stored now:
-        a mirror can be moved forward, and its last messages can be cut.
+    def begin_change(self) -> None:
+        """Notes that a change of the whole stream begins."""
+        self.state = TRANSITIONS[self.state][CHANGE_BEGUN]
 
-        last_time_us: the time of the stream's latest message, in microseconds since 1970.
+    def end_change(self, record: StreamRecord | None, last_time_us: int) -> None:
+        """Notes that the change has ended.
+
+        record: the row of the stream after the change; None: the change has failed.
+        last_time_us: as for `end_copy`.
         """
-        self.state = TRANSITIONS[self.state][COPY_ENDED]
-        self.bounds.first_index, self.bounds.next_index = first_index, next_index
-        self.last_time_us = last_time_us
+        self.state = TRANSITIONS[self.state][CHANGE_ENDED]
+        if record is not None:
+            self.bounds.become(record)
+            self.last_time_us = last_time_us
 
     def move_end(self, next_index: int, last_time_us: int) -> None:
         """Moves the end of the stream, because messages are stored of which that was not known. No activity must be
@@ -319,7 +299,7 @@ class StreamMachine:
         last_time_us: the time of the stream's latest message, in microseconds since 1970.
         """
         assert self.state is SERVING, "an activity that is under way has begun at the end as it was"
-        self.bounds.next_index = next_index
+        self.bounds.move(self.bounds.first_index, next_index)
         self.last_time_us = last_time_us
 
     def begin_load(self) -> None:

@@ -87,7 +87,7 @@ def plant_pulls_answered_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> N
 
     def append_and_answer(self: StreamWorker, pushes: PushRun) -> None:
         append(self, pushes)
-        self._pulls.answer()
+        self.pulls.answer()
 
     monkeypatch.setattr(StreamWorker, "_append", append_and_answer)
 

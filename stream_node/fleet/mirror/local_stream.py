@@ -95,7 +95,7 @@ class LocalStream:
         bounds = self.get_worker().bounds
         if not bounds.history:
             loaded = await self.write(lambda done: LoadHistory(bounds.stream_id, done))
-            bounds.history = bounds.history or loaded.history
+            return bounds.learn_history(loaded.history)
         return bounds.history
 
 

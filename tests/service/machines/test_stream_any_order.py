@@ -16,6 +16,7 @@ import pytest
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.protocol import Protocol
+from stream_service.appending import APPEND, AppendedMessage, AppendRequest, AppendStatus
 from stream_service.copying import COPY, CopiedMessage, CopyRequest
 from stream_service.counters import StreamCounters
 from stream_service.extensions import (
@@ -52,6 +53,7 @@ KINDS = {
     "batch": 2,
 } | {
     "copy": 1,
+    "append": 1,
     "garbage": 1,
 }
 """The requests that are sent, each as often as its number says."""
@@ -199,6 +201,11 @@ class World:
                     index = max(1, self._around.session.log.get_stream(1).next_index)
                     self._copied.append(number)
                     self._send(COPY, CopyRequest(number, index, [CopiedMessage(1, None, [], data)]))
+                case "append":
+                    # As for a copy; another message is stored at the index if it has moved.
+                    expected = self._around.session.log.get_stream(1).next_index
+                    self._copied.append(number)
+                    self._send(APPEND, AppendRequest(number, expected, None, [AppendedMessage(None, [], data)]))
                 case "garbage":
                     self._queue(PUSH.tag + b"\x01\xff")
 
@@ -242,7 +249,7 @@ class World:
         """One thing is under way at most, and the mailbox waits exactly while it must."""
         machine, gathered = self._worker._machine, self._worker._gathered
         machine.check()
-        self._worker._pulls._machine.check()
+        self._worker.pulls._machine.check()
         assert len(self._around.writes) <= 1
         assert len(self._around.reads) <= 2, "one read of pages, and one of sequence numbers"
         assert self._around.paused == (not machine.accepts)
@@ -286,6 +293,9 @@ class World:
             elif COPY.is_in(payload):
                 copied = COPY.decode_response(payload)
                 assert copied.stored == (copied.request_id in place_of)
+            elif APPEND.is_in(payload):
+                appended = APPEND.decode_response(payload)
+                assert (appended.status is AppendStatus.OK) == (appended.request_id in place_of)
             elif PULL.is_in(payload):
                 page = PULL.decode_response(payload)
                 self._sees_all_before(page.request_id, log, {each.index for each in page.messages})

@@ -17,12 +17,15 @@ from ockam.actors.address import local
 from ockam.actors.message import Message
 from stream_service.workers import stream_machine
 from stream_service.workers.clock_machine import TOLERANCE_US
-from stream_service.workers.stream_machine import TRANSITIONS, Event, State, StreamBounds, StreamMachine
+from stream_service.workers.stream_bounds import StreamBounds
+from stream_service.workers.stream_machine import TRANSITIONS, Event, State, StreamMachine
+from stream_storage.contract import StreamRecord
 
 BEGINS = {
     Event.SMALL_APPEND: State.APPENDING,
     Event.LARGE_APPEND: State.STAGING,
     Event.COPY_BEGUN: State.COPYING,
+    Event.CHANGE_BEGUN: State.CHANGING,
     Event.LOAD_BEGUN: State.LOADING,
 }
 ENDS = {
@@ -30,6 +33,7 @@ ENDS = {
     State.APPENDING: Event.APPEND_ENDED,
     State.STAGING: Event.APPEND_ENDED,
     State.COPYING: Event.COPY_ENDED,
+    State.CHANGING: Event.CHANGE_ENDED,
     State.LOADING: Event.LOAD_ENDED,
 }
 
@@ -66,7 +70,7 @@ def opened(next_index: int = 0, last_time_us: int = 0) -> StreamMachine:
     return machine
 
 
-@pytest.mark.parametrize("begin", [StreamMachine.begin_copy, StreamMachine.begin_load])
+@pytest.mark.parametrize("begin", [StreamMachine.begin_copy, StreamMachine.begin_change, StreamMachine.begin_load])
 def test_two_things_at_once_are_a_mistake_of_ours(begin: Callable[[StreamMachine], None]) -> None:
     machine = opened()
     machine.begin_append(1, now_us=1)
@@ -113,6 +117,33 @@ def test_a_copy_that_fails_changes_nothing() -> None:
     machine.begin_copy()
     machine.end_copy(7, 0, 0)
     assert (machine.bounds.first_index, machine.bounds.next_index, machine.last_time_us) == (0, 0, 8)
+
+
+def record(first_index: int, next_index: int) -> StreamRecord:
+    return StreamRecord(1, "s", 0, first_index, next_index, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("first", "changed", "expected"),
+    [(2, (2, 5), (2, 5)), (2, (8, 20), (8, 20)), (4, (2, 9), (4, 9)), (4, (2, 3), (3, 3))],
+    ids=["cut", "moved forward", "truncated meanwhile", "truncated meanwhile beyond the cut"],
+)
+def test_a_change_moves_both_bounds_and_no_truncation_is_taken_back(
+    first: int, changed: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    machine = opened(10)
+    machine.bounds.truncate(first)
+    machine.begin_change()
+    machine.end_change(record(*changed), 99)
+    bounds = machine.bounds
+    assert (bounds.first_index, bounds.next_index, machine.last_time_us, bounds.created_us) == (*expected, 99, 7)
+
+
+def test_a_change_that_fails_changes_nothing() -> None:
+    machine = opened(3, last_time_us=8)
+    machine.begin_change()
+    machine.end_change(None, 0)
+    assert (machine.bounds.first_index, machine.bounds.next_index, machine.last_time_us) == (0, 3, 8)
 
 
 @pytest.mark.parametrize("limit", ["STAGED_MESSAGES_MAX", "STAGED_BYTES_MAX"])
@@ -171,7 +202,7 @@ class AnyOrder(RuleBasedStateMachine):
         self._machine.stage(messages, messages)
 
     @precondition(lambda self: self._machine.state is State.SERVING)
-    @rule(begin=st.sampled_from([StreamMachine.begin_copy, StreamMachine.begin_load]))
+    @rule(begin=st.sampled_from([StreamMachine.begin_copy, StreamMachine.begin_change, StreamMachine.begin_load]))
     def begin(self, begin: Callable[[StreamMachine], None]) -> None:
         begin(self._machine)
 
@@ -180,6 +211,13 @@ class AnyOrder(RuleBasedStateMachine):
     def end_copy(self, messages: int) -> None:
         self._machine.end_copy(self._stored, messages, self._machine.last_time_us)
         self._stored += messages
+
+    @precondition(lambda self: self._machine.state is State.CHANGING)
+    @rule(cut=st.integers(0, 3), fails=st.booleans())
+    def end_change(self, cut: int, fails: bool) -> None:
+        """A change may cut the last messages of the stream."""
+        self._stored -= 0 if fails else min(cut, self._stored)
+        self._machine.end_change(None if fails else record(0, self._stored), self._machine.last_time_us)
 
     @precondition(lambda self: self._machine.state is State.LOADING)
     @rule()
