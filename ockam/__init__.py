@@ -142,7 +142,6 @@ _MODULES = {
     "parse_route": "actors.address",
     "reply_to": "actors.message",
 }
-"""For each public name, the module of this package that defines the name."""
 
 
 def __getattr__(name: str) -> Any:

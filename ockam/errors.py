@@ -21,8 +21,7 @@ class RemoteProtocolError(OckamError):
     """Error: the peer broke the protocol. The peer's bytes are not a valid frame or message, or came too slowly.
 
     The connection is closed.
-    kind: a short, fixed word for counters, for example `oversized`, `undecodable`, `version` or `header`.
-    """
+    kind: a short, fixed word for counters, for example `oversized`, `undecodable`, `version` or `header`."""
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(what)
@@ -31,9 +30,8 @@ class RemoteProtocolError(OckamError):
     def without_frames(self) -> Self:
         """Returns this error without its traceback and its causes.
 
-        Their frames have the messages that were being read. An error that is kept must not keep those: messages are not
-        garbage collected, so they would never be freed.
-        """
+        Their frames have the messages that were being read. Messages are not garbage collected, so an error that is
+        stored would never let go of them."""
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)
 

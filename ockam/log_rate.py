@@ -1,8 +1,6 @@
 """LogRate: bounds the log lines that peers can cause, for example by requests that the node refuses.
 
-A peer can send thousands of such requests in a second. A line for each would fill the disk, and hide all other lines.
-This module writes no lines itself, and counts nothing else.
-"""
+A peer can cause thousands of such lines in a second, which would fill the disk and hide all other lines."""
 
 from __future__ import annotations
 
@@ -15,12 +13,10 @@ from ockam.identity.identity import ANONYMOUS
 from ockam.quotas.usage import party_key
 
 INTERVAL_S = 10.0
-"""The time for which lines are counted, in seconds."""
 HOST_LINES_MAX = 10
-"""The largest number of lines about one host in an interval. The addresses of one IPv6 network of 64 bits are one
-host."""
+"""The most lines about one host in an interval. An IPv6 network of 64 bits counts as one host."""
 LINES_MAX = 100
-"""The largest number of lines in an interval."""
+"""The most lines in an interval."""
 
 
 class LogRate:
@@ -37,17 +33,16 @@ class LogRate:
         self._left_out = 0
 
     def log(self, write: Callable[..., Any], event: str, *, peer: str, **fields: Any) -> None:
-        """Writes the line, or counts it as left out. The next line that is written has this count as `left_out`.
+        """Writes the line, or counts it. The next written line has the count as `left_out`.
 
-        write: a method of a logger.
-        peer: the `host:port` that has caused the line.
-        """
+        write: a method of a logger. peer: the `host:port` that has caused the line."""
         now_s = self._now_s()
         if now_s >= self._until_s:
             self._until_s = now_s + INTERVAL_S
             self._hosts.clear()
             self._lines = 0
         host = party_key(ANONYMOUS, peer)
+        # The line is counted and not written, if its host or all together have had theirs.
         if self._lines >= LINES_MAX or self._hosts[host] >= HOST_LINES_MAX:
             self._left_out += 1
             return

@@ -1,8 +1,6 @@
 """Protocol: encodes and decodes payloads. A payload is the name of a protocol and a message of this protocol.
 
-A request and its answer have the same protocol name. The services define the protocols (`stream_service.protocol`,
-`index_service.protocol`).
-"""
+A request and its answer have the same protocol name. The services define the protocols."""
 
 from __future__ import annotations
 
@@ -38,8 +36,7 @@ class Protocol(Generic[Q, A]):
 
     encode_request and encode_response turn a message into a payload. decode_request and decode_response turn a payload
     into a message, and raise ProtocolError if the payload is not valid. Each of these four functions is built once,
-    when it is first used: every message passes through them and must be fast, and most processes need few of them.
-    """
+    when it is first used: every message passes through them and must be fast, and most processes need few of them."""
 
     def __init__(self, name: str, request: type[Q], response: type[A], *, open_ended: bool = False) -> None:
         """open_ended: whether bytes behind the known fields are ignored when a payload is decoded."""
@@ -51,22 +48,18 @@ class Protocol(Generic[Q, A]):
 
     @cached_property
     def encode_request(self) -> Callable[[Q], bytes]:
-        """Turns a request into a payload."""
         return _encoder(self, self.request)
 
     @cached_property
     def encode_response(self) -> Callable[[A], bytes]:
-        """Turns a response into a payload."""
         return _encoder(self, self.response)
 
     @cached_property
     def decode_request(self) -> Callable[[bytes], Q]:
-        """Turns a payload into a request."""
         return _decoder(self, self.request, "request")
 
     @cached_property
     def decode_response(self) -> Callable[[bytes], A]:
-        """Turns a payload into a response."""
         return _decoder(self, self.response, "response")
 
     def is_in(self, payload: bytes) -> bool:
@@ -74,9 +67,7 @@ class Protocol(Generic[Q, A]):
         return payload.startswith(self.tag)
 
     def body(self, payload: bytes) -> bytes:
-        """Returns the body of a payload.
-
-        Raises ProtocolError if the payload has another protocol name or a wrong size."""
+        """Returns the body of a payload. Raises ProtocolError for another protocol name or a wrong size."""
         if not payload.startswith(self.tag):
             raise ProtocolError(f"the payload is not a {self.name} message")
         try:
@@ -124,12 +115,9 @@ def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Cal
 REFUSAL = "Invalid request: "
 """The beginning of the text of every `error`. The real services use the same text."""
 FAILURE = "the node failed: "
-"""The text after REFUSAL in an `error` if the request is valid, but the node failed to serve the request."""
+"""The text after REFUSAL in an `error` if the request is valid, but the node failed to serve it."""
 SHOWN_CHARACTERS_MAX = 64
-"""The largest number of characters of a peer's text that an answer or a log line shows.
-
-The text itself can have 16 MiB.
-"""
+"""The most characters of a peer's text, which can have 16 MiB, that an answer or a log line shows."""
 SMALL_SIZE_END = 128
 """The smallest size that takes more than one byte in BARE."""
 _body_decoder = bare.Decoder(bytes)
@@ -141,7 +129,7 @@ ERROR = Protocol("error", Error, Error)
 
 
 def find_name(payload: bytes) -> str | None:
-    """Returns the protocol name of a payload, cut to SHOWN_CHARACTERS_MAX. None means that the payload has no name."""
+    """Returns the protocol name of a payload, cut to SHOWN_CHARACTERS_MAX, or None if it has no name."""
     try:
         return _name_decoder.decode_prefix(payload)[0][:SHOWN_CHARACTERS_MAX]
     except bare.DecodeError:
@@ -149,9 +137,7 @@ def find_name(payload: bytes) -> str | None:
 
 
 def error_payload(reason: str) -> bytes:
-    """Encodes the `error` for a request that cannot be served.
-
-    The text of the `error` begins with REFUSAL, as in the real services."""
+    """Encodes the `error` for a request that cannot be served. Its text begins with REFUSAL, as the real services'."""
     return ERROR.encode_response(Error(REFUSAL + reason))
 
 
@@ -161,5 +147,4 @@ def failed_payload(reason: str) -> bytes:
 
 
 def is_failure(reason: str) -> bool:
-    """Whether the reason of an `error` comes from `failed_payload`."""
     return reason.startswith(f"{REFUSAL}{FAILURE}")

@@ -1,10 +1,6 @@
 """Addresses and routes: their types, and the conversion to and from text. This module does not resolve host names.
 
-An address has a type and an opaque value. A route is a tuple of addresses; the first address is the next hop. The
-value can be any bytes, because a reply must return the address of a peer unchanged.
-
-The text form of an address is for example `stream_service` or `1#127.0.0.1:4000`. The addresses of a route are joined
-by `=>`.
+The text form of an address is for example `stream_service` or `1#127.0.0.1:4000`; `=>` joins the addresses of a route.
 """
 
 from __future__ import annotations
@@ -23,18 +19,17 @@ DEFAULT_PORT = 4000
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s]")
-"""Matches a character that no host contains, for example from a URL or a typing error. A host with such a character is
-refused before a name resolver sees the host, because the resolver's error would not explain the mistake."""
+"""Matches a character that no host contains, for example of a URL. The error of a name resolver would not explain it.
+"""
 SHOWN_BYTES_MAX = 200
-"""The largest number of bytes of a peer's address that a log line or an error message shows."""
+"""The most bytes of a peer's address that a log line or an error message shows."""
 
 
 class Address(NamedTuple):
     """One hop of a route.
 
     type: the kind of hop, 0 to 255 (for example LOCAL or TCP).
-    value: opaque bytes.
-    """
+    value: opaque bytes. A reply must return the address of a peer unchanged."""
 
     type: int
     value: bytes
@@ -54,10 +49,7 @@ def local(name: str | bytes) -> Address:
 
 
 def tcp(destination: str) -> Address:
-    """Returns the address of the TCP peer `destination`, which is `host:port`.
-
-    Raises InvalidAddress if the text has another form.
-    """
+    """Returns the address of the TCP peer at `host:port`. Raises InvalidAddress."""
     split_host_port(destination)
     return Address(TCP, destination.encode())
 
@@ -65,8 +57,7 @@ def tcp(destination: str) -> Address:
 def complete_address(text: str) -> str:
     """Returns the `host:port` for a text that a person typed. A host without a port gets DEFAULT_PORT.
 
-    Raises InvalidAddress if the text is neither a host nor `host:port`.
-    """
+    Raises InvalidAddress if the text is neither a host nor `host:port`."""
     from ipaddress import IPv6Address, ip_address
 
     text = text.strip()
@@ -83,10 +74,7 @@ def complete_address(text: str) -> str:
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """Splits `host:port` into the host and the port number. Removes the brackets around an IPv6 host.
-
-    Raises InvalidAddress if the text is not `host:port`.
-    """
+    """Splits `host:port`. Removes the brackets around an IPv6 host. Raises InvalidAddress."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdigit() and int(port) <= 65535
@@ -130,5 +118,4 @@ def format_route(route: Route) -> str:
 
 
 def shown(hop: Address) -> str:
-    """Returns the text form of an address for a log line, with at most SHOWN_BYTES_MAX characters."""
     return str(Address(hop.type, hop.value[:SHOWN_BYTES_MAX]))[:SHOWN_BYTES_MAX]

@@ -17,8 +17,7 @@ from ockam.actors.worker import WorkerFactory
 RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 10.0
 STABLE_AFTER_S = 60.0
-"""If this many seconds have passed since the last crash of a worker, the next crash is again followed by the shortest
-restart delay, RESTART_DELAY_S_MIN."""
+"""If a worker ran this long without a crash, its restart delay begins with RESTART_DELAY_S_MIN again."""
 
 logger = structlog.get_logger(__name__)
 
@@ -26,8 +25,6 @@ P = ParamSpec("P")
 
 
 class Dispatcher(Protocol):
-    """The methods of a node that a cell calls. `ockam.actors.node.Node` implements these methods."""
-
     def send(self, message: Message) -> bool: ...
 
     def send_run(self, messages: Iterable[Message]) -> None: ...
@@ -46,11 +43,10 @@ class Dispatcher(Protocol):
 
 
 class Cell:
-    """One worker of a node, with its addresses and its mailbox. After a crash, the cell starts a new worker.
+    """One worker of a node, with its addresses and its mailbox. After a crash, the cell creates a new worker.
 
     queued: whether the cell is in the node's queue of workers to run.
-    paused: True while the worker gets no messages, because it has called `pause` or is not running.
-    """
+    paused: True while the worker gets no messages, because it has called `pause` or is not running."""
 
     __slots__ = (
         "_crashed_at_s",
@@ -84,6 +80,7 @@ class Cell:
         self.context = CellContext(dispatcher, self)
 
     def start(self) -> None:
+        # A new context for each worker object: late callbacks of the crashed one then do nothing.
         self.context = CellContext(self._dispatcher, self)
         self.worker.context = self.context
         self.life = Life.RUNNING
@@ -101,9 +98,7 @@ class Cell:
             self._dispatcher.queue(self)
 
     def crash(self, failed: Sequence[Message], error: BaseException) -> None:
-        """Answers the senders of the failed messages, and restarts the worker after a delay.
-
-        The delay doubles with each crash, from RESTART_DELAY_S_MIN to RESTART_DELAY_S_MAX."""
+        """Answers the senders of the failed messages, and restarts the worker after a doubling delay."""
         # A worker that must not restart, because its state cannot be made again, is gone with its addresses.
         if not self._restarts:
             logger.error("worker_crashed", address=str(self.addresses[0]), exc_info=error)
@@ -124,12 +119,10 @@ class Cell:
         self._dispatcher.call_later(delay_s, self._restart)
 
     def fail(self, messages: Sequence[Message], reason: str) -> None:
-        """Answers the sender of each message with the result of the worker's `failure_payload`.
-
-        Sends no answer if the result is None.
-        """
+        """Answers the sender of each message with the worker's `failure_payload`, if that is not None."""
         for message in messages:
             self._dispatcher.count_drop("failed")
+            # The worker that failed may fail at this, too.
             try:
                 payload = self.worker.failure_payload(message, reason)
             except Exception as error:
@@ -160,8 +153,7 @@ class Cell:
 class CellContext:
     """The context of one worker object until the worker stops or crashes. See `ockam.actors.worker.Context`.
 
-    After that, `pause` and `resume` do nothing, and functions that wait in `call_later` are not called.
-    """
+    After that, `pause` and `resume` do nothing, and functions that wait in `call_later` are not called."""
 
     __slots__ = ("_cell", "_dispatcher", "_ended")
 
@@ -200,6 +192,7 @@ class CellContext:
             try:
                 function(*args, **kwargs)
             except Exception as error:
+                # A callback of a worker that is gone cannot crash its successor.
                 if self._ended:
                     logger.error("late_call_failed", address=str(self.address), exc_info=error)
                 else:

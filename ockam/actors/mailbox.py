@@ -13,29 +13,21 @@ from ockam.actors.message import Message
 from ockam.quotas.usage import Usage
 
 MESSAGES_MAX = 20_000
-"""The number of messages at which a mailbox is full. Connections that deliver to a full mailbox stop reading until the
-mailbox has room."""
+"""The number of messages at which a mailbox is full. Connections that deliver to it stop reading until it has room."""
 BYTES_MAX = 16 * 1024 * 1024
-"""The total size of the payloads, in bytes, at which a mailbox is full."""
+"""The total size of the payloads at which a mailbox is full."""
 RUN_MESSAGES_MAX = 10_000
-"""The largest number of messages that a worker gets in one call of `receive`."""
+"""The most messages that a worker gets in one call of `receive`."""
 
 
 class Life(enum.Enum):
-    """The state of a worker."""
-
     RUNNING = "running"
     RESTARTING = "restarting"
     STOPPED = "stopped"
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a mailbox.
-
-    messages: the number of waiting messages.
-    size_bytes: the total size of their payloads.
-    received: the number of messages that were put into the mailbox since its creation.
-    """
+    """The statistics of a mailbox. received: the number of messages that were put into it since its creation."""
 
     messages: int
     size_bytes: int
@@ -46,16 +38,15 @@ class Mailbox:
     """The messages that wait for one worker, in the order of their arrival.
 
     `put` never refuses a message. A connection stops reading while a mailbox to which it has delivered messages is
-    `full`. So a mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that
-    cannot take more messages calls `hold`; then its mailbox counts as full until `admit` is called.
+    `full`, so a mailbox exceeds its limits by at most one read of each connection. A worker that cannot take more
+    messages calls `hold`; then its mailbox counts as full until `admit` is called.
 
     is_link: whether it is that of a connection that this node has made, by which it passes messages on.
     is_peer: whether it is that of a connection whose peer has called this node.
 
     Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
     waiting messages. `_counted` lists these messages, oldest first. Each entry is for messages that arrived together:
-    the value of `_received` after them, their bytes, and the usage.
-    """
+    the value of `_received` after them, their bytes, and the usage."""
 
     __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer")
 
@@ -103,8 +94,8 @@ class Mailbox:
         self._size_bytes += sum(len(message.payload) for message in messages)
 
     def take_run(self) -> list[Message]:
-        """Removes and returns the oldest messages, at most RUN_MESSAGES_MAX."""
         messages = self._messages
+        # Mostly the worker takes everything, and nothing needs to be summed.
         if len(messages) <= RUN_MESSAGES_MAX:
             run = list(messages)
             messages.clear()
@@ -122,12 +113,10 @@ class Mailbox:
         self._held = True
 
     def admit(self) -> None:
-        """Undoes `hold`. Safe to repeat."""
         self._held = False
         self._tell_room()
 
     async def wait_room(self) -> None:
-        """Waits until this mailbox is not full."""
         while self.full:
             if self._room is None:
                 self._room = trio.Event()
@@ -149,8 +138,7 @@ class Mailbox:
         self._counted.append((self._received, size_bytes, usage))
 
     def _give_back(self) -> None:
-        """Stops counting the bytes of messages that wait no longer. Messages that arrived together are counted until
-        all of them are taken."""
+        # Messages that arrived together are counted until all of them are taken.
         gone = self._received - len(self._messages)
         while self._counted and self._counted[0][0] <= gone:
             _, size_bytes, usage = self._counted.popleft()

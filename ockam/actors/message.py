@@ -1,4 +1,4 @@
-"""Message and Origin: a routed message, and the place where it entered this node."""
+"""Message and Origin: a routed message, and where it entered this node."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ def _no_bound() -> int:
 
 
 class Origin(msgspec.Struct, frozen=True, eq=False):
-    """The place where a message entered this node. The node sets the origin; a peer cannot choose it.
+    """Where a message entered this node. The node sets the origin; a peer cannot choose it.
 
     kind: "local" for a worker of this node, "tcp" for a connection.
     peer: the `host:port` of the other side, for logs.
     identity: the identity that the other side has proved; ANONYMOUS for a plain connection.
     frame_bytes_max: the largest frame that can carry an answer, in bytes.
     backlog_bytes: returns the number of unsent bytes for the other side.
-    backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; the number depends
-    on the memory of all peers.
+    backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; it depends on the
+    memory of all peers.
     holdings: the memory that this node uses for the other side.
-    usage: what the identity uses of this node, with its limits.
-    """
+    usage: what the identity uses of this node, with its limits."""
 
     kind: str
     peer: str = ""
@@ -45,8 +44,8 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def party(self) -> str:
-        """The text under which the sender counts: the same as for its limits. The identity of a channel that nobody has
-        named as trusted counts by its connection, because its owner can make more of them."""
+        """The key under which the sender counts, as for its limits. The identity of a channel that nobody has named as
+        trusted counts by its connection, because its owner can make more of them."""
         return self.usage.key if self.usage is not UNLIMITED else party_key(self.identity, self.peer)
 
     @property
@@ -55,9 +54,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
         return {"peer": self.peer, "identity": str(self.identity)}
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether the other side has more unsent bytes than the parameter `backlog_bytes_max` allows, or more than the
-        attribute `backlog_bytes_max` allows.
-        """
+        """Whether the other side has more unsent bytes than the parameter or the attribute allows."""
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 
@@ -69,10 +66,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
     """A routed message. After it was sent, a message never changes.
 
     onward_route: the remaining hops to the receiver.
-    return_route: the route for an answer.
-    payload: the content.
-    origin: the place where the message entered this node.
-    """
+    return_route: the route for an answer."""
 
     onward_route: Route
     return_route: Route
@@ -81,8 +75,5 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
 
 def reply_to(message: Message, worker: Address, payload: bytes) -> Message:
-    """Returns an answer to `message`.
-
-    The answer follows the message's return route; its own return route is `worker`.
-    """
+    """Returns an answer to `message` along its return route. The answer's own return route is `worker`."""
     return Message(message.return_route, (worker,), payload)

@@ -1,8 +1,7 @@
 """Node: registers workers under addresses, routes messages to workers, and runs workers. It reads no sockets.
 
-Routing a message is a plain call that puts the message into a mailbox. A batch is a context manager: at its end, the
-node runs each worker whose mailbox has messages.
-"""
+Routing a message is a plain call that puts the message into a mailbox. At the end of a batch, a context manager, the
+node runs each worker whose mailbox has messages."""
 
 from __future__ import annotations
 
@@ -26,15 +25,13 @@ from ockam.protocol import ProtocolError
 from ockam.quotas.usage import Usages
 
 RUNS_PER_BATCH_MAX = 10_000
-"""The number of worker calls after which the node lets other tasks of the event loop run. Otherwise two workers that
-answer each other could block the node."""
+"""The worker calls after which other tasks of the event loop run. Two workers could answer each other without end."""
 
 logger = structlog.get_logger(__name__)
 
 Forward = Callable[[Message], Mailbox | None]
 """A function of a transport that forwards a message whose next hop is not a worker of this node. Returns the mailbox
-that got the message, or None if the transport refuses the message.
-"""
+that got the message, or None if the transport refuses the message."""
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
@@ -43,8 +40,7 @@ class NodeStatistics(msgspec.Struct, frozen=True):
     workers: the number of addresses in use.
     routed: messages put into mailboxes.
     dropped: messages that were not delivered or that failed, by reason.
-    crashes: crashes of workers. Each is followed by a restart, unless the worker must not be restarted.
-    """
+    crashes: crashes of workers. Each is followed by a restart, unless the worker must not be restarted."""
 
     workers: int
     routed: int
@@ -97,8 +93,8 @@ class Node:
         """Starts a worker under one or more addresses. Returns the first address.
 
         restarts: whether a crash restarts the worker. If not, a crash ends the worker and frees its addresses.
-
         Raises AddressInUse if another worker has one of the addresses."""
+        # All addresses are checked before the first is taken, so that an error leaves nothing behind.
         for address in addresses:
             if address in self._cells:
                 raise AddressInUse(f"the address {address} is taken")
@@ -111,13 +107,13 @@ class Node:
         """Stops the worker at this address and frees all addresses of this worker. Safe to repeat."""
         cell = self._cells.get(address)
         if cell is not None:
+            # The addresses go first: what the worker sends while it stops must not come back to it.
             for each in cell.addresses:
                 del self._cells[each]
             cell.stop()
 
     def retire(self, address: Address) -> list[Message]:
-        """Stops the worker at this address, as `unregister` does. Returns the messages that it has not got, in
-        order."""
+        """Stops the worker at this address, as `unregister` does. Returns the messages that it has not got yet."""
         waiting: list[Message] = []
         mailbox = self.find_mailbox(address)
         while mailbox is not None and (run := mailbox.take_run()):
@@ -129,23 +125,19 @@ class Node:
         return address in self._cells
 
     def find_mailbox(self, address: Address) -> Mailbox | None:
-        """Returns the mailbox of the worker at this address, or None if there is no worker.
-
-        A restart of the worker keeps the mailbox."""
+        """Returns the mailbox of the worker at this address, or None. A restart of the worker keeps the mailbox."""
         cell = self._cells.get(address)
         return cell.mailbox if cell is not None else None
 
     def find_worker(self, address: Address) -> Worker | None:
-        """Returns the worker at this address, or None if there is no worker.
-
-        A restart replaces the worker object."""
+        """Returns the worker at this address, or None. A restart replaces the worker object."""
         cell = self._cells.get(address)
         return cell.worker if cell is not None else None
 
     def register_forward(self, address_type: int, forward: Forward) -> Forward | None:
-        """Registers a function of a transport for one address type. Returns the function that was registered before.
+        """Registers the transport for one address type: it gets the messages whose next hop is no worker of this node.
 
-        The function gets each message whose next hop has this type and is not a worker of this node."""
+        Returns the function that was registered before."""
         before = self._forwards.get(address_type)
         self._forwards[address_type] = forward
         return before
@@ -153,8 +145,7 @@ class Node:
     def send(self, message: Message) -> bool:
         """Puts a message into the mailbox of its next hop, and runs the worker unless a batch is open.
 
-        Returns False if no worker or transport took the message.
-        """
+        Returns False if no worker or transport took the message."""
         with self._batch:
             return self.deliver(message) is not None
 
@@ -171,14 +162,17 @@ class Node:
         if not route:
             return None
         cell = self._cells.get(route[0])
+        # The next hop is no worker here: a transport may know the way.
         if cell is None:
             return self._deliver_elsewhere(message)
+        # Between a crash and the restart nobody empties the mailbox, so it must not grow without limit.
         if cell.life is Life.RESTARTING and cell.mailbox.full:
             self._dropped["restarting"] += 1
             return None
         self._routed += 1
         mailbox = cell.mailbox
         mailbox.put(message)
+        # The cell is queued here and not by a call of `queue`, because every message of a node passes this line.
         if not cell.queued and not cell.paused:
             cell.queued = True
             self._ready.append(cell)
@@ -201,6 +195,7 @@ class Node:
                 found = map(self.deliver, messages[start:end])
                 mailboxes.update(mailbox for mailbox in found if mailbox is not None)
             else:
+                # The worker is running. Its mailbox never refuses; a full one stops the readers of connections instead.
                 self._routed += end - start
                 mailbox = cell.mailbox
                 if end - start == 1:
@@ -217,8 +212,7 @@ class Node:
     def batch(self) -> Batch:
         """Returns a context manager that collects messages, and at its end calls each worker with all its messages.
 
-        So the whole batch costs a worker only one call, one commit and one send.
-        """
+        So the whole batch costs a worker only one call, one commit and one send."""
         return self._batch
 
     def end_batch(self) -> None:
@@ -230,8 +224,7 @@ class Node:
     def at_batch_end(self, function: Callable[[], None]) -> None:
         """Calls the function after the open batch has ended and its workers have run, or now if no batch is open.
 
-        The function must not raise.
-        """
+        The function must not raise."""
         if self.depth:
             self._at_end.append(function)
         else:
@@ -242,13 +235,11 @@ class Node:
         self._timers.call_later(delay_s, function)
 
     def refuse(self, message: Message, reason: str) -> None:
-        """Answers a message that is refused before its worker gets it. The answer is in the protocol of that worker.
-
-        reason: the text of the answer.
-        """
+        """Answers a message that is refused before its worker gets it, in the protocol of that worker."""
         worker = self.find_worker(message.onward_route[0]) if message.onward_route else None
         if worker is None or not message.return_route:
             return
+        # A message that the worker could not read gets no answer: it may be an answer itself.
         try:
             payload = worker.denied_payload(message, reason)
         except ProtocolError:
@@ -260,12 +251,10 @@ class Node:
         self._dropped[reason] += 1
 
     def queue(self, cell: Cell) -> None:
-        """Adds a cell (one worker with its mailbox) to the queue, so that the worker runs when the open batch ends."""
         self._ready.append(cell)
 
     def mailboxes(self) -> Iterator[Mailbox]:
-        """Iterates over the mailboxes of all workers. A worker with several addresses has one mailbox, which comes once
-        for each address."""
+        """Iterates over the mailboxes of all workers, once for each address of a worker."""
         return (cell.mailbox for cell in self._cells.values())
 
     def statistics(self) -> NodeStatistics:
@@ -276,12 +265,11 @@ class Node:
             function()
 
     def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
-        """Passes a message to the transport for its next hop. Returns the mailbox that got the message.
-
-        If no transport takes the message, drops it and returns None. The node sends no answer, as real nodes do."""
+        """Passes a message to the transport for its next hop. Returns the mailbox that got the message, or None."""
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None
+        # No transport takes it. It is dropped without an answer, as real nodes do.
         if mailbox is None:
             self._dropped["unknown_address" if hop.type == LOCAL else "forward_refused"] += 1
             if logger.is_enabled_for(logging.DEBUG):
@@ -295,6 +283,7 @@ class Node:
             for _ in range(RUNS_PER_BATCH_MAX):
                 if not self._ready:
                     return
+                # A cell leaves the queue before its worker runs, so that messages to itself queue it again.
                 cell = self._ready.popleft()
                 cell.queued = False
                 if not cell.paused:
@@ -303,11 +292,13 @@ class Node:
             self._nursery.start_soon(self._run_rest)
         finally:
             self.depth -= 1
+            # The functions are taken before the first is called: one that they add belongs to the next batch.
             functions, self._at_end = self._at_end, []
             for function in functions:
                 function()
 
     async def _run_rest(self) -> None:
+        # Another batch may have begun or finished meanwhile, which runs the rest at its end.
         await trio.lowlevel.checkpoint()
         if self._ready and not self.depth:
             self._run_ready()

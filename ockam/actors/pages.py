@@ -1,4 +1,4 @@
-"""Asks all nodes for what each has a part of, and joins the pages of their lists."""
+"""Asks all nodes of a cluster for their parts of a list, and joins the pages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ def ask_all(
     """Sends a request that one worker of this node has got to all nodes with streams in a database of their own.
 
     elsewhere: None without other nodes. part: the address at which the worker answers for its own node only.
-    on_answers: called with the answers of all, also of this node. If a node does not answer, or with an error, the
-    sender gets an error instead.
-    Returns False, and does nothing, if this node answers alone.
-    """
+    on_answers: called with the answers of all, also of this node. A missing answer or an error goes to the sender.
+    Returns False, and does nothing, if this node answers alone."""
     if elsewhere is None or message.onward_route[0] == part:
         return False
 
@@ -49,10 +47,9 @@ def ask_all(
 
 
 def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any], limit: int) -> tuple[list[T], bool]:
-    """Joins pages that begin at the same place. Returns the first entries of all together, and whether more follow.
+    """Joins pages with the same begin. Returns the first entries of all together, and whether more follow.
 
-    pages: the entries of each page in order, and whether more follow there. key: the order. limit: the most entries.
-    """
+    pages: the entries of each page in order, and whether more follow there. key: the order. limit: the most entries."""
     # Behind the end of a page that is not the last one, entries can be missing.
     ends = [key(entries[-1]) for entries, more in pages if more and entries]
     joined = sorted((entry for entries, _ in pages for entry in entries), key=key)

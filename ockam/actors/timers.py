@@ -9,13 +9,9 @@ import trio
 
 
 class Timers:
-    """Calls functions when they are due, in the order of their due times.
+    """Calls functions when they are due, in the order of their due times. run: calls one function, and must not raise.
 
-    run: calls one function, and must not raise.
-
-    Invariant: while functions wait, one task sleeps until the earliest function is due. The task ends when no function
-    waits.
-    """
+    Invariant: while functions wait, one task sleeps until the earliest is due. The task ends when no function waits."""
 
     def __init__(self, nursery: trio.Nursery, run: Callable[[Callable[[], None]], None]) -> None:
         self._nursery = nursery

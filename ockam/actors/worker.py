@@ -1,9 +1,8 @@
 """Worker: the base class of actors. The node calls a worker with a list of its messages, called a run.
 
-A worker never blocks and never awaits. For work that takes time (a commit, a read, a timer), the worker passes a
-callback, and may `pause` its mailbox until the callback is called. So a worker needs no task, a thousand workers can
-share one commit, and the whole node can run in virtual time. A worker does not depend on the transport of its messages.
-"""
+A worker never blocks and never awaits. For work that takes time (a commit, a read, a timer), it passes a callback, and
+may `pause` its mailbox until the callback is called. So a worker needs no task, a thousand workers can share one
+commit, and the whole node can run in virtual time. A worker does not depend on the transport of its messages."""
 
 from __future__ import annotations
 
@@ -34,10 +33,7 @@ class Context(Protocol):
         ...
 
     def pause(self) -> None:
-        """Stops the delivery of messages until `resume` is called.
-
-        Until then, messages stay in the worker's mailbox.
-        """
+        """Stops the delivery of messages until `resume` is called. Until then, they stay in the worker's mailbox."""
         ...
 
     def resume(self) -> None:
@@ -59,19 +55,13 @@ class Worker:
     context: Context
 
     def started(self) -> None:
-        """Runs when the worker starts, before its first message.
-
-        `context` is already set. Override it to prepare the worker.
-        """
+        """Runs when the worker starts, before its first message. `context` is already set."""
 
     def stopped(self) -> None:
         """Runs when the worker stops or has crashed. Override it to free the worker's resources."""
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Handles a list of messages, oldest first.
-
-        If this method raises an exception, the node restarts the worker.
-        """
+        """Handles a list of messages, oldest first. If this method raises an exception, the worker is restarted."""
         for position, message in enumerate(run):
             try:
                 self.handle(message)
@@ -79,32 +69,21 @@ class Worker:
                 raise HandlingFailed(position) from error
 
     def handle(self, message: Message) -> None:
-        """Handles one message.
-
-        The default answers with an `error`, because any peer can send messages to any worker.
-        """
+        """Handles one message. The default answers with an `error`: any peer can send messages to any worker."""
         self.reply(message, error_payload("nobody here takes messages"))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        """Returns the payload of the answer to a message on which this worker has failed.
-
-        None means that no answer is sent.
-        """
+        """Returns the answer to a message on which this worker has failed. None means that no answer is sent."""
         return None
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
-        """Returns the payload of the answer to a message that the node's gate has refused. See
-        `ockam.identity.gate.Gate`.
+        """Returns the answer to a message that the gate has refused (`ockam.identity.gate.Gate`). None means no answer.
 
-        None means that no answer is sent. Raises ProtocolError if the message is not valid; then no answer is sent.
-        """
+        Raises ProtocolError if the message is not valid; then no answer is sent."""
         return error_payload(reason)
 
     def reply(self, message: Message, payload: bytes) -> None:
-        """Sends an answer to a message.
-
-        The answer's return route is the worker's address to which the message was sent.
-        """
+        """Sends an answer to a message. Its return route is the worker's address to which the message was sent."""
         self.context.send(reply_to(message, message.onward_route[0], payload))
 
 

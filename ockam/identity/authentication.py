@@ -7,9 +7,7 @@
       │◀────────────────────────────────────────────────────────┤
 
 The connection handles this message before anything else, and all its later messages have the proved identity. A refused
-peer gets an answer that says what to do, and the connection is closed. This module has the messages; `authenticator`
-judges them.
-"""
+peer gets an answer, and the connection is closed. `authenticator` judges the messages of this module."""
 
 from __future__ import annotations
 
@@ -28,16 +26,12 @@ NODE_AUTHENTICATE = local("node_authenticate")
 
 
 class Status(enum.IntEnum):
-    """What became of an authentication."""
-
     OK = 0
     """The token is accepted. The connection now has the identity that the answer names."""
     UNKNOWN = 1
     """The node does not know this token, or the payload is no authentication."""
     EXPIRED = 2
-    """The token was valid, and its time is over."""
     REVOKED = 3
-    """The token was valid, and the operator has revoked it."""
     UNENCRYPTED = 4
     """The token came over a connection without TLS from another machine, so others could have read it."""
     SECOND = 5
@@ -63,8 +57,7 @@ class AuthenticateAnswer(msgspec.Struct, frozen=True):
 
     status: a `Status`; a later node can have more of them.
     identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal.
-    reason: a sentence for people; empty if all is well.
-    """
+    reason: a sentence for people; empty if all is well."""
 
     request_id: bare.UInt
     status: bare.UInt
@@ -76,11 +69,7 @@ AUTHENTICATE = Protocol("node/authenticate/1", AuthenticateRequest, Authenticate
 
 
 class Verdict(NamedTuple):
-    """The result of an authentication.
-
-    identity: the proved identity; None if the token is refused.
-    reason: a sentence that says why, and what to do.
-    """
+    """The result of an authentication. identity: None if the token is refused. reason: says why, and what to do."""
 
     status: Status
     identity: Identity | None = None
@@ -88,6 +77,5 @@ class Verdict(NamedTuple):
 
 
 def has_authentication_beyond(route: Route) -> bool:
-    """Whether the second hop of a route is NODE_AUTHENTICATE. If this node passed such a message on, the next node
-    would take it for an authentication of this node."""
+    """Whether the next node would take a message with this route for an authentication of this node."""
     return len(route) > 1 and route[1] == NODE_AUTHENTICATE

@@ -1,7 +1,6 @@
 """Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused ones.
 
-It knows no files and no connections: it is told how to find the verdict on a token. `authentication` has the messages.
-"""
+It knows no files and no connections. `authentication` has the messages."""
 
 from __future__ import annotations
 
@@ -21,22 +20,20 @@ from ockam.quotas.usage import party_key
 
 _ROUTE = (NODE_AUTHENTICATE,)
 REQUEST_BYTES_MAX = 512
-"""The largest payload that is decoded as an authentication. A real one has about 100 bytes. A connection with a larger
+"""The largest payload that is decoded as an authentication; a real one has about 100 bytes. A connection with a larger
 one is closed at once, without an answer."""
 WAITING_MAX = 16
-"""The largest number of refused connections of one host that wait for their answer. Further ones are closed at once,
-without an answer and without a log line, so that a flood of wrong tokens costs little."""
+"""The most refused connections of one host that wait for their answer. Further ones are closed at once, without an
+answer and without a log line, so that a flood of wrong tokens costs little."""
 
 NO_AUTHENTICATION = "this is no authentication with a token (docs/wire.md)"
 TOO_LARGE = f"the payload of the authentication is larger than {REQUEST_BYTES_MAX} bytes"
 
 
 class Proof(NamedTuple):
-    """The result of an authentication. It has no bytes of the peer but the route of the answer.
+    """The result of an authentication. It retains no bytes of the peer but the route of the answer.
 
-    verdict: the verdict on the token.
-    answer: the answer to send; None if the payload is larger than REQUEST_BYTES_MAX, so that nothing is answered.
-    """
+    answer: the answer to send; None if the payload is too large to be answered."""
 
     verdict: Verdict
     answer: Message | None
@@ -45,8 +42,7 @@ class Proof(NamedTuple):
 class Authenticator:
     """Judges the tokens of all connections of a node. `judge` is for its own protocol, and `judge_text` for others.
 
-    Invariant: for each host, at most `waiting_max` refused connections wait for their answer.
-    """
+    Invariant: for each host, at most `waiting_max` refused connections wait for their answer."""
 
     def __init__(
         self,
@@ -59,8 +55,7 @@ class Authenticator:
         """find: returns the verdict on the text of a token.
         on_refused: called with the `host:port` of the peer, its identity without the token, and the verdict, before a
         refusal is answered.
-        refusal_delay_s: the seconds between a refused token and the answer. They slow down a peer that connects again
-        at once.
+        refusal_delay_s: the seconds between a refused token and the answer, against peers that connect again at once.
         """
         self._find = find
         self._on_refused = on_refused
@@ -70,16 +65,13 @@ class Authenticator:
 
     @staticmethod
     def is_meant(message: Message) -> bool:
-        """Whether a message that a peer has sent is an authentication."""
         return message.onward_route == _ROUTE
 
     def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof:
         """Judges the first message of a connection. Before a refusal is answered, the caller must call `refuse`.
 
-        peer: the `host:port` of the peer.
-        known: the identity that the connection has without a token.
-        is_encrypted: whether the connection uses TLS.
-        """
+        peer: the `host:port` of the peer. known: the identity that the connection has without a token.
+        is_encrypted: whether the connection uses TLS."""
         if len(message.payload) > REQUEST_BYTES_MAX:
             return Proof(Verdict(Status.UNKNOWN, reason=TOO_LARGE), None)
         try:
@@ -91,22 +83,19 @@ class Authenticator:
         return Proof(verdict, reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict)))
 
     async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict | None:
-        """Judges the text of a token that came in another protocol, such as HTTP, and waits before it refuses one.
+        """Judges a token that came in another protocol, such as HTTP. Waits before it refuses one.
 
-        The other parameters are those of `judge`. Returns None if too many refusals to this host wait already.
-        """
+        Parameters as for `judge`. Returns None if too many refusals to this host wait already."""
         verdict = self._judge(text, peer, known, is_encrypted)
         if verdict.identity is None and not await self.refuse(peer, known, verdict):
             return None
         return verdict
 
     async def refuse(self, peer: str, known: Identity, verdict: Verdict) -> bool:
-        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait already; then the
-        connection is closed without an answer.
+        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait: then there is no
+        answer.
 
-        While this method waits, the caller must keep nothing that the peer has sent: one host can have many refusals
-        that wait, and a frame can have 16 MiB.
-        """
+        Meanwhile the caller must retain nothing that the peer has sent: many can wait, and a frame can have 16 MiB."""
         # A host can have all addresses of its IPv6 network.
         key = party_key(ANONYMOUS, peer)
         if self._waiting[key] >= self._waiting_max:
@@ -143,8 +132,7 @@ class Authenticator:
 
 
 class LateAuthentication(Worker):
-    """Answers authentications that are not the first message of their connection, or did not come directly over a
-    connection. Such an authentication proves nothing, and the connection stays as it is."""
+    """Answers authentications that are not the first message of their connection, or did not come directly over one."""
 
     def handle(self, message: Message) -> None:
         try:

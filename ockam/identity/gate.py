@@ -1,7 +1,6 @@
 """Gate: the interface of an object that decides which messages reach the workers of a node. It decides nothing itself.
 
-A node without a gate delivers every message. The package `access` has the gate that obeys the operator's rules.
-"""
+A node without a gate delivers every message. `ockam.identity.rules` has the gate that obeys the operator's rules."""
 
 from __future__ import annotations
 
@@ -18,40 +17,31 @@ DENIED = "access denied: "
 
 
 class Gate(Protocol):
-    """Decides which messages a worker gets, by the identity that the sender of each message has proved. The node asks
-    the gate before it gives messages to a worker."""
+    """Decides which messages a worker gets, by the identity that the sender of each has proved.
+
+    Its methods share some parameters. origin: the connection, channel or worker from which a message came. rights: the
+    bits of `Right`. name: the name of a stream, or a client id."""
 
     def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
         """Returns the messages that the worker may get, in order. The gate answers the senders of the others."""
         ...
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:
-        """Whether a sender has one of these rights on a name.
-
-        origin: the connection, channel or worker from which the sender's message came.
-        rights: the bits of `access.Right`.
-        name: the name of a stream, or a client id.
-        """
+        """Whether a sender has one of these rights on a name."""
         ...
 
     def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
-        """Returns the first name on which a sender has one of these rights, in the order of names and not before
-        `name`. None if there is none. A list uses it to skip the names that its reader must not learn. See `holds`."""
+        """Returns the first name, not before `name`, on which a sender has one of these rights, or None."""
         ...
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
-        """Returns why this node must not forward a sender's messages to another node; None if it is allowed.
-
-        origin: the connection, channel or worker from which the messages came.
-        destination: the `host:port` of the other node."""
+        """Returns why this node must not forward a sender's messages to the node at `host:port`; None if it may."""
         ...
 
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
-        """Records that a peer was refused for its certificate, or that its TLS failed for another reason.
+        """Records that a peer at `host:port` was refused for its certificate, or that its TLS failed.
 
-        peer: the `host:port` of the peer.
-        identity: the identity that the peer had proved before, if its connection was open.
-        """
+        identity: the identity that the peer had proved before, if its connection was open."""
         ...
 
 

@@ -1,10 +1,7 @@
 """GenerationCache: a bounded cache that forgets the entries that were not used lately.
 
-The entries are in two generations: a young one and an old one. An entry that is added or found belongs to the young
-generation. When the young generation is full, the old generation is forgotten, and the young one becomes the old one.
-So finding an entry costs hardly more than a look-up in a dict. The size limit grows only if a larger cache would
-have found more entries.
-"""
+An entry that is added or found belongs to the young generation. When it is full, the old generation is forgotten, and
+the young one becomes the old one. So finding an entry costs hardly more than a look-up in a dict."""
 
 from __future__ import annotations
 
@@ -14,36 +11,27 @@ from typing import Generic, TypeVar
 GENERATION_MIN = 64
 """The first size of a generation, in entries. Real peers use a few routes on a connection."""
 GENERATION_MAX = 4096
-"""The largest size of a generation, in entries.
-
-This is enough for a client that alternates between thousands of streams.
-"""
+"""The largest size, in entries: enough for a client that alternates between thousands of streams."""
 GENERATION_BYTES_MAX = 3 * 1024 * 1024
-"""The largest estimated memory of a generation, in bytes. The entry that exceeds this limit is still added, as the last
-entry of its generation."""
+"""The largest estimated memory of a generation. The entry that exceeds it is still added, as the last one."""
 FORGOTTEN_BITS = 1 << 15
 """The number of bits in the record of forgotten keys. Each forgotten key sets one bit, which its hash selects."""
 FORGOTTEN_MAX = 8192
-"""After this many forgotten keys, the record of forgotten keys is cleared. At most a quarter of its bits are set by
-then, so a new key is seldom mistaken for a forgotten key.
-"""
+"""After this many forgotten keys, their record is cleared. At most a quarter of its bits are set by then, so a new key
+is seldom mistaken for a forgotten one."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class GenerationCache(Generic[K, V]):
-    """A cache of keys and values in two generations: lately used entries (young) and earlier entries (old).
+    """A cache of keys and values. size_of: returns the estimated memory of an entry, in bytes.
 
-    size_of: returns the estimated memory of an entry, in bytes.
+    If at least half of the keys in a full generation had been forgotten before, the next generation holds up to twice
+    as many entries. Keys that never come again do not make the cache grow.
 
-    The first generation holds at most GENERATION_MIN entries. If at least half of the keys in a full generation had
-    been forgotten before, the next generation holds up to twice as many entries. Keys that never come again do not make
-    the cache grow.
-
-    Invariant: `size_bytes` is the sum of `size_of` for all entries, measured when each entry was added, plus all
-    changes passed to `resize`.
-    """
+    Invariant: `size_bytes` is the sum of `size_of` for all entries, measured when each was added, plus all changes
+    passed to `resize`."""
 
     __slots__ = (
         "_came_again",
@@ -79,10 +67,7 @@ class GenerationCache(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def recall(self, key: K) -> V | None:
-        """Returns the value of a key from the old generation, or None if the old generation does not have the key.
-
-        Moves the entry to the young generation (`young`), because it was used.
-        """
+        """Returns the value of a key in the old generation, which moves to the young one, or None."""
         value = self._old.pop(key, None)
         if value is not None:
             self._old_bytes = max(0, self._old_bytes - self._size_of(key, value))
@@ -97,10 +82,7 @@ class GenerationCache(Generic[K, V]):
         self._put(key, value)
 
     def resize(self, change_bytes: int) -> None:
-        """Records that the value of a key in the young generation has grown by this many bytes.
-
-        A negative number means that the value has shrunk.
-        """
+        """Records that the value of a key in the young generation has grown by this many bytes."""
         self._young_bytes += change_bytes
 
     def _put(self, key: K, value: V) -> None:
@@ -113,9 +95,11 @@ class GenerationCache(Generic[K, V]):
         # Most connections never fill a generation, so the bits are allocated only here.
         if self._forgotten is None:
             self._forgotten = bytearray(FORGOTTEN_BITS // 8)
+        # Only a larger cache would have found the keys that came again, so only these make it grow.
         if self._came_again * 2 >= len(self.young):
             self._most = min(self._most * 2, GENERATION_MAX)
         self._came_again = 0
+        # The old generation is dropped, and each of its keys leaves one bit.
         for key in self._old:
             if self._forgotten_count >= FORGOTTEN_MAX:
                 self._forgotten = bytearray(FORGOTTEN_BITS // 8)

@@ -1,8 +1,6 @@
 """Identity: who the other side of a connection or channel has proved to be. It does not decide what an identity may do.
 
-An identity is a fact of the connection or of the channel through which a message came. No route, no payload and no
-forwarding node can set or change it.
-"""
+No route, no payload and no forwarding node can set or change it."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ class Identity(msgspec.Struct, frozen=True):
         certificate: a client certificate in TLS.
         token: a token that the client sent first on its connection.
         channel: an Ockam secure channel.
-    name: the name within this source, for example the common name of a certificate; empty for anonymous.
-    """
+    name: the name within this source, for example the common name of a certificate; empty for anonymous."""
 
     source: Source
     name: str = ""

@@ -1,8 +1,7 @@
 """OutgoingTokens: the tokens by which a node proves its own name to other nodes, for its own requests.
 
-Like a certificate, a token is sent only on connections for the node's own messages. If a connection for forwarded
-messages had a token, other peers would act in the name of the node. `authentication` has the messages.
-"""
+A token is sent only on connections for the node's own messages: with a token on a connection for forwarded messages,
+other peers would act in the name of the node."""
 
 from __future__ import annotations
 
@@ -22,19 +21,17 @@ from ockam.protocol import ProtocolError
 ANSWERS = local("node_authenticated")
 """The address of the worker that gets the answers of other nodes."""
 OPEN_MAX = 1_000
-"""The largest number of unanswered authentications that are remembered. The oldest are forgotten first."""
+"""The most unanswered authentications that are remembered. The oldest are forgotten first."""
 
 logger = structlog.get_logger(__name__)
 
 
 class OutgoingTokens:
-    """The tokens for destinations, and the authentications that have no answer yet.
+    """The tokens for destinations (`host:port`), and the authentications that have no answer yet.
 
-    Invariant: at most OPEN_MAX authentications are remembered.
-    """
+    Invariant: at most OPEN_MAX authentications are remembered."""
 
     def __init__(self, tokens: Mapping[str, Token] | None = None) -> None:
-        """tokens: the token for each `host:port`."""
         self._tokens = dict(tokens or {})
         self._open: dict[int, str] = {}
 
@@ -42,11 +39,10 @@ class OutgoingTokens:
         return len(self._tokens)
 
     def has(self, destination: str) -> bool:
-        """Whether connections for the node's own messages to this `host:port` begin with a token."""
         return destination in self._tokens
 
     def check_way(self, destination: str, host: str, is_encrypted: bool) -> None:
-        """Raises ConnectFailed if others could read a token on the way. host: the IP address of the other node."""
+        """Raises ConnectFailed if others could read a token on its way. host: the IP address of the other node."""
         if not is_encrypted and not is_this_machine(host):
             raise ConnectFailed(
                 f"the token for {destination} is not sent: it is another machine, and the connection to it is not "
@@ -54,7 +50,7 @@ class OutgoingTokens:
             )
 
     def authentication(self, destination: str, connection: Address) -> Message:
-        """Returns the first message of a connection. Raises ConnectFailed if there is no token at its place."""
+        """Returns the first message of a connection. Raises ConnectFailed if the token cannot be read."""
         try:
             token = self._tokens[destination].read()
         except TokenError as error:
@@ -68,7 +64,6 @@ class OutgoingTokens:
         return Message((connection, NODE_AUTHENTICATE), (ANSWERS,), payload)
 
     def answered(self, payload: bytes) -> None:
-        """Logs the answer of another node, if it refuses the token."""
         try:
             answer = AUTHENTICATE.decode_response(payload)
         except ProtocolError:
@@ -79,8 +74,6 @@ class OutgoingTokens:
 
 
 class AuthenticationAnswers(Worker):
-    """The worker that gets the answers of other nodes to this node's tokens. It answers nothing."""
-
     def __init__(self, tokens: OutgoingTokens) -> None:
         self._tokens = tokens
 

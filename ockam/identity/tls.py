@@ -1,8 +1,6 @@
 """TLS settings: which certificate, which key and which certificate authority each side of a connection uses.
 
-`Tls` is for the side that connects, and `ServerTls` for the node's listener. Both read PEM files, allow only TLS 1.3,
-and read the files again when they have changed. This module opens no connections.
-"""
+Both sides read PEM files, allow only TLS 1.3, and read them again when they have changed. Nothing is connected here."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ from ockam.identity.tls_layer import PeerCertificate, TlsLayer
 # The limits of `ockam.identity.tls_listener` stand here, so that the settings of a node can be read without trio.
 HANDSHAKE_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 256
-"""The largest number of handshakes at one time. Even a hundred are rare, because one handshake lasts only about a
-millisecond and two times the delay of the network."""
+"""The most handshakes at one time. Even a hundred are rare: one lasts some milliseconds and two network delays."""
 _FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
@@ -31,8 +28,7 @@ class TlsFilesError(OckamError, ValueError):
 
 
 Signature = tuple[tuple[int, int, int] | None, ...]
-"""The state of some files, which shows whether one of them was changed: for each file its inode, its size, and the time
-of its last change in nanoseconds; None if the file cannot be found."""
+"""For each file its inode, its size and the time of its last change in nanoseconds; None if it cannot be found."""
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -70,8 +66,7 @@ class OutgoingTls(msgspec.Struct, frozen=True):
     """The TLS of the connections that a node makes to other nodes.
 
     tls: the settings for all destinations; None: no connection uses TLS.
-    plaintext: the `host:port` destinations to which the node connects without TLS all the same.
-    """
+    plaintext: the `host:port` destinations to which the node connects without TLS all the same."""
 
     tls: Tls | None = None
     plaintext: frozenset[str] = frozenset()
@@ -79,15 +74,13 @@ class OutgoingTls(msgspec.Struct, frozen=True):
     def find(self, destination: str, is_own: bool) -> Tls | None:
         """Returns the settings for a new connection to `host:port`; None: it does not use TLS.
 
-        is_own: whether the connection carries messages of the node itself. Only such a connection shows the node's
-        certificate. If a connection for forwarded messages showed it, other peers would act in the name of the node.
-        """
+        is_own: whether the connection carries messages of the node itself, and so shows the node's certificate. If one
+        for forwarded messages showed it, other peers would act in the name of the node."""
         if self.tls is None or destination in self.plaintext:
             return None
         return self.tls if is_own else msgspec.structs.replace(self.tls, certificate=None, key=None)
 
     def shows_certificate(self, destination: str) -> bool:
-        """Whether a connection for the node's own messages shows the node's certificate to this destination."""
         return self.tls is not None and self.tls.certificate is not None and destination not in self.plaintext
 
 
@@ -98,12 +91,9 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
     """The PEM files of a listener.
 
     certificate, key: the chain of the listener's certificate, its own certificate first, and its private key.
-    client_ca: the certificates of the authorities that sign the certificates of clients; None: no client is asked for
-    one.
+    client_ca: the certificates of the authorities that sign those of clients; None: no client is asked for one.
     client_required: whether a client without a certificate is refused.
-    revoked: a text file with the SHA-256 fingerprint of one revoked client certificate in each line; None: none is
-    revoked.
-    """
+    revoked: a text file with the SHA-256 fingerprint of one revoked client certificate in each line, or None."""
 
     certificate: str
     key: str
@@ -118,23 +108,17 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
 class ServerTls:
     """The TLS of a listener, which can read its files again. Open connections keep the keys that they have.
 
-    revoked: the fingerprints of the revoked certificates.
-
-    Invariant: the context and the revoked fingerprints come from files that were valid together.
-    """
+    Invariant: the context and the revoked fingerprints come from files that were valid together."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
-        """Reads the files. Raises TlsFilesError."""
         self.files = files
         self._signature = signature_of(files.paths())
         self._context, self.revoked = _load(files)
 
     def reload(self, *, changed_only: bool) -> bool:
-        """Reads the files again. Returns whether they were read.
+        """Reads the files again, with `changed_only` only if a file has changed since. Returns whether they were read.
 
-        changed_only: read them only if a file has changed since the last call. Raises TlsFilesError if a file is not
-        valid; then everything stays as it was, and a call with `changed_only` does nothing until a file changes again.
-        """
+        Raises TlsFilesError if a file is not valid; then everything stays as it was."""
         signature = signature_of(self.files.paths())
         if changed_only and signature == self._signature:
             return False
@@ -147,10 +131,9 @@ class ServerTls:
         return TlsLayer(self._context, server_side=True)
 
     def refusal(self, certificate: PeerCertificate | None, now_s: float) -> tuple[str, str] | None:
-        """Returns why a connection with this certificate must end, or None if it may stay.
+        """Returns why a connection with this certificate must end (a key of KINDS and a text), or None.
 
-        The result is a key of `ockam.identity.tls_faults.KINDS`, and a text. now_s: seconds since 1970.
-        """
+        now_s: seconds since 1970."""
         if certificate is None:
             return None
         if certificate.fingerprint in self.revoked:
@@ -161,7 +144,6 @@ class ServerTls:
 
 
 def signature_of(paths: tuple[str | None, ...]) -> Signature:
-    """Returns a value that changes when one of the files is replaced or written."""
     return tuple(None if path is None else _signature(path) for path in paths)
 
 
@@ -180,8 +162,7 @@ def _client_context(tls: Tls, signature: Signature) -> ssl.SSLContext:
 
 
 def new_client_context(tls: Tls) -> ssl.SSLContext:
-    """Returns a context of its own for a client. Raises TlsFilesError if a file cannot be read or is not what it should
-    be."""
+    """Returns a context of its own for a client. Raises TlsFilesError."""
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if tls.ca is None:
         context.load_default_certs()

@@ -1,7 +1,6 @@
 """TlsFault: why a TLS handshake or a TLS connection failed, as a short fixed word and a sentence that says what to do.
 
-OpenSSL reports a failure as one of some hundred reasons. This module maps the reasons that an operator can cause to the
-kinds of `KINDS`. It reads no sockets.
+Of OpenSSL's hundred reasons, those that an operator can cause are mapped to the kinds of `KINDS`. It reads no sockets.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import ssl
 from ockam.errors import RemoteProtocolError
 
 ALERT_PROTOCOL_VERSION = bytes.fromhex("15030300020246")
-"""A TLS alert: fatal, protocol_version (RFC 8446 §6). A port with TLS sends this alert to a peer whose first byte is
-not that of TLS. Every client of ours recognizes the first bytes of the alert."""
+"""A TLS alert: fatal, protocol_version (RFC 8446 §6), for a peer whose first byte is not that of TLS. Every client of
+ours recognizes its first bytes."""
 FIRST_BYTES = b"\x15\x16"
-"""The first byte of each side of a TLS connection: the type of a record with an alert or a handshake message (RFC 8446
-§5.1)."""
+"""The first byte of each side of a TLS connection: the type of an alert or a handshake record (RFC 8446 §5.1)."""
 REFUSED = b"refused: "
 """The first bytes that the node sends over a TLS connection if it refuses the peer's certificate after the handshake.
 The reason and a line feed follow."""
@@ -74,14 +72,12 @@ _OF_REASON = {
     "UNSUPPORTED_PROTOCOL": ("tls_version", "the other side does not speak TLS 1.3"),
     "TLSV1_ALERT_PROTOCOL_VERSION": ("tls_version", "the other side does not speak TLS 1.3"),
 }
-"""For each reason of OpenSSL that an operator can cause: the kind, and the text."""
 
 
 class TlsFault(RemoteProtocolError):
     """Error: a TLS handshake or a TLS connection failed. kind: one of KINDS.
 
-    alert: the bytes to send to the other side before the connection is closed; they tell the other side the reason.
-    """
+    alert: the bytes to send to the other side before the connection is closed; they tell the other side the reason."""
 
     def __init__(self, kind: str, what: str, alert: bytes = b"") -> None:
         assert kind in KINDS, kind
@@ -90,7 +86,6 @@ class TlsFault(RemoteProtocolError):
 
 
 def tls_fault(error: ssl.SSLError, alert: bytes = b"") -> TlsFault:
-    """Returns the TlsFault for an error of OpenSSL."""
     if isinstance(error, ssl.SSLCertVerificationError):
         kind = _OF_OUR_CHECK.get(error.verify_code, "tls_other")
         return TlsFault(kind, f"the certificate of the other side is not accepted: {error.verify_message}", alert)

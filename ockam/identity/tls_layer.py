@@ -1,10 +1,7 @@
 """TlsLayer: one TLS 1.3 connection as bytes in and bytes out. It reads no sockets and knows nothing of messages.
 
-Several kinds of code read and write our sockets: the node's `Connection` under trio, and the clients with AnyIO or
-without an event loop. Each passes received bytes through `decrypt` and bytes to send through `encrypt`. Otherwise it
-works as without TLS: it sends as much as the socket takes at once, and reads many frames together. The TLS streams of
-trio and AnyIO cannot do that: they return at most one record (16 KiB) at a time, and cannot send without waiting.
-"""
+The node under trio, and the clients with AnyIO or without an event loop, pass their bytes through it. The TLS streams
+of trio and AnyIO return at most one record (16 KiB) at a time, and cannot send without waiting."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ class PeerCertificate(msgspec.Struct, frozen=True):
 
     name: the common name of the subject; else the first DNS name of the certificate; else "".
     fingerprint: the SHA-256 of the certificate in DER, as 64 hexadecimal digits.
-    not_after_s: the time of its expiry, in seconds since 1970.
-    """
+    not_after_s: the time of its expiry, in seconds since 1970."""
 
     name: str
     fingerprint: str
@@ -37,20 +33,17 @@ class PeerCertificate(msgspec.Struct, frozen=True):
 
 
 def identity_of(certificate: PeerCertificate | None) -> Identity:
-    """Returns the identity that a client has proved with its certificate; ANONYMOUS without one."""
     return ANONYMOUS if certificate is None else Identity("certificate", certificate.name)
 
 
 class TlsLayer:
     """One side of one TLS connection.
 
-    is_open: whether the handshake is complete.
     ended: whether the other side has announced that it sends no more.
     certificate: the certificate of the other side; None before the end of the handshake, and if it has none.
 
-    Invariant: every byte of ciphertext leaves by the result of `handshake`, `encrypt`, `take_outgoing` or `goodbye`, in
-    the order of their calls. The caller must send them in this order.
-    """
+    Invariant: every byte of ciphertext leaves by the result of `handshake`, `encrypt`, `take_outgoing` or `goodbye`.
+    The caller must send them in the order of the calls."""
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
         """server_name: the name that the certificate of the server must have; for a client only."""
@@ -64,10 +57,7 @@ class TlsLayer:
         self.certificate: PeerCertificate | None = None
 
     def handshake(self, data: bytes = b"") -> bytes:
-        """Processes received bytes of the handshake. Returns the bytes to send; `is_open` tells when it is complete.
-
-        Raises TlsFault, whose `alert` must be sent before the connection is closed.
-        """
+        """Processes received bytes of the handshake. Returns the bytes to send. Raises TlsFault: send its `alert`."""
         # OpenSSL would wait for five bytes before it refuses bytes without TLS, and a node or a client sends only one.
         if not self._heard and data:
             self._heard = True
@@ -86,7 +76,6 @@ class TlsLayer:
         return self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Returns the bytes to send for these bytes. The handshake must be complete."""
         write = self._object.write
         # One call writes at most one record.
         left = memoryview(data)
@@ -95,11 +84,9 @@ class TlsLayer:
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes:
-        """Returns the plaintext of all records that these received bytes complete; can be empty.
+        """Returns the plaintext of all records that these received bytes complete; can be empty. Raises TlsFault.
 
-        Raises TlsFault. Call it once with no bytes directly after the handshake, because the last bytes of the
-        handshake can have come together with the first records.
-        """
+        To be called once with no bytes directly after the handshake, whose end can have come with the first records."""
         if data:
             self._incoming.write(data)
         pieces = []

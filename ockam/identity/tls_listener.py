@@ -1,9 +1,7 @@
 """TlsListener: the TLS handshakes of the peers that connect to this node, and their certificates afterwards.
 
-Each handshake runs in the task of its connection. A peer that never finishes its handshake costs a socket and some
-kilobytes, so the number of handshakes at one time has a limit: above it, the oldest stalled handshake is closed to make
-room for the next one. This module accepts no connections; see `tcp`.
-"""
+A peer that never finishes its handshake costs a socket and some kilobytes, so the number of handshakes is limited:
+above it, the oldest stalled one is closed. This module accepts no connections; see `tcp`."""
 
 from __future__ import annotations
 
@@ -19,17 +17,13 @@ from ockam.identity.tls_layer import PeerCertificate, TlsLayer
 from ockam.transport.listener import SilentConnection, SilentConnections
 
 HANDSHAKE_READ_BYTES = 16 * 1024
-"""The most bytes that are read at a time during a handshake. The two messages of a client in a TLS 1.3 handshake have
-some kilobytes, most of them certificates."""
+"""The most bytes that are read at a time. The two messages of a client have some kilobytes."""
 
 
 class TlsListener:
     """TLS for the connections that one node accepts.
 
-    handshakes: the number of handshakes under way.
-
-    Invariant: at most `handshakes_max` handshakes are under way.
-    """
+    Invariant: at most `handshakes_max` handshakes are under way."""
 
     def __init__(
         self,
@@ -39,9 +33,7 @@ class TlsListener:
         handshakes_max: int = HANDSHAKES_MAX,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """handshake_s: the longest time of one handshake, in seconds.
-        now_s: returns the seconds since 1970.
-        """
+        """handshake_s: the longest time of one handshake. now_s: returns the seconds since 1970."""
         self._server = server
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max
@@ -55,11 +47,9 @@ class TlsListener:
     async def handshake(
         self, connection: SilentConnection, stream: trio.abc.Stream, turns: Turns, share: Share
     ) -> TlsLayer | None:
-        """Completes the handshake with a peer, in the task of its connection.
+        """Completes the handshake with a peer, in the task of its connection. Returns None if the peer closes it first.
 
-        If too many handshakes are under way, first closes the oldest one whose peer is silent. Returns None if the peer
-        closes the connection first. Raises TlsFault, whose `alert` tells the peer the reason.
-        """
+        Raises TlsFault, whose `alert` tells the peer the reason."""
         if len(self._under_way) >= self._handshakes_max and self._under_way.close_oldest() is None:
             raise TlsFault("tls_timeout", "too many TLS handshakes are under way")
         layer = self._server.layer()
@@ -80,7 +70,6 @@ class TlsListener:
         return layer
 
     async def _exchange(self, stream: trio.abc.Stream, layer: TlsLayer, turns: Turns, share: Share) -> bool:
-        """Exchanges the messages of one handshake. Returns False if the peer closes the connection first."""
         while not layer.is_open:
             chunk = bytes(await stream.receive_some(HANDSHAKE_READ_BYTES))
             if not chunk:
@@ -95,5 +84,4 @@ class TlsListener:
         return True
 
     def refusal(self, certificate: PeerCertificate | None) -> tuple[str, str] | None:
-        """Returns why a connection with this certificate must end, as `ServerTls.refusal` does."""
         return self._server.refusal(certificate, self._now_s())

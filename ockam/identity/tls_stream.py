@@ -37,9 +37,8 @@ async def receive_decrypted(
 ) -> bytes:
     """Returns the next bytes, or b"" if the other side has closed its sending side. Raises TlsFault.
 
-    put_raw: sends the encrypted bytes with which TLS itself answers the other side, for example after a change of keys.
-    bytes_max: the most bytes to read from the stream at a time.
-    """
+    put_raw: sends the bytes with which TLS itself answers the other side, for example after a change of keys.
+    bytes_max: the most bytes to read from the stream at a time."""
     # The other side may have sent its first bytes together with the end of its handshake.
     chunk = b""
     while not layer.ended:

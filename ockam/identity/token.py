@@ -1,8 +1,7 @@
 """Token: a secret by which a client proves its name to a node. This module makes and finds tokens, and checks none.
 
-A token is the prefix `sntok_` and 64 hexadecimal digits, 256 random bits. Programs that look for secrets in files can
-find it by the expression TOKEN. A token never appears in a log line, an error or a `repr`.
-"""
+A token is the prefix `sntok_` and 64 hexadecimal digits, 256 random bits. Programs that look for secrets find it by the
+expression TOKEN. A token never appears in a log line, an error or a `repr`."""
 
 from __future__ import annotations
 
@@ -28,14 +27,13 @@ class TokenError(ValueError):
 
 
 class Token:
-    """The token of a client, or the place where the client finds it.
+    """The token of a client, or the location where the client finds it.
 
     file: the file with the token; it is read again for each connection, so a new token can be put there.
     variable: the environment variable with the token.
-    Both are None if the program gave the text of the token itself.
 
-    Only a place can be pickled, so a token cannot get into a plan or a cache by accident.
-    """
+    Both are None if the program gave the text of the token itself. Such a token cannot be pickled, so it cannot get
+    into a plan or a cache by accident."""
 
     __slots__ = ("_piped", "_text", "file", "variable")
 
@@ -121,15 +119,11 @@ def hide_tokens(text: str) -> str:
 
 
 def new_token() -> str:
-    """Returns the text of a new token, from the system's source of randomness."""
     return PREFIX + secrets.token_hex(SECRET_BYTES)
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether the other side of a connection is on this machine: whether its address is a loopback address.
-
-    host: an IP address as text; for any other text the result is False.
-    """
+    """Whether an IP address is a loopback address. False for any other text."""
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:

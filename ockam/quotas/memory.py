@@ -1,10 +1,8 @@
 """PeerMemory: limits the memory that a node uses for all its peers together. It reads no sockets.
 
 Three kinds of memory are counted: the headers that connections remember (header), answers that peers have not taken yet
-(unread), and waiting requests (parked). A pull waits for a message, or until its peer has taken earlier answers; a
-request of HTTP waits for the rest of its body.
-Unfinished frames (`partial_frames`) and mailboxes have limits of their own.
-"""
+(unread), and waiting requests (parked), such as a pull that waits for a message. Unfinished frames (`partial_frames`)
+and mailboxes have limits of their own."""
 
 from __future__ import annotations
 
@@ -16,24 +14,17 @@ import msgspec
 from ockam.quotas.usage import UNLIMITED, Usage
 
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The default memory limit for all peers of a node together, in bytes. This is an eighth of the memory of a computer
-with 1 GiB, and twice the largest backlog of one connection.
-"""
+"""The default limit: an eighth of a computer with 1 GiB, and twice the largest backlog of one connection."""
 SHARE_BYTES_MIN = 64 * 1024
 """A connection with at most this many bytes of unsent answers is never slowed down."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):
-    """The memory for all peers, in bytes, and the numbers of actions since the start that freed memory.
-
-    header_bytes: remembered message headers.
-    unread_bytes: answers that peers have not taken yet.
-    parked_bytes: waiting requests.
+    """The memory for all peers by kind, and what freed memory since the start.
 
     forgotten: the number of connections whose headers were forgotten.
     given_up: the number of waiting pulls that were answered early.
-    closed: the number of connections that were closed as slow consumers.
-    """
+    closed: the number of connections that were closed as slow consumers."""
 
     size_bytes: int
     bytes_max: int
@@ -48,15 +39,11 @@ class MemoryStatistics(msgspec.Struct, frozen=True):
 class Holdings:
     """The memory that the node uses for one connection.
 
-    forget: frees the memory of the connection's headers.
-    close: ends the connection.
-    has_ended: whether the connection has ended or is ending. After the end, no memory is counted any more, and waiting
-    pulls are not answered.
+    forget: frees the memory of the connection's headers. close: ends the connection.
+    has_ended: whether the connection has ended or is ending. Afterwards, nothing is counted or answered.
 
-    Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of these three numbers
-    is included in the attribute of the same name of `PeerMemory`. `size_bytes` is also held by the usage of the
-    connection's identity.
-    """
+    Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of these numbers is
+    included in the attribute of the same name of `PeerMemory`. The usage of the identity also holds `size_bytes`."""
 
     __slots__ = (
         "_close",
@@ -83,8 +70,7 @@ class Holdings:
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def beside(self, forget: Callable[[], None], close: Callable[[], None]) -> Holdings:
-        """Returns a new `Holdings` in the same `PeerMemory`, for something beside the connection, for example a secure
-        channel. forget, close: as for the connection."""
+        """Returns a new `Holdings` in the same `PeerMemory`, for something beside it, such as a secure channel."""
         holdings = Holdings(self._memory, forget, close)
         holdings.count_for(self._usage)
         return holdings
@@ -96,12 +82,12 @@ class Holdings:
         usage.hold(self.size_bytes)
 
     def note(self, header_bytes: int, unread_bytes: int) -> None:
-        """Sets the counted memory of the remembered headers and of the unread answers, in bytes."""
         if self.has_ended:
             return
         memory = self._memory
         memory.header_bytes += header_bytes - self.header_bytes
         memory.unread_bytes += unread_bytes - self.unread_bytes
+        # `behind` counts the connections among which the memory is shared, so only the change from or to 0 matters.
         if (unread_bytes > 0) != (self.unread_bytes > 0):
             memory.behind += 1 if unread_bytes else -1
         has_shrunk = unread_bytes < self.unread_bytes
@@ -113,9 +99,8 @@ class Holdings:
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
         """Counts the memory of a pull that waits for a message.
 
-        give_up: a callback that ends the wait and must call `unpark`. It is called with True to free memory: then it
-        also answers the pull. It is called with False after the end of the connection, when no answer can be sent.
-        """
+        give_up: ends the wait and must call `unpark`. Called with True to free memory: then it also answers the pull.
+        Called with False after the end of the connection, when no answer can be sent."""
         if self.has_ended:
             return
         self._parked[pull] = size_bytes, give_up
@@ -133,21 +118,15 @@ class Holdings:
     def watch(self, watcher: Hashable, tell: Callable[[bool], None]) -> None:
         """Registers a callback: `tell(False)` when the peer has taken answers, `tell(True)` when the connection ends.
 
-        A worker uses the callback to delay pulls until their peer has taken earlier answers. When the connection ends,
-        the worker must subtract the memory of its pulls with `note_waiting`, and call `unwatch`.
-        """
+        A worker uses it to delay pulls until their peer has taken earlier answers. When the connection ends, the worker
+        must subtract the memory of its pulls with `note_waiting`, and call `unwatch`."""
         self._watchers[watcher] = tell
 
     def unwatch(self, watcher: Hashable) -> None:
-        """Removes the callback of this watcher. Safe to repeat."""
         self._watchers.pop(watcher, None)
 
     def note_waiting(self, change_bytes: int) -> None:
-        """Adds to the counted memory of the pulls that a worker delays. A negative number subtracts.
-
-        These pulls wait until their peer has taken earlier answers. They count as parked, but are not answered early to
-        free memory.
-        """
+        """Adds to the memory of the pulls that a worker delays; negative: subtracts. They are not given up."""
         self._memory.parked_bytes += change_bytes
         self.parked_bytes += change_bytes
         self._sum()
@@ -156,8 +135,7 @@ class Holdings:
         """Asks for room for one large answer to the peer, of at most this size.
 
         backlog_bytes_max: the room comes only while the peer has at most this many bytes of unread answers.
-        tell: called once when the room has come, perhaps at once, or in the middle of a send.
-        """
+        tell: called once when the room has come, perhaps at once, or in the middle of a send."""
         room = Room(self._memory, self, size_bytes, backlog_bytes_max, tell)
         self._memory.rooms[room] = None
         self._memory.grant_rooms()
@@ -196,12 +174,7 @@ class Holdings:
         return len(parked)
 
     def yield_painless(self) -> tuple[bool, int]:
-        """Frees memory without loss of data: forgets the remembered headers and answers the waiting pulls early.
-
-        The headers are learned again from the next messages.
-
-        Returns whether headers were forgotten, and the number of pulls that were answered early.
-        """
+        """Forgets the headers, and answers the waiting pulls early: no data is lost. Returns whether, and how many."""
         forgets = self.header_bytes > 0
         if forgets:
             self._forget()
@@ -218,8 +191,7 @@ class Room(msgspec.Struct, eq=False):
     """The room for one large answer, from before its messages are read until they count as unread.
 
     The parameters are those of `Holdings.reserve`. has_come: whether the room may be used. is_late: whether it has been
-    waited for so long that it needs to fit beside other rooms only.
-    """
+    waited for so long that it needs to fit beside other rooms only."""
 
     memory: PeerMemory
     holdings: Holdings
@@ -243,23 +215,18 @@ class Room(msgspec.Struct, eq=False):
 class PeerMemory:
     """The memory for all connections of a node, kept below a limit.
 
-    Unread answers are answers that a peer has not taken yet. While all unread answers use more than half of the limit,
-    a connection is read and gets answers only while its own unread answers are at most `share_bytes`. When the limit is
-    exceeded, connections free memory, the largest connection first: each forgets its headers and answers its waiting
-    pulls early. This loses no data. If it does not free enough, the largest connections are closed as slow consumers.
+    While all unread answers use more than half of the limit, a connection is read and gets answers only while its own
+    unread answers are at most `share_bytes`. When the limit is exceeded, connections free memory, the largest first;
+    what loses no data comes first, and closing the slowest consumers last.
 
     Invariant: after every change `size_bytes` is at most `bytes_max`, apart from bytes that are being sent at the time.
     `behind` is the number of connections with unread answers. `holders` are the connections with any counted memory.
-    `rooms` are the rooms for large answers that are used or waited for, in the order in which they were asked for.
-    """
+    `rooms` are the rooms for large answers that are used or waited for, in the order in which they were asked for."""
 
     def __init__(
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """bytes_max: the limit.
-        batch: returns a context manager in which early answers to pulls are sent together
-        (`ockam.actors.node.Node.batch`).
-        """
+        """batch: returns a context in which early answers are sent together (`ockam.actors.node.Node.batch`)."""
         self._batch = batch
         self.bytes_max = bytes_max
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0
@@ -274,27 +241,24 @@ class PeerMemory:
         return self.header_bytes + self.unread_bytes + self.parked_bytes
 
     def share_bytes(self, most_bytes: int) -> int:
-        """Returns how many bytes of unread answers a connection may have before it is slowed down.
-
-        The result is `most_bytes` while all unread answers use at most half of the limit. Above that, the result is
-        the connection's equal share of that half, but at least SHARE_BYTES_MIN and at most `most_bytes`.
-        """
+        """Returns how many bytes of unread answers (`most_bytes` or less) slow a connection down."""
+        # Half of the limit is free for everybody; above, each connection with unread answers has an equal share of it.
         if self.unread_bytes * 2 <= self.bytes_max:
             return most_bytes
         return min(most_bytes, max(SHARE_BYTES_MIN, self.bytes_max // (2 * max(1, self.behind))))
 
     def grant_rooms(self) -> None:
-        """Grants the rooms that were asked for, oldest first, while they and all unread answers are within the limit.
-
-        A connection has one room at a time, and gets none while it does not take its answers. One room is granted in
-        any case if no answer is unread, or if it is late."""
+        """Grants the rooms that were asked for, oldest first, while they and all unread answers are in the limit."""
         granted = [room for room in self.rooms if room.has_come]
         reserved_bytes = sum(room.size_bytes for room in granted)
         busy = {room.holdings for room in granted}
         for room in list(self.rooms):
+            # A connection has one room at a time, and gets none while it does not take its answers.
             holdings = room.holdings
             if room.has_come or holdings in busy or holdings.unread_bytes > room.backlog_bytes_max:
                 continue
+            # One room is granted in any case if it need not wait for unread answers: else a large answer might never
+            # fit.
             is_alone = not reserved_bytes and (room.is_late or not self.unread_bytes)
             reserved_bytes += room.size_bytes
             if self.unread_bytes + reserved_bytes > self.bytes_max and not is_alone:
@@ -304,16 +268,13 @@ class PeerMemory:
             room.tell()
 
     def change_limit(self, bytes_max: int) -> None:
-        """Changes the limit, and frees memory if more is used."""
         self.bytes_max = bytes_max
         if self.size_bytes > bytes_max:
             self.make_room()
         self.grant_rooms()
 
     def make_room(self) -> None:
-        """Frees memory until at most seven eighths of the limit are used.
-
-        If only the excess were freed, nearly every message would call this method again."""
+        """Frees memory down to seven eighths of the limit; else nearly every message would call it again."""
         # A pull that is answered early adds to the unread answers, which calls this method again.
         if self._making_room:
             return
@@ -347,4 +308,4 @@ class PeerMemory:
 
 
 UNCOUNTED = Holdings(PeerMemory(1 << 62), lambda: None, lambda: None)
-"""The `Holdings` for messages of this node's own workers. The memory of these messages is not limited."""
+"""The `Holdings` for messages of this node's own workers, which have no limit."""

@@ -7,9 +7,8 @@ The processes map one file. An entry of it is for one identity:
                                        steady clock in seconds
     counts     processes * 5 * 8 bytes    for each process, how many things are open, in the order of OPEN_LIMITS
 
-A lock of the file is held for each change, so that two processes never both take the last place. The counts of a
-process that has died are set to 0 by the process that takes its place.
-"""
+A lock of the file is held for each change, so that two processes never both take the last one. The counts of a process
+that has died are set to 0 by the process that takes its place."""
 
 from __future__ import annotations
 
@@ -32,20 +31,15 @@ _PLACES = {limit: place for place, limit in enumerate(OPEN_LIMITS)}
 
 
 def entry_bytes(processes: int) -> int:
-    """Returns the size of an entry of the file."""
     return _HEAD.size + processes * len(OPEN_LIMITS) * _COUNT.size
 
 
 def shared_bytes(processes: int) -> int:
-    """Returns the size of the file."""
     return ENTRIES * entry_bytes(processes)
 
 
 class SharedUse:
-    """The file as one process uses it.
-
-    Invariant: a process changes only its own counts, and only with the lock.
-    """
+    """The file as one process uses it. Invariant: a process changes only its own counts, and only with the lock."""
 
     def __init__(self, descriptor: int, processes: int, number: int) -> None:
         """descriptor: of the file, which has `shared_bytes`. number: that of this process, from 0."""
@@ -54,6 +48,7 @@ class SharedUse:
         self._size = entry_bytes(processes)
         self._own = _HEAD.size + number * len(OPEN_LIMITS) * _COUNT.size
         self._map = mmap.mmap(descriptor, shared_bytes(processes))
+        # The counts of the process that had this number before are nobody's any more.
         nothing = bytes(len(OPEN_LIMITS) * _COUNT.size)
         with self._locked():
             for own in range(self._own, len(self._map), self._size):
@@ -74,7 +69,6 @@ class SharedUse:
             return True
 
     def give_back(self, key: str, limit: str) -> None:
-        """Counts an open thing that has ended."""
         with self._locked():
             entry = self._find(key)
             if entry is not None:
@@ -88,6 +82,7 @@ class SharedUse:
                 return True
             digest, until_s = _HEAD.unpack_from(self._map, entry)
             now_s = time.monotonic()
+            # The permits come back evenly: the entry holds the time at which all of them are there again.
             until_s = max(until_s, now_s) + partitions * HOUR_S / max(per_hour, 1e-9)
             if until_s > now_s + HOUR_S + 1e-6:
                 return False
@@ -99,9 +94,10 @@ class SharedUse:
         _COUNT.pack_into(self._map, at, max(0, _COUNT.unpack_from(self._map, at)[0] + change))
 
     def _find(self, key: str) -> int | None:
-        """Returns the place of an identity's entry, which is made if there is none. None: the file is full."""
+        """Returns the position of an identity's entry, which is made if there is none. None: the file is full."""
         digest = blake2b(key.encode(), digest_size=16).digest()
         first, free = int.from_bytes(digest[:4], "big") % ENTRIES, None
+        # The entries are a hash table with open addressing: the search begins where the digest says.
         for step in range(ENTRIES):
             entry = (first + step) % ENTRIES * self._size
             found, until_s = _HEAD.unpack_from(self._map, entry)

@@ -1,9 +1,7 @@
 """Usage: counts what each identity uses of a node, and says which of its requests must be refused or must wait.
 
-An identity is known by its text. The text of a peer that has proved nothing has its IP address: `anonymous:192.0.2.7`.
-For IPv6 it has the network of 64 bits: `anonymous:2001:db8:1:2::/64`. One machine can use all addresses of such a
-network.
-"""
+An identity is known by its text. A peer that has proved nothing is known by its IP address, `anonymous:192.0.2.7`, or
+for IPv6 by the network of 64 bits, whose addresses one machine can all use: `anonymous:2001:db8:1:2::/64`."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ SETTING_PREFIX = "identity_"
 """The beginning of the names of the node's settings for all identities. A field name of `IdentityLimits` follows it."""
 IPV6_PREFIX_BITS = 64
 REFUSED_CONNECTIONS_MAX = 16
-"""If an identity has too many connections, this many of the new ones stay open until their first request is refused.
-Further ones are closed at once."""
+"""The new connections of an identity with too many that stay open until their first request is refused."""
 USAGES_MAX = 10_000
 """If the node knows this many identities and a new one comes, it forgets the identities that use nothing."""
 ANONYMOUS_PREFIX = "anonymous:"
@@ -47,14 +44,11 @@ REFUSING_LIMITS = frozenset((*OPEN_LIMITS, "streams_per_hour"))
 
 
 class LimitStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the limits of identities.
+    """The statistics of the limits of identities. `open`, `refused` and `slowed` are by limit.
 
-    identities: the number of identities that use something now.
-    held_bytes: the bytes that the node holds for all of them.
-    open: by limit, the number of things that are open, such as connections.
-    refused: by limit, the number of refused requests since the start.
-    slowed: by limit, how often since the start the node had to wait before it read from an identity.
-    """
+    identities: the number of identities that use something now. held_bytes: the bytes that the node holds for them.
+    open: the number of things that are open, such as connections. refused: the number of refused requests.
+    slowed: how often the node had to wait before it read from an identity."""
 
     identities: int
     held_bytes: int
@@ -67,9 +61,7 @@ class Excess(msgspec.Struct, frozen=True):
     """The event that an identity has exceeded a limit.
 
     key: the text of the identity.
-    reason: the text of the refusal. If the node only reads more slowly, the text is not sent.
-    peer: the `host:port` of the sender; empty if the node only reads more slowly.
-    """
+    reason, peer: the text of the refusal and the `host:port` of its receiver; peer is empty if nothing was refused."""
 
     key: str
     limit: str
@@ -98,7 +90,6 @@ def party_key(identity: Identity, peer: str) -> str:
 
 
 def find_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Returns the address that a text names, or None if it is not an address."""
     try:
         return ip_address(host)
     except ValueError:
@@ -106,7 +97,6 @@ def find_address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def find_network(text: str) -> IPv6Network | None:
-    """Returns the IPv6 network of 64 bits that a text names, or None if it names none."""
     try:
         network = IPv6Network(text)
     except ValueError:
@@ -120,7 +110,7 @@ def is_limited(reason: str) -> bool:
 
 
 class Waiting(Protocol):
-    """The interface of an object that makes the connections of one identity wait, such as `usage_waits.UsageWaits`."""
+    """An object that makes the connections of one identity wait, such as `usage_waits.UsageWaits`."""
 
     def tell_room(self) -> None:
         """Called when the node holds few enough bytes for the identity to read from its connections again."""
@@ -134,8 +124,7 @@ class Usage:
     is_rated: whether the requests or the bytes in a second are limited.
     counts_bytes: whether the bytes that the node holds for the identity are limited.
     waiting: makes the identity's connections wait (`usage_waits`); None if none of them has waited yet.
-    refused_connections: the number of open connections above the limit, whose first requests will be refused.
-    """
+    refused_connections: the number of open connections above the limit, whose first requests will be refused."""
 
     __slots__ = ("_note", "_shared", "counts_bytes", "is_rated", "key", "machine", "refused_connections", "waiting")
 
@@ -169,8 +158,8 @@ class Usage:
     # Refusals.
 
     def take(self, limit: str, peer: str = "") -> str | None:
-        """Counts one more open thing, such as a connection. Returns None. If the limit does not allow it, counts
-        nothing and returns the reason for the refusal.
+        """Counts one more open thing, such as a connection. If the limit forbids it, returns the reason and counts
+        nothing.
 
         limit: one of `usage_machine.OPEN_LIMITS`. The caller calls `give_back` when the thing has ended."""
         if not self.machine.take(limit):
@@ -187,8 +176,7 @@ class Usage:
             self._shared.give_back(self.key, limit)
 
     def create(self, partitions: int, now_s: float, peer: str = "") -> str | None:
-        """Counts partitions that will be created. Returns None. If there are too many, counts nothing and returns the
-        reason for the refusal."""
+        """Counts partitions that will be created. If they are too many, returns the reason and counts nothing."""
         most = self.machine.limits.streams_per_hour
         if self._shared is not None and most is not None:
             may_create = self._shared.create(self.key, partitions, most)
@@ -200,9 +188,7 @@ class Usage:
     def turns_away(self) -> bool:
         """Whether a new connection of this identity must be closed at once.
 
-        An identity with too many connections gets its next ones open for one request, so that the refusal of this
-        request can say why. Not more than REFUSED_CONNECTIONS_MAX such connections are open at a time.
-        """
+        The first ones above the limit stay open for one request, so that its refusal can say why."""
         return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self.machine.has_room("connections_max")
 
     def reason(self, limit: str) -> str:
@@ -213,7 +199,7 @@ class Usage:
         return f"{LIMITED}{name} is {most} for {self.key}; {shared}{advice}, or ask the operator to raise it"
 
     def refuse(self, limit: str, peer: str) -> str:
-        """Notes that a peer has exceeded this limit. Returns the text of the refusal."""
+        """Reports that a peer has exceeded this limit. Returns the text of the refusal."""
         reason = self.reason(limit)
         self._note(Excess(self.key, limit, reason, peer))
         return reason
@@ -227,7 +213,6 @@ class Usage:
             self._tell_room()
 
     def note_wait(self, limit: str) -> None:
-        """Counts that a connection of the identity must wait before it is read again."""
         self._note(Excess(self.key, limit, self.reason(limit)))
 
     def _tell_room(self) -> None:
@@ -245,10 +230,8 @@ class Usages:
     limits: the general limits. `replace_tables` sets other limits for single identities.
     limits_loopback: whether the general limits also apply to anonymous peers on this machine.
     on_excess: called each time when an identity exceeds a limit.
-    shared: see `Usage`.
     names_channels: whether only identities that the operator has named can open channels. If not, anybody can make any
-    number of identities, so a request that came out of a channel of another process counts for the peer's address.
-    """
+    number of identities, so a request that came out of a channel of another process counts for the peer's address."""
 
     def __init__(
         self,
@@ -272,8 +255,7 @@ class Usages:
     def get(self, key: str, now_s: float) -> Usage:
         """Returns the usage of an identity. key: the result of `party_key`, or the text of a channel's identity.
 
-        A caller that keeps the result must count something in it. An identity that uses nothing can be forgotten, and
-        then gets a new object at the next call."""
+        A caller that retains the result must count something in it: an identity that uses nothing can be forgotten."""
         usage = self._usages.get(key)
         if usage is None:
             if len(self._usages) >= USAGES_MAX:
@@ -282,8 +264,8 @@ class Usages:
         return usage
 
     def limits_of(self, key: str) -> IdentityLimits:
-        """Returns the limits of an identity. If several patterns match the identity and set the same limit, the most
-        precise pattern decides. If none sets a limit, the general limit applies.
+        """Returns the limits of an identity. The most precise pattern that sets a limit decides, else the general
+        limit.
 
         A star at the end of a pattern matches any text; the pattern `anonymous` matches all anonymous peers."""
         limits = self._limits
@@ -298,14 +280,12 @@ class Usages:
         return msgspec.structs.replace(limits, **changes) if changes else limits
 
     def replace_tables(self, tables: Mapping[str, Mapping[str, int | None]], now_s: float) -> None:
-        """Replaces the limits for single identities. tables: by pattern, the limits by name; None means no limit.
-
-        What is open above a new limit stays open."""
+        """Replaces the limits for single identities, by pattern and name; None means no limit."""
         self._tables = {pattern: dict(table) for pattern, table in tables.items()}
         self._tell_limits(now_s)
 
     def replace_limits(self, limits: IdentityLimits, now_s: float, *, limits_loopback: bool) -> None:
-        """Replaces the general limits. What is open above a new limit stays open."""
+        """Replaces the general limits. Nothing that is open ends."""
         self._limits = limits
         self._limits_loopback = limits_loopback
         self._tell_limits(now_s)
@@ -315,7 +295,6 @@ class Usages:
             usage.change_limits(self.limits_of(key), now_s)
 
     def forget_unused(self, now_s: float) -> None:
-        """Forgets the identities that use nothing."""
         for key in [key for key, usage in self._usages.items() if usage.is_unused(now_s)]:
             del self._usages[key]
 

@@ -1,8 +1,7 @@
 """UsageMachine: counts what one identity uses of a node, and compares it with the identity's limits. It reads no clock.
 
-There are three kinds of limits: the number of things that are open now, such as connections and channels; rates, that
-is requests, bytes or created partitions in some time; and the bytes that the node holds for the identity now.
-"""
+There are three kinds of limits: the number of things that are open now; rates, that is requests, bytes or created
+partitions in some time; and the bytes that the node holds for the identity now."""
 
 from __future__ import annotations
 
@@ -20,12 +19,11 @@ OPEN_LIMITS = (
 )
 """The limits of `IdentityLimits` on the number of things that are open at one time."""
 STEP_S = 0.005
-"""If an identity has a limit on its rate, the node reads little at a time: what the limit allows in this many seconds.
-So other identities never wait long, even if this one sends as much as it can."""
+"""With a limit on its rate, an identity's bytes are read in pieces for this time, so others never wait long."""
 READ_BYTES_MIN = 2 * 1024
 """The smallest number of bytes that are read at a time, even if the limits are very low."""
 BURST_S = 1.0
-"""After a pause, an identity can send at once as many requests or bytes as its limit allows in this many seconds."""
+"""After a pause, an identity can send at once what its limit allows in this many seconds."""
 HOUR_S = 3_600.0
 
 
@@ -41,8 +39,7 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     pulls_parked_max: the number of pulls that wait for a message.
     channels_max: the number of open secure channels.
     block_publish_sessions_max, block_subscribe_sessions_max: the number of publishers, and of subscribers, of blocks.
-    Above a limit without another explanation, the request is refused.
-    """
+    Above a limit without another explanation, the request is refused."""
 
     connections_max: int | None = None
     requests_per_second: int | None = None
@@ -60,14 +57,11 @@ NO_LIMITS = IdentityLimits()
 
 
 class Bucket:
-    """A bucket of permits, which fills with time. If more permits are taken than it has, its owner must wait until the
-    missing ones have come.
+    """A bucket of permits, which fills with time. If too many are taken, its owner must wait for the missing ones.
 
-    rate: the number of permits that come in a second.
-    room_max: the most permits that the bucket holds.
+    rate: the number of permits that come in a second. room_max: the most permits that the bucket holds.
 
-    Invariant: the number of permits is at most `room_max`.
-    """
+    Invariant: the number of permits is at most `room_max`."""
 
     __slots__ = ("_at_s", "_room", "rate", "room_max")
 
@@ -84,12 +78,10 @@ class Bucket:
         return min(self.room_max, self._room + max(0.0, now_s - self._at_s) * self.rate)
 
     def spend(self, count: float, now_s: float) -> None:
-        """Takes permits, even if the bucket has fewer."""
         self._room = self.room(now_s) - count
         self._at_s = max(now_s, self._at_s)
 
     def delay_s(self, now_s: float) -> float:
-        """Returns the seconds until no permits are missing any more; 0 if none are missing."""
         return max(0.0, -self.room(now_s) / self.rate)
 
     def changed(self, rate: float, room_max: float, now_s: float) -> Bucket:
@@ -102,13 +94,11 @@ class Bucket:
 
 
 class UsageMachine:
-    """What one identity uses, and its limits. Times are in seconds on a clock that never goes back.
+    """What one identity uses, and its limits. Times are monotonic seconds.
 
     held_bytes: the bytes that the node holds for the identity.
 
-    Invariant: no count and no number of held bytes is negative. A count is at most its limit, unless the limit was
-    lowered since.
-    """
+    Invariant: no count is negative. A count is at most its limit, unless the limit was lowered since."""
 
     def __init__(self, limits: IdentityLimits = NO_LIMITS) -> None:
         self.limits = limits
@@ -130,11 +120,9 @@ class UsageMachine:
     # Things that are open.
 
     def count(self, limit: str) -> int:
-        """Returns how many things are open for one of OPEN_LIMITS."""
         return self._open[limit]
 
     def has_room(self, limit: str) -> bool:
-        """Whether the limit allows one more open thing."""
         most = getattr(self.limits, limit)
         return most is None or self._open[limit] < most
 
@@ -146,7 +134,6 @@ class UsageMachine:
         return True
 
     def give_back(self, limit: str, count: int = 1) -> None:
-        """Counts open things that have ended."""
         left = self._open[limit] - count
         assert left >= 0, f"more {limit} have ended than were open"
         if left:
@@ -158,7 +145,6 @@ class UsageMachine:
 
     @property
     def is_rated(self) -> bool:
-        """Whether the identity has a limit on its requests or bytes a second."""
         return self._requests is not None or self._bytes is not None
 
     def spend(self, requests: int, size_bytes: int, now_s: float) -> None:
@@ -169,11 +155,7 @@ class UsageMachine:
             self._bytes.spend(size_bytes, now_s)
 
     def note_request_bytes(self, requests: int, size_bytes: int) -> None:
-        """Updates the estimated size of the identity's requests after a read.
-
-        requests: the number of requests that the read completed.
-        size_bytes: the number of bytes that were read.
-        """
+        """Updates the estimated size of the identity's requests after a read that completed this number of them."""
         found_bytes = size_bytes / requests if requests else self._request_bytes + size_bytes
         self._request_bytes = found_bytes if not self._request_bytes else (self._request_bytes + found_bytes) / 2
 
@@ -196,9 +178,7 @@ class UsageMachine:
         return 1 << 62 if found == math.inf else max(READ_BYTES_MIN, int(found))
 
     def may_create(self, partitions: int, now_s: float) -> bool:
-        """Counts created partitions. Returns False, and counts nothing, if they are too many.
-
-        The permits for partitions come one by one, evenly over each hour."""
+        """Counts created partitions. Returns False, and counts nothing, if they are too many."""
         bucket = self._streams
         if bucket is None:
             return True
@@ -215,29 +195,24 @@ class UsageMachine:
 
     @property
     def is_over(self) -> bool:
-        """Whether the node holds so many bytes for the identity that it must not read more from it."""
         most = self.limits.in_flight_bytes_max
         return most is not None and self.held_bytes > most
 
     def is_unused(self, now_s: float) -> bool:
-        """Whether the machine can be forgotten: nothing is open, no bytes are held, and all buckets are full."""
         buckets = (self._requests, self._bytes, self._streams)
         full = all(bucket is None or bucket.room(now_s) >= bucket.room_max for bucket in buckets)
         return full and not self._open and not self.held_bytes
 
     def check(self) -> None:
-        """Raises AssertionError if an invariant does not hold. Tests call it after every step."""
         assert self.held_bytes >= 0
         assert all(count > 0 for count in self._open.values())
         assert set(self._open) <= set(OPEN_LIMITS)
 
 
 def _changed(bucket: Bucket | None, count: int | None, room_s: float, per_s: float, now_s: float) -> Bucket | None:
-    """Returns the bucket for a new limit: `count` permits come in `per_s` seconds, and the bucket holds the permits of
-    `room_s` seconds. Returns None if `count` is None, which means no limit.
+    """Returns the bucket for a new limit of `count` permits in `per_s` seconds; None without a limit.
 
-    bucket: the bucket of the earlier limit; None if there was no limit.
-    """
+    bucket: the bucket of the earlier limit. It holds the permits of `room_s` seconds."""
     if count is None:
         return None
     rate = count / per_s

@@ -1,7 +1,6 @@
 """UsageWaits: makes the connections of one identity wait while the identity exceeds a limit. It decides nothing.
 
-Waiting loses nothing: while the node does not read from a connection, TCP stops its peer from sending.
-"""
+Waiting loses nothing: while the node does not read from a connection, TCP stops its peer from sending."""
 
 from __future__ import annotations
 
@@ -11,16 +10,13 @@ from ockam.quotas.usage import Usage
 
 
 class UsageWaits:
-    """Makes the connections of one identity wait. usage: says whether and how long they must wait."""
-
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
         self._turn = trio.StrictFIFOLock()
         self._room: trio.Event | None = None
 
     async def wait_turn(self) -> None:
-        """Waits until the limits on requests and bytes in a second allow reading again. Connections that came first go
-        first."""
+        """Waits until the limits on requests and bytes in a second allow reading again, in the order of the calls."""
         # Only the first connection in the line looks at the time. So a thousand connections wake no oftener than one.
         async with self._turn:
             while True:
@@ -31,7 +27,6 @@ class UsageWaits:
                 await trio.sleep(delay_s)
 
     async def wait_room(self) -> None:
-        """Waits until the bytes that the node holds for the identity are within the limit."""
         machine = self._usage.machine
         if machine.is_over:
             self._usage.note_wait("in_flight_bytes_max")
@@ -47,7 +42,6 @@ class UsageWaits:
 
 
 def waits_of(usage: Usage) -> UsageWaits:
-    """Returns the object that makes all connections of this identity wait."""
     if not isinstance(usage.waiting, UsageWaits):
         usage.waiting = UsageWaits(usage)
     return usage.waiting

@@ -1,7 +1,6 @@
 """How spans leave this process: a bounded queue, and a thread that sends them to the collector. Needs the extra `otel`.
 
-Both are OpenTelemetry's own. The classes here count: OpenTelemetry does not say how many spans it has lost.
-"""
+Both are OpenTelemetry's own. The classes here count: OpenTelemetry does not say how many spans it has lost."""
 
 from __future__ import annotations
 
@@ -23,9 +22,7 @@ WAITING_MAX = 8_192
 class CountingExporter(SpanExporter):
     """Sends spans by another exporter, and counts them. It runs in the exporting thread.
 
-    on_outage: called with True when the first spans fail, and with False when spans are accepted again.
-    exported, failed: the numbers of spans that the collector has accepted, and that could not be sent.
-    """
+    on_outage: called with True when the first spans fail, and with False when spans are accepted again."""
 
     def __init__(self, exporter: SpanExporter, on_outage: Callable[[bool], None]) -> None:
         self._exporter = exporter
@@ -61,8 +58,7 @@ class CountingProcessor(BatchSpanProcessor):
     """The queue of spans, bounded and counted. Spans enter it in the threads that make them.
 
     Invariant: `waiting` is at least the number of spans in the queue of OpenTelemetry, so that queue, which drops
-    without counting, is never full.
-    """
+    without counting, is never full."""
 
     def __init__(self, exporter: CountingExporter) -> None:
         super().__init__(exporter, max_queue_size=WAITING_MAX)
@@ -73,7 +69,6 @@ class CountingProcessor(BatchSpanProcessor):
 
     @property
     def waiting(self) -> int:
-        """The number of spans that wait or are being sent."""
         return self._accepted - self._exporter.exported - self._exporter.failed
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -99,7 +94,7 @@ class CountingProcessor(BatchSpanProcessor):
         return TracingStatistics(exporter.exported, exporter.failed, self._dropped, self.waiting)
 
     def close(self, timeout_s: float) -> None:
-        """Sends the waiting spans, at most for so many seconds. What is not sent by then is lost."""
+        """Sends the waiting spans, at most for `timeout_s` seconds. Spans that are not sent by then are lost."""
         ending = threading.Thread(target=self.shutdown, name="traces-end", daemon=True)
         ending.start()
         ending.join(timeout_s)
@@ -111,13 +106,10 @@ class CountingProcessor(BatchSpanProcessor):
 def make_exporting(
     url: str | None, service: str, on_outage: Callable[[bool], None] | None
 ) -> tuple[TracerProvider, CountingProcessor]:
-    """Starts the exporting thread. The variables of OpenTelemetry say which traces are chosen, and what else is sent
-    with them, and how often (OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS,
-    OTEL_BSP_SCHEDULE_DELAY).
+    """Starts the exporting thread. url: where to send spans; None: as the variables of OpenTelemetry say.
 
-    url: where to send spans; None: the variables of OpenTelemetry say so.
-    service: the name of this program, unless OTEL_SERVICE_NAME gives another one.
-    on_outage: see `ockam.tracing.opening.open_tracing`.
+    Its variables also choose the traces, and more (OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES,
+    OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY). service, on_outage: see `ockam.tracing.opening.open_tracing`.
     """
     if on_outage is not None:
         # OpenTelemetry logs each request that fails. A collector that is down for hours must not fill the log.

@@ -23,8 +23,7 @@ def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool],
     variables of OpenTelemetry, such as OTEL_EXPORTER_OTLP_ENDPOINT, say where the collector is.
     service: the name of this program in its spans, unless OTEL_SERVICE_NAME gives another one.
     on_outage: called in the exporting thread, with True when the collector begins to fail, and with False when it takes
-    spans again. With it, OpenTelemetry's own log lines are turned off in this process.
-    """
+    spans again. With it, OpenTelemetry's own log lines are turned off in this process."""
     url = None if endpoint is None else traces_url(endpoint)
     try:
         from ockam.tracing.exporting import make_exporting
@@ -35,8 +34,7 @@ def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool],
 
 
 def traces_url(endpoint: str) -> str:
-    """Returns the URL to which spans are sent: `endpoint`, with the standard path if it has none. Raises
-    TracingUnavailable if it is not a URL of HTTP."""
+    """Returns the URL to which spans are sent: `endpoint`, with a path. Raises TracingUnavailable."""
     try:
         parts = urlsplit(endpoint)
         parts.port  # noqa: B018  (raises ValueError)

@@ -16,16 +16,13 @@ from ockam.tracing.statistics import TracingStatistics
 Attributes: TypeAlias = Mapping[str, str | int]
 
 CLOSE_TIMEOUT_S = 2.0
-"""The time in which the last spans are sent when a program ends, in seconds."""
+"""The time in which the last spans are sent when a program ends."""
 PROPAGATOR = TraceContextTextMapPropagator()
 KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
 
 
 class OpenSpan:
-    """A span that has begun.
-
-    traceparent: the text by which another process continues the trace (W3C Trace Context).
-    """
+    """A span that has begun. traceparent: continues the trace in another process (W3C Trace Context)."""
 
     __slots__ = ("_span", "traceparent")
 
@@ -44,28 +41,24 @@ class OpenSpan:
 
 
 class Tracing:
-    """Makes spans, and hands them to the exporting thread. No method waits for the collector, except `close`.
-
-    All methods may be called in any thread.
-    """
+    """Makes spans, and hands them to the exporting thread, in any thread. Only `close` waits for the collector."""
 
     def __init__(self, provider: TracerProvider, processor: CountingProcessor) -> None:
         self._processor = processor
         self._tracer = provider.get_tracer("stream-node")
 
     def start(self, name: str, attributes: Attributes) -> OpenSpan | None:
-        """Begins a span of a request to another process. It continues the present span of the program, if there is one.
-        Returns None if the trace is not chosen."""
+        """Begins a span of a request to another process, within the program's present span. None: not chosen."""
         span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
         return OpenSpan(span) if span.get_span_context().trace_flags.sampled else None
 
     def admit(self, spans: int) -> bool:
-        """Whether there is room for this number of further spans. If not, they count as dropped: do not record them."""
         return self._processor.admit(spans)
 
     def parent_of(self, traceparent: str) -> Any | None:
-        """Returns what is given to `record` as the parent, to continue the trace of another process. Returns None if
-        this is no traceparent, or if its trace was not chosen."""
+        """Returns the parent by which `record` continues the trace of another process.
+
+        Returns None if this is no traceparent, or if its trace was not chosen."""
         context = PROPAGATOR.extract({"traceparent": traceparent})
         span = trace.get_current_span(context).get_span_context()
         return context if span.is_valid and span.trace_flags.sampled else None
@@ -81,12 +74,10 @@ class Tracing:
         kind: str = "internal",
         error: str | None = None,
     ) -> Any:
-        """Makes a span of work that has ended. Returns what is given as the `parent` of the spans within it.
+        """Records a span of work that has ended. Returns the `parent` of the spans within it.
 
-        parent: what `parent_of` or `record` has returned.
-        started_ns, ended_ns: in nanoseconds since 1970.
-        kind: "internal", or "server" for the answer to a request of another process.
-        """
+        parent: the result of `parent_of` or `record`. started_ns, ended_ns: in nanoseconds since 1970.
+        kind: "internal", or "server" for the answer to a request of another process."""
         # A clock that was set back meanwhile must not make a span that ends before it begins.
         begun_ns = min(started_ns, ended_ns)
         span = self._tracer.start_span(name, parent, KINDS[kind], attributes, start_time=begun_ns)

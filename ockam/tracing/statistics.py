@@ -1,4 +1,4 @@
-"""TracingStatistics: what became of the spans of this process. It counts nothing itself."""
+"""TracingStatistics: the numbers of this process's spans."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import msgspec
 class TracingStatistics(msgspec.Struct, frozen=True):
     """The numbers of spans since the start. Spans of traces that were not chosen (sampled) are not counted.
 
-    exported: accepted by the collector.
     failed: sent in vain, because the collector was down or refused them.
-    dropped: never sent, because too many spans were waiting.
-    waiting: they wait, or are being sent.
-    """
+    dropped: never sent, because too many spans were waiting. waiting: they wait, or are being sent."""
 
     exported: int
     failed: int

@@ -1,8 +1,7 @@
 """Calling: opens the connections that this node makes to other nodes, and finds out the framing of each.
 
 A node with the head framing answers our hello, the byte 01, with its own at once. A legacy node takes our hello for the
-first half of a frame's length and stays silent, so that the connection is of no more use: it is called again.
-"""
+first half of a frame's length and stays silent: that connection is useless, and the node is called again."""
 
 from __future__ import annotations
 
@@ -25,24 +24,17 @@ from ockam.transport.wire_legacy import LEGACY
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
 """The framing of a connection that we make: `head` for Ockam since June 2024, `legacy` for older Ockam.
 
-`auto`: head if the other node answers our hello within AUTO_WAIT_S, else legacy. With TLS it is head: only nodes of
-this project use TLS.
-"""
+`auto`: head if the other node answers our hello within AUTO_WAIT_S, else legacy. Always head with TLS."""
 
 AUTO_WAIT_S = 2.0
-"""The longest wait, in seconds, for the answer to our hello with the framing `auto`. Only the first call of a legacy
-node takes so long."""
+"""The longest wait for the answer to our hello with `auto`. Only the first call of a legacy node takes so long."""
 LEGACY_KEPT_S = 600.0
-"""How long a destination that was silent counts as a legacy node, in seconds. It is then asked again, because a busy
-node with the head framing can be silent too."""
+"""How long a silent destination counts as a legacy node. A busy node with the head framing can be silent too."""
 CONNECT_TIMEOUT_S = 10.0
 
 
 class Caller:
-    """Opens connections, and remembers which framing each destination speaks.
-
-    tls: the TLS of the connections.
-    """
+    """Opens connections, and remembers which framing each destination speaks. tls: the TLS of the connections."""
 
     def __init__(self, tls: OutgoingTls) -> None:
         self._tls = tls
@@ -54,8 +46,8 @@ class Caller:
     ) -> tuple[trio.SocketStream, Wire, TlsLayer | None]:
         """Opens a connection, and sends our hello if its framing has one. Returns the connection, framing and TLS.
 
-        is_own: see `OutgoingTls.find`. Raises ConnectFailed, InvalidAddress.
-        """
+        is_own: see `OutgoingTls.find`. Raises ConnectFailed, InvalidAddress."""
+        # A destination that was asked before is not asked again: the answer of a legacy node takes AUTO_WAIT_S.
         known, until_s = self._known.get(destination, (None, 0.0))
         if framing == "auto" and known is not None and trio.current_time() < until_s:
             framing = known
@@ -103,12 +95,10 @@ class Caller:
 
 
 async def _is_answered(stream: trio.SocketStream) -> bool:
-    """Returns whether the other node answers our hello in time. The answer stays unread.
-
-    A byte 00 is no hello but the beginning of a legacy node's heartbeat. Any other answer counts: the connection then
-    ends with a fault that says what came instead of a hello.
-    """
+    """Returns whether the other node answers our hello in time. The answer stays unread."""
     try:
+        # A byte 00 is no hello but the beginning of a legacy node's heartbeat. Any other answer counts: the connection
+        # then ends with a fault that says what came instead of a hello.
         with trio.move_on_after(AUTO_WAIT_S):
             return await stream.socket.recv(1, socket.MSG_PEEK) not in (b"", b"\x00")
     except OSError:

@@ -1,8 +1,6 @@
 """Connection: a worker for one TCP connection. It sends messages to the peer, and routes the messages of the peer.
 
-The module `connection_machine` defines the states, deadlines and frames of a connection. The module `tcp` accepts peers
-and connects to other nodes.
-"""
+It decides nothing about states, deadlines and frames: `connection_machine` does. `tcp` makes connections."""
 
 from __future__ import annotations
 
@@ -51,10 +49,9 @@ logger = structlog.get_logger(__name__)
 
 
 class Connection(Worker):
-    """A worker that exchanges messages with one peer. `run` exchanges messages until either side ends the connection.
+    """A worker that exchanges messages with one peer; `run` does so until either side ends the connection.
 
-    Invariant: while bytes wait to be sent, a sending task runs, unless the connection is draining or closed.
-    """
+    Invariant: while bytes wait to be sent, a sending task runs, unless the connection is draining or closed."""
 
     def __init__(
         self,
@@ -75,14 +72,13 @@ class Connection(Worker):
         identity: Identity | None = None,
         link: LinkEnd | None = None,
     ) -> None:
-        """Creates the worker.
-
-        wire: the framing; None if the peer's first bytes will show the framing.
+        """wire: the framing; None if the peer's first bytes will show the framing.
         on_spoken: called once, when the first message of the peer is received.
         tls: if we have connected to the peer with TLS, the TLS connection after its handshake; else None.
         tls_listener: completes the TLS handshake of a peer that has connected to us; None if that peer uses no TLS.
-        authenticator: judges the token of such a peer. identity: what the peer has proved already; None: nothing.
-        link: takes what arrives, because the peer is another member of this node's cluster; None: it is not.
+        authenticator: judges the token of such a peer.
+        identity: the identity that the peer has proved already, for example over HTTP; None: none yet.
+        link: takes the messages of a peer that is another member of this node's cluster; None: the peer is no member.
         """
         self._node = node
         self._stream = stream
@@ -129,16 +125,13 @@ class Connection(Worker):
         self._note_held()
 
     def _use(self, tls: TlsLayer) -> None:
-        """Encrypts everything from now on. tls: a TLS connection whose handshake is complete."""
         self._tls = tls
         self._receive_some = partial(receive_decrypted, self._stream, tls, self._put_raw)
 
     # Outgoing messages.
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Sends messages to the peer. Messages of this node's workers are sent at once.
-
-        Messages of other peers wait while too many bytes for this peer are unsent."""
+        """Sends messages to the peer: those of this node's workers at once, those of other peers when there is room."""
         if self.open_requests is not None:
             self.open_requests.note(run)
         machine = self._machine
@@ -180,7 +173,6 @@ class Connection(Worker):
         logger.warning("frame_too_large", peer=self.peer, framing=self._machine.framing, reason=str(error))
 
     def _put(self, data: bytes) -> None:
-        """Sends the bytes that the socket accepts at once, and queues the other bytes for the sending task."""
         if self._tls is not None and data:
             data = self._tls.encrypt(data)
         self._put_raw(data)
@@ -208,9 +200,7 @@ class Connection(Worker):
         self._note_held()
 
     def _ensure_sending(self) -> None:
-        """Starts the sending task if bytes wait and the task does not run yet.
-
-        If the peer takes its answers at once, no task is started. This halves the cost of a short connection."""
+        # If the peer takes its answers at once, no task is started. This halves the cost of a short connection.
         if self._machine.backlog.chunks and not self._sends and self._nursery is not None:
             self._sends = True
             self._nursery.start_soon(self._send_loop)
@@ -231,7 +221,7 @@ class Connection(Worker):
         self._sends = False
 
     async def _send(self, data: bytes) -> bool:
-        """Sends all bytes in parts of SEND_BYTES. Returns False if the connection had to be closed."""
+        """Sends all bytes. Returns False if the connection had to be closed."""
         machine = self._machine
         view = memoryview(data)
         # The time limit applies to each part, and the backlog shrinks after each part.
@@ -307,7 +297,7 @@ class Connection(Worker):
             self.close("slow_consumer")
 
     async def _linger(self) -> None:
-        """Waits up to LINGER_S_MAX after the end of reading, so that late answers can be sent."""
+        """Waits after the end of reading, so that late answers can be sent."""
         until_s = self._machine.linger_until_s()
         while until_s > trio.current_time():
             await trio.sleep_until(until_s)
@@ -317,9 +307,10 @@ class Connection(Worker):
     # Incoming messages.
 
     async def _receive_loop(self) -> str:
-        """Reads and routes messages until the peer sends no more. Returns why it ended: a short, fixed word."""
+        """Reads and routes messages until the peer sends no more. Returns the reason: a short, fixed word."""
         machine = self._machine
         try:
+            # The handshake proves the identity of a certificate, and the limits of that identity apply from here.
             if self._tls_listener is not None:
                 tls = await self._tls_listener.handshake(self, self._stream, self._turns, self._share)
                 if tls is None:
@@ -358,14 +349,12 @@ class Connection(Worker):
         self._partial_frames.note(self, self._machine.drop_partial(), 0)
 
     def _send_alert(self, error: RemoteProtocolError) -> None:
-        """Tells the peer why its TLS failed, if the socket takes the few bytes at once."""
+        """Sends the peer the alert of its failed TLS handshake, if the socket takes the few bytes at once."""
         if isinstance(error, TlsFault) and self._socket is not None and not self._machine.backlog.size_bytes:
             send_nowait(self._socket, error.alert)
 
     async def _read(self) -> bytes:
-        """Returns the next bytes, or b"" if the peer has closed its sending side.
-
-        Raises RemoteProtocolError if no bytes arrive before the deadline for an unfinished frame or an idle peer."""
+        """Returns the next bytes, or b"" if the peer has closed its sending side. Raises RemoteProtocolError."""
         deadline_s = self._machine.read_deadline_s(trio.current_time())
         if deadline_s == math.inf:
             return bytes(await self._receive_some(self._usage.read_bytes()))
@@ -380,7 +369,7 @@ class Connection(Worker):
     async def _route(self, chunk: bytes) -> bool:
         """Delivers the messages that these bytes complete. Then waits for room for more messages and more answers.
 
-        Returns False if the messages are refused, and the reason is for `_turn_away`."""
+        Returns False if the messages are refused, for the reason that `_turn_away` finds."""
         machine = self._machine
         began_s = trio.current_time()
         is_first = not machine.received
@@ -392,6 +381,7 @@ class Connection(Worker):
         self._note_held()
         if machine.partial_bytes != partial_before_bytes:
             self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
+        # A refused token, or an identity with too many connections: nothing of the chunk is delivered.
         if self._who.refused is not None:
             return False
         if messages and self._usage.refusal is not None:
@@ -421,8 +411,9 @@ class Connection(Worker):
         return True
 
     def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Handles a token in the peer's first message. Returns the messages after it, with the proved identity, or all
-        messages if there is no token. Returns none of them if the token is refused."""
+        """Handles a token in the peer's first message. Returns the messages after it, with the identity it proved.
+
+        Returns all messages if there is no token, and none if the token is refused."""
         proof = self._who.take_token(messages[0], self._tls)
         if proof is not None:
             if proof.verdict.identity is None or proof.answer is None:
@@ -436,9 +427,8 @@ class Connection(Worker):
         return messages
 
     async def _turn_away(self) -> str:
-        """Ends reading, because the token of the peer was refused or its identity has too many connections. Returns
-        the reason: a short, fixed word. Raises RemoteProtocolError after the peer was told that its token is refused.
-        """
+        """Ends reading after a refusal. Returns the reason: a short, fixed word. Raises RemoteProtocolError after a
+        refused token."""
         refused = self._who.refused
         if refused is None:
             return TOO_MANY
@@ -448,11 +438,11 @@ class Connection(Worker):
         if reason is not None or refused.answer is None:
             self.close(reason or "token_refused")
             return self._machine.end_reason
+        # The peer gets its answer before the error ends the connection.
         self._send_run([refused.answer])
         raise RemoteProtocolError("token_refused", refused.verdict.reason)
 
     def has_unread(self) -> bool:
-        """Whether the socket has bytes from the peer that were not read yet."""
         return self._socket is not None and has_unread(self._socket.fileno())
 
     # The memory of this connection.
@@ -473,7 +463,6 @@ class Connection(Worker):
         )
 
     def _note_held(self) -> None:
-        """Updates the counted memory of this connection in `holdings`, if the memory has changed."""
         held, machine = self.holdings, self._machine
         header_bytes, unread_bytes = machine.header_bytes, machine.unread_bytes
         if header_bytes != held.header_bytes or unread_bytes != held.unread_bytes:
@@ -482,19 +471,18 @@ class Connection(Worker):
             held.note(header_bytes, unread_bytes)
 
     def forget_if_idle(self) -> None:
-        """Frees the memory of the remembered message headers if no message was received or sent since the last call."""
+        """Frees the remembered message headers if no message was received or sent since the last call."""
         if self._machine.was_idle() and self.holdings.header_bytes:
             self._machine.forget_headers()
             self._note_held()
 
     @property
     def identity(self) -> Identity:
-        """The identity that a peer which connected to us has proved. A node that we called is anonymous here."""
+        """The proved identity of a peer that connected to us. A node that we called is anonymous here."""
         return self._who.find(self._tls)
 
     @property
     def certificate(self) -> PeerCertificate | None:
-        """The certificate that the peer has proved to own; None without TLS, and without a certificate."""
         return self._tls.certificate if self._tls is not None else None
 
     @property

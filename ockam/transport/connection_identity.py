@@ -1,8 +1,7 @@
-"""ConnectionIdentity: the identity of the peer on one connection, and the peer's token if it sends one.
+"""ConnectionIdentity: the identity of the peer on one connection. It reads and sends nothing.
 
-A peer proves its identity by a certificate during its TLS handshake, or by a token in its first message. A peer that
-this node serves on behalf of another protocol, such as HTTP, has proved it before. This module reads and sends nothing.
-"""
+A peer proves its identity by a certificate during its TLS handshake, by a token in its first message, or before, over
+another protocol such as HTTP."""
 
 from __future__ import annotations
 
@@ -13,10 +12,7 @@ from ockam.identity.tls_layer import TlsLayer, identity_of
 
 
 class ConnectionIdentity:
-    """The identity of the peer on one connection.
-
-    refused: the result of the peer's authentication if its token was refused, otherwise None.
-    """
+    """The identity of the peer on one connection. refused: the result of a refused token, otherwise None."""
 
     def __init__(
         self, peer: str, *, proved: Identity | None, authenticator: Authenticator | None, takes_certificate: bool
@@ -24,9 +20,8 @@ class ConnectionIdentity:
         """peer: the `host:port` of the peer.
         proved: the identity that the peer has proved already; None if it has proved nothing.
         authenticator: judges the token of the peer; None if this peer sends no token.
-        takes_certificate: whether the certificate of the peer proves a name. The names of servers come from other
-        authorities than the names of clients, so the certificate of a node that we called gives no rights.
-        """
+        takes_certificate: whether the peer's certificate proves a name. The names of servers come from other
+        authorities than those of clients, so the certificate of a node that we called gives no rights."""
         self._peer = peer
         self._proved = proved
         self._authenticator = authenticator
@@ -34,13 +29,12 @@ class ConnectionIdentity:
         self.refused: Proof | None = None
 
     def find(self, tls: TlsLayer | None) -> Identity:
-        """Returns the identity at present. tls: the TLS of the connection; None: it has none yet."""
         return self._proved or identity_of(tls.certificate if tls is not None and self._takes_certificate else None)
 
     def take_token(self, first: Message, tls: TlsLayer | None) -> Proof | None:
         """Judges the token in the first message of the peer. Returns None if the message is no authentication.
 
-        If the token is refused, the result is in `refused`, and the caller calls `delay_refusal`."""
+        After a refusal the result is in `refused`, and the caller calls `delay_refusal`."""
         if self._authenticator is None or not self._authenticator.is_meant(first):
             return None
         proof = self._authenticator.judge(first, self._peer, self.find(tls), tls is not None)
@@ -51,9 +45,7 @@ class ConnectionIdentity:
         return proof
 
     async def delay_refusal(self, tls: TlsLayer | None) -> str | None:
-        """Reports the refusal of the token, and waits until it may be answered.
-
-        Returns None, or a short word for counters if the connection must be closed at once without an answer."""
+        """Reports the refused token, and waits until it may be answered. Returns a word for counters if it must not."""
         refused, authenticator = self.refused, self._authenticator
         assert refused is not None, "no token was refused"
         assert authenticator is not None, "only an authenticator refuses a token"

@@ -1,8 +1,7 @@
 """ConnectionMachine: the state machine of one connection, with its frames, its unsent bytes and its deadlines.
 
-The machine reads no sockets, starts no tasks and reads no clock: its methods get bytes and times as parameters. The
-worker `connection.Connection` reads and sends for the machine. The head framing is that of Ockam since June 2024, the
-legacy framing that of older Ockam (`wire`).
+It reads no sockets, starts no tasks and reads no clock; the worker `connection.Connection` does. The head framing is
+that of Ockam since June 2024, the legacy framing that of older Ockam (`wire`).
 
     incoming, or outgoing with the head framing        outgoing with the legacy framing
                       |                                              |
@@ -13,8 +12,7 @@ legacy framing that of older Ockam (`wire`).
                                       v              |
                                   DRAINING <---------+
                                       |
-                                    CLOSED
-"""
+                                    CLOSED"""
 
 from __future__ import annotations
 
@@ -33,29 +31,21 @@ from ockam.transport.handshake import FramingDetector, strip_hello
 from ockam.transport.wire import Wire
 
 BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
-"""The soft limit of the unsent bytes of one connection. Above this limit, no requests are read from the peer, and no
-messages of other peers are forwarded to the peer."""
+"""Above this many unsent bytes of a connection, no requests are read from its peer, and nothing is forwarded to it."""
 BACKLOG_BYTES_HARD = 64 * 1024 * 1024
-"""The hard limit of the unsent bytes of one connection. Above this limit, the connection is closed, because the peer is
-a slow consumer.
-"""
+"""Above this many unsent bytes of a connection, it is closed: its peer is a slow consumer."""
 FORWARDED_BYTES_MAX = 16 * 1024 * 1024
-"""The size of the messages of other peers that wait for one connection, in bytes, above which messages that another
-node has passed on are refused."""
+"""Above this many waiting bytes of other peers' messages, messages that another node has passed on are refused."""
 SEND_BYTES = 1024 * 1024
 """The largest number of bytes in one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
-"""When a peer has closed its sending side, our side stays open until we have sent nothing for this many seconds. Within
-this time, an answer that waits for its data to be on disk is normally ready.
-"""
+"""When a peer has closed its sending side, ours stays open until we have sent nothing for this long. An answer that
+waits for its commit leaves within that time."""
 LINGER_S_MAX = 5.0
-"""The longest time, in seconds, for which our sending side stays open after the peer has closed its own. Our side
-is closed at once if the peer's last message came more than this time before the peer closed its side."""
+"""The longest time for which our sending side stays open after the peer has closed its own. Our side is closed at once
+if the peer had sent no message for this long."""
 HELLO_TIMEOUT_S = 5.0
-"""The longest wait, in seconds, for the hello (the opening byte) of a node that we connected to.
-
-After this time the connection is closed. The real clients do the same.
-"""
+"""The longest wait for the hello (the opening byte) of a node that we connected to. The real clients wait as long."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,29 +80,21 @@ class ConnectionStatistics(msgspec.Struct, frozen=True):
 
 
 class State(enum.Enum):
-    """The state of a connection."""
-
     OPENING = "opening"
-    """The peer's framing is not known yet, or the peer's hello (its opening byte) has not arrived yet."""
+    """The peer's framing is not known yet, or its hello (its opening byte) has not arrived."""
     OPEN = "open"
-    """Messages are received and sent."""
     HELD_BACK = "held back"
     """The peer takes its answers too slowly. No bytes are read from the peer until it has taken some answers."""
     PEER_CLOSED = "peer closed"
-    """No more bytes are received, because the peer has closed its sending side, sent a bad frame or was too slow.
-    Answers are still sent.
-    """
+    """The peer has closed its sending side, sent a bad frame or was too slow. Answers are still sent."""
     NOT_READING = "not reading"
     """The node is stopping and accepts no more requests. Answers are still sent."""
     DRAINING = "draining"
     """No more bytes are read, and the connection ends when all waiting bytes have been sent."""
     CLOSED = "closed"
-    """No bytes are read or sent any more."""
 
 
 class Event(enum.Enum):
-    """An event that can change the state of a connection. The value of each member describes the event."""
-
     OPENED = "the peer's framing is known, and its hello has come"
     BACKLOG_HIGH = "more than the soft bound waits to be sent"
     BACKLOG_LOW = "no more than the soft bound waits to be sent"
@@ -139,8 +121,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.DRAINING: dict.fromkeys(Event, State.DRAINING) | {Event.CLOSE: State.CLOSED},
     State.CLOSED: dict.fromkeys(Event, State.CLOSED),
 }
-"""For each state, the next state after each event. If an event happens that is missing for its state, our code has a
-mistake, and the machine raises AssertionError."""
+"""For each state, the next state after each event. A missing event is a mistake in our code: AssertionError."""
 
 
 class Backlog:
@@ -149,11 +130,9 @@ class Backlog:
     A forwarded message is encoded only when there is room. So the peers that send to a slow peer have to wait, and
     their messages do not fill our memory.
 
-    forwarded_bytes: the size of their payloads.
+    forwarded_bytes: the size of the payloads of the forwarded messages.
 
-    Invariant: `size_bytes` is the size of all `chunks` plus `sending_bytes`, the bytes that were taken and are not sent
-    yet.
-    """
+    Invariant: `size_bytes` is the size of all `chunks` plus `sending_bytes`, the bytes that were taken but not sent."""
 
     __slots__ = ("chunks", "forwarded", "forwarded_bytes", "sending_bytes", "size_bytes")
 
@@ -174,13 +153,12 @@ class Backlog:
         return data
 
     def note_sent(self, sent_bytes: int) -> None:
-        """Records that this many of the bytes from `take` were sent."""
         self.sending_bytes -= sent_bytes
         self.size_bytes -= sent_bytes
 
     @property
     def refuses(self) -> bool:
-        """Whether so many forwarded messages wait that only those are taken whose senders wait themselves."""
+        """Whether messages that another node has passed on are refused (FORWARDED_BYTES_MAX)."""
         return self.forwarded_bytes > FORWARDED_BYTES_MAX
 
     def forward(self, run: Sequence[Message]) -> None:
@@ -188,9 +166,7 @@ class Backlog:
         self.forwarded_bytes += sum([len(message.payload) for message in run])
 
     def take_forwarded(self, room_bytes: int) -> list[Message]:
-        """Removes and returns the oldest forwarded messages, until their payloads exceed `room_bytes`. The last message
-        can exceed the room.
-        """
+        """Removes and returns the oldest forwarded messages. The last of them may exceed `room_bytes`."""
         run: list[Message] = []
         while self.forwarded and room_bytes >= 0:
             run.append(self.forwarded.popleft())
@@ -208,7 +184,6 @@ class Backlog:
         return dropped
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant does not hold."""
         assert self.size_bytes == sum(map(len, self.chunks)) + self.sending_bytes
         assert self.sending_bytes >= 0
         assert self.forwarded_bytes == sum(len(message.payload) for message in self.forwarded)
@@ -235,15 +210,12 @@ class ConnectionMachine:
         *,
         is_named: bool = True,
     ) -> None:
-        """Creates the state of a new connection.
-
-        wire: the framing if we connected to the node, which has our hello already; otherwise None.
+        """wire: the framing if we connected to the node, which has our hello already; otherwise None.
         address: the connection's address, which becomes the first hop of every return route.
-        share_bytes: lowers a limit of the backlog while the memory for all peers is nearly used up
+        share_bytes: lowers a limit while the memory for all peers is nearly used up
         (`ockam.quotas.memory.PeerMemory.share_bytes`).
         origin: creates the `Origin` of the received messages.
-        is_named: whether return routes name the connection. If not, they go on as they came.
-        """
+        is_named: whether return routes name the connection. If not, they go on as they came."""
         self.limits = limits
         self._share_bytes = share_bytes
         self.backlog = Backlog()
@@ -263,6 +235,7 @@ class ConnectionMachine:
         self._reading_reason = "drained"
         self._activity = -1
         if wire is not None:
+            # A framing without a hello has nothing to wait for.
             self._speak(wire)
             if not wire.hello:
                 self._change(Event.OPENED)
@@ -283,16 +256,10 @@ class ConnectionMachine:
         self.state = state
 
     def soft_bytes(self) -> int:
-        """Returns the soft limit of the unsent bytes.
-
-        The limit is lower while the memory for all peers is nearly used up.
-        """
         return self._share_bytes(BACKLOG_BYTES_SOFT)
 
     def must_hold_back(self) -> bool:
-        """Returns whether the peer must take answers before more of its bytes are read.
-
-        Also changes the state between OPEN and HELD_BACK accordingly."""
+        """Returns whether the peer must take answers before more of it is read. Sets OPEN or HELD_BACK."""
         is_high = self.backlog.size_bytes > self.soft_bytes()
         if is_high is not (self.state is State.HELD_BACK):
             self._change(Event.BACKLOG_HIGH if is_high else Event.BACKLOG_LOW)
@@ -311,7 +278,7 @@ class ConnectionMachine:
         self._change(Event.CLOSE_WHEN_SENT)
 
     def close(self, reason: str) -> None:
-        """Ends the connection now. Safe to repeat: only the first reason is kept."""
+        """Ends the connection now. Safe to repeat: only the first reason counts."""
         if self._close_reason is None:
             self._close_reason = reason
         self._change(Event.CLOSE)
@@ -323,7 +290,6 @@ class ConnectionMachine:
 
     @property
     def end_reason(self) -> str:
-        """The reason why the connection ended: a short, fixed word for counters."""
         # After a peer has closed its sending side, our next send may fail. Then the end of reading is the better
         # reason.
         if self._close_reason == "broken" and self._reading_reason != "drained":
@@ -335,12 +301,12 @@ class ConnectionMachine:
     def receive_opening(self, chunk: bytes, now_s: float) -> tuple[bytes, bytes]:
         """Processes the next bytes in the state OPENING. An empty `chunk` means that the peer's hello did not arrive.
 
-        Returns the bytes to send at once, and the received bytes after the peer's hello (its opening byte). Raises
-        RemoteProtocolError if the bytes are not valid.
-        """
+        Returns the bytes to send at once, and the received bytes after the hello. Raises RemoteProtocolError."""
         reply = b""
         wire = self.wire
         if wire is None:
+            # The peer has called us. Its first bytes show its framing, and may begin a frame already: the deadline of a
+            # frame counts from there, or a peer could send one byte and stay.
             detector = self._detector
             reply = detector.feed(chunk)
             if detector.frame_begun and self.frame_deadline_s == math.inf:
@@ -351,6 +317,7 @@ class ConnectionMachine:
             self._speak(wire)
             # The detector keeps all bytes that it gets, so it is empty from now on.
             chunk, self._detector = detector.received, FramingDetector()
+        # The framing is known. If its hello stayed in the bytes, it would be read as the length of a frame.
         frames = strip_hello(chunk, wire)
         self._change(Event.OPENED)
         return reply, frames
@@ -361,17 +328,14 @@ class ConnectionMachine:
         self.writer = FrameWriter(wire)
 
     def renew_origin(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Makes a new origin for all later messages, because the identity of the peer has changed. Returns `messages`,
-        which were received before the change, with the new origin."""
+        """Changes the origin of later messages to the peer's new identity. Returns the earlier `messages` with it."""
         assert self._reader is not None
         assert self.wire is not None
         origin = self._reader.origin = self._origin(self.wire)
         return [Message(each.onward_route, each.return_route, each.payload, origin) for each in messages]
 
     def receive_data(self, chunk: bytes, now_s: float) -> tuple[Sequence[Message], RemoteProtocolError | None]:
-        """Processes the next bytes. Returns the messages that are now complete, and an error or None.
-
-        The error means that the frame after these messages is not valid."""
+        """Processes the next bytes. Returns the complete messages, and the error of the frame after them or None."""
         assert self._reader is not None
         reader = self._reader
         failure: RemoteProtocolError | None = None
@@ -380,11 +344,13 @@ class ConnectionMachine:
         except BadFrame as error:
             # A fresh error: the caught one has the messages, and the caller can keep the error.
             failure, messages = RemoteProtocolError(error.kind, str(error)), error.messages
+        # A heartbeat counts as bytes only: it does not extend the time for answers (`linger_until_s`).
         self.received_bytes += len(chunk)
         if messages:
             self.received += len(messages)
             self._received_at_s = now_s
-        # Each frame has its own deadline, so a new one is set when the next frame has begun.
+        # Each frame has its own deadline, so a new one is set when the next frame has begun: fewer bytes wait than the
+        # unfinished frame and the chunk had together. A slow peer cannot renew the deadline of one frame.
         waiting_bytes = reader.waiting_bytes
         if not waiting_bytes:
             self.frame_deadline_s = math.inf
@@ -405,41 +371,34 @@ class ConnectionMachine:
         self.frame_deadline_s += waited_s
 
     def read_deadline_s(self, now_s: float) -> float:
-        """Returns the time by which the next bytes must come.
-
-        The result is infinite if the peer may be silent without limit.
-        """
+        """Returns the time by which the next bytes must come; infinite if the peer may be silent without limit."""
         idle_s = self.limits.idle_s
         return self.frame_deadline_s if idle_s is None else min(self.frame_deadline_s, now_s + idle_s)
 
     def read_timeout(self, deadline_s: float) -> RemoteProtocolError:
-        """Returns the error to raise if no bytes have come by this deadline."""
         if deadline_s == self.frame_deadline_s:
             return RemoteProtocolError("slow_frame", f"a frame was not complete after {self.limits.frame_s} s")
         return RemoteProtocolError("idle", f"nothing came for {self.limits.idle_s} s")
 
     def linger_until_s(self) -> float:
-        """Returns the time until which our sending side stays open after reading has ended.
-
-        A peer that has closed its sending side can still read answers. Messages before a bad frame are answered too. So
-        each sent answer extends the time, to at most LINGER_S_MAX after the end of reading.
-        """
+        """Returns the time until which our sending side stays open after reading has ended."""
+        # A peer that has closed its sending side can still read answers, and messages before a bad frame are answered
+        # too. If no message came shortly before the end, no answer is due.
         ended_s = self._reading_ended_at_s
         if self._received_at_s < ended_s - LINGER_S_MAX:
             return ended_s
+        # Each sent answer extends the time, because more may follow. LINGER_S_MAX ends it.
         return min(max(ended_s, self.sent_at_s) + LINGER_QUIET_S, ended_s + LINGER_S_MAX)
 
     # Outgoing bytes.
 
     @property
     def is_full(self) -> bool:
-        """Whether other peers whose messages are forwarded over this connection must wait."""
         return bool(self.backlog.forwarded) or self.backlog.size_bytes > self.soft_bytes()
 
     @property
     def unread_bytes(self) -> int:
-        """What the peer has not taken yet, in bytes. For a peer that has called this node, this includes the answers of
-        other nodes, since their connections do not wait for it."""
+        """The bytes that the peer has not taken. Forwarded answers to a caller count too: other nodes do not wait."""
         return self.backlog.size_bytes + (self.backlog.forwarded_bytes if self._has_called else 0)
 
     @property
@@ -452,7 +411,6 @@ class ConnectionMachine:
         return self.backlog.take_forwarded(room_bytes) if room_bytes >= 0 else []
 
     def encode(self, run: Sequence[Message], too_large: Callable[[FrameTooLarge], None]) -> bytes:
-        """Returns the frames of these messages as bytes. See `FrameWriter.encode`."""
         assert self.writer is not None
         count, data = self.writer.encode(run, too_large)
         self.sent += count
@@ -468,7 +426,6 @@ class ConnectionMachine:
         return self._reader.known_bytes + self.writer.known_bytes
 
     def forget_headers(self) -> None:
-        """Frees the memory of the remembered message headers. They are learned again from the next messages."""
         for known in (self._reader, self.writer):
             if known is not None:
                 known.forget()
@@ -479,10 +436,11 @@ class ConnectionMachine:
         return before == self._activity
 
     def check(self) -> None:
-        """Raises AssertionError if an invariant does not hold. Tests call it after every step."""
         self.backlog.check()
+        # The framing decides reader and writer, so messages are never exchanged before it is known.
         assert self.wire is not None or self.state not in (State.OPEN, State.HELD_BACK)
         assert (self.wire is None) == (self._reader is None) == (self.writer is None)
+        # An unfinished frame without a deadline would occupy memory as long as the peer likes.
         assert not self.partial_bytes or self.frame_deadline_s < math.inf
         assert self._close_reason is None or self.state is State.CLOSED
         # A closed connection forwards nothing any more, and `end` counts what waits.

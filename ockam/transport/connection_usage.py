@@ -1,8 +1,6 @@
 """ConnectionUsage: what one connection adds to the usage of its peer's identity. It reads and sends nothing.
 
-A peer without TLS is known by its address. A peer with TLS is known by its address until its handshake is complete, and
-by its certificate afterwards.
-"""
+A peer is known by its address, and after a TLS handshake by its certificate."""
 
 from __future__ import annotations
 
@@ -20,9 +18,8 @@ from ockam.quotas.usage_waits import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX, is_sender_told
 
 REFUSED_S = 5.0
-"""If an identity has too many connections, a new one is closed after this many seconds. Its requests are refused."""
+"""The seconds after which a new connection of an identity with too many is closed. Its requests are refused."""
 TOO_MANY = "identity_connections_max"
-"""The word for counters if a connection is refused because its identity has too many."""
 
 
 class ConnectionUsage:
@@ -33,9 +30,9 @@ class ConnectionUsage:
     """
 
     def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:
-        """waits_room: whether the connection waits while the node holds too many bytes for the identity. One for
-        requests of another door, such as HTTP, does not: they have waited there, and may be counted for the very answer
-        that they ask for here."""
+        """waits_room: whether reading waits while the node holds too many bytes for the identity. For requests of
+        another door, such as HTTP, it does not: they have waited there, and their bytes may be those of the awaited
+        answer."""
         self._usages = usages
         self._waits_room = waits_room
         self._peer = peer
@@ -73,16 +70,12 @@ class ConnectionUsage:
             self.refusal = None
 
     def limit_refusal(self, node: Node, close: Callable[[str], None]) -> None:
-        """If the identity has too many connections, closes this one after REFUSED_S seconds. It stays open if it proves
-        another identity before, which can have one more connection."""
+        """Closes a refused connection after REFUSED_S, unless its peer proves another identity before."""
         if self.refusal is not None:
             node.call_later(REFUSED_S, lambda: None if self.refusal is None else close(TOO_MANY))
 
     def refuse(self, node: Node, messages: Sequence[Message]) -> None:
-        """Answers the first requests of a connection if the identity has too many. The answer tells the client what to
-        do; closing the connection would not.
-
-        Pushes get no answer: the client sends them again by itself until a connection is accepted."""
+        """Answers the first requests of a connection if the identity has too many, so that it learns the limit."""
         assert self.refusal is not None, "the connection is not above the limit"
         with node.batch():
             for message in filter(lambda message: message.onward_route, messages):
@@ -90,6 +83,7 @@ class ConnectionUsage:
                 hop = message.onward_route[0]
                 if hop.value.startswith(CONNECTION_PREFIX) and not is_sender_told(message):
                     continue
+                # Pushes get no answer: the client sends them again by itself until a connection is accepted.
                 frequent = getattr(node.find_worker(hop), "frequent", None)
                 if frequent is None or not message.payload.startswith(frequent.tags):
                     node.refuse(message, self.refusal)
@@ -100,17 +94,14 @@ class ConnectionUsage:
         return min(share_bytes, self.usage.machine.read_bytes_max()) if self.usage.is_rated else share_bytes
 
     async def wait_turn(self) -> None:
-        """Waits until the limits on requests and bytes in a second allow reading from the identity again."""
         if self.usage.is_rated:
             await waits_of(self.usage).wait_turn()
 
     async def wait_room(self) -> None:
-        """Waits until the bytes that the node holds for the identity are within the limit."""
         if self._waits_room and self.usage.counts_bytes:
             await waits_of(self.usage).wait_room()
 
     def note_read(self, requests: int, size_bytes: int, now_s: float) -> None:
-        """Counts the bytes of one read, and the requests that it has completed."""
         if self.usage.is_rated:
             machine = self.usage.machine
             machine.note_request_bytes(requests, size_bytes)

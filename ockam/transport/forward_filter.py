@@ -28,12 +28,11 @@ logger = structlog.get_logger(__name__)
 
 
 class ForwardFilter:
-    """The filter of one connection. It logs the first dropped message of each kind."""
+    """The filter of one connection (peer: its `host:port`). It logs the first dropped message of each kind."""
 
     __slots__ = ("_node", "_peer", "_told")
 
     def __init__(self, node: Node, peer: str) -> None:
-        """peer: the `host:port` of the connection, for the log."""
         self._node = node
         self._peer = peer
         self._told: set[str] = set()
@@ -41,8 +40,7 @@ class ForwardFilter:
     def passed(self, run: Iterable[Message], *, is_full: bool) -> list[Message]:
         """Returns those of these messages of other peers that may leave, in order. Counts and answers the others.
 
-        is_full: whether too much waits for the peer of the connection, so that only messages are taken whose senders
-        wait themselves."""
+        is_full: whether messages that another node has passed on are refused, because too much waits for the peer."""
         passed: list[Message] = []
         onward: Route | None = None
         back: Route | None = None

@@ -1,10 +1,8 @@
 """Forwarding between nodes: answers requests that cannot be forwarded, and remembers unanswered requests.
 
-Only requests of our own protocols (`node/…`) get such an answer. Peers of the real services never send these requests.
-One of the real producers publishes every message that it receives, even errors, so this producer must not get an
-`error` (facts/ockam.md §0.9). Pushes get no answer either: an `error` does not tell whether the push was stored, and
-the sender repeats the push by itself. This module sends and receives nothing.
-"""
+Only requests of our own protocols (`node/…`) get such an answer: one of the real producers publishes every message that
+it receives, even errors (facts/ockam.md §0.9). Pushes get none either: an `error` does not tell whether the push was
+stored, and the sender repeats the push by itself. This module sends and receives nothing."""
 
 from __future__ import annotations
 
@@ -19,44 +17,35 @@ OWN_PREFIX = b"node/"
 """The first bytes of the name of each protocol that this project has added (docs/wire.md §5)."""
 PUSH_TAGS = (bare.encode("node/stream_push/1", str), bare.encode("node/push_batch/1", str))
 NOT_FORWARDED = "not passed on: "
-"""The first words of the reason in an `error` for a message that this node refuses to forward. Either the operator does
-not allow the destination, or the message has passed through this node before."""
+"""The first words of the reason in an `error` for a message that this node refuses to forward."""
 UNREACHABLE = "no way to "
-"""The first words of the reason in an `error` for a message whose destination could not be reached. The same request
-can succeed later.
-"""
+"""The first words of the reason in an `error` for an unreachable destination. The request can succeed later."""
 CONNECTION_PREFIX = b"TCP_"
 """The first bytes of the address of every connection. Only the node creates such addresses."""
 OPEN_REQUESTS_MAX = 10_000
-"""The largest number of unanswered forwarded requests that are remembered for one connection. If there are more, the
-oldest requests are forgotten."""
+"""The most unanswered forwarded requests that are remembered for one connection. The oldest are forgotten first."""
 
 
 def is_sender_told(message: Message) -> bool:
-    """Whether the sender of this message gets an `error` if the message cannot be forwarded."""
     # The payload begins with the size of the protocol name, one byte, and the name.
     payload = message.payload
     return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAGS)
 
 
 def forward_refused(message: Message, reason: str) -> Message:
-    """Returns the answer to a request that this node does not forward."""
     return _answer(message.return_route, error_payload(NOT_FORWARDED + reason[:SHOWN_BYTES_MAX]))
 
 
 def destination_unreachable(return_route: Route, destination: str, reason: str) -> Message:
-    """Returns the answer to a request whose destination cannot be reached at the moment."""
     text = f"{UNREACHABLE}{destination[:SHOWN_BYTES_MAX]}: {reason[:SHOWN_BYTES_MAX]}"
     return _answer(return_route, failed_payload(text))
 
 
 def is_forward_refused(reason: str) -> bool:
-    """Whether the reason of an `error` comes from `forward_refused`."""
     return reason.startswith(REFUSAL + NOT_FORWARDED)
 
 
 def is_destination_unreachable(reason: str) -> bool:
-    """Whether the reason of an `error` comes from `destination_unreachable`."""
     return reason.startswith(REFUSAL + FAILURE + UNREACHABLE)
 
 
@@ -66,41 +55,34 @@ def _answer(route: Route, payload: bytes) -> Message:
 
 
 def through(connection: Address, message: Message) -> Message:
-    """Returns the message with its first hop replaced by the address of a connection."""
     return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
 
 
 def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
     """Whether a message with this return route has passed through this node before, over a still open connection.
 
-    When a message arrives over a connection, the node adds the connection's address as the first hop of the return
-    route. A peer cannot prevent that. So if a later hop is also a connection of this node, the message has been here
-    before.
-
-    is_here: returns whether an address belongs to this node.
-    """
+    A peer cannot prevent that the node adds the address of the connection as the first hop. So if a later hop is also a
+    connection of this node, the message has been here. is_here: returns whether an address belongs to this node."""
     return any(
         hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) and is_here(hop) for hop in return_route[1:]
     )
 
 
 def is_passed_on(return_route: Route) -> bool:
-    """Whether another node has passed a message with this return route on to this one: a connection of that node is
-    behind the hop that this node has added. A sender can pretend this, and then its messages can be refused sooner."""
+    """Whether another node has passed this message on: behind our hop is a connection of that node. A sender can
+    pretend this, and then its messages can be refused sooner."""
     return any(hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) for hop in return_route[1:])
 
 
 def leaves(onward_route: Route) -> bool:
-    """Whether a message with this onward route is for another node: its next hop is an address there, or a
-    connection."""
+    """Whether a message with this onward route is for another node."""
     return onward_route[0].type != LOCAL or onward_route[0].value.startswith(CONNECTION_PREFIX)
 
 
 class OpenRequests:
     """The return routes of the unanswered requests that were forwarded over one connection, and their senders.
 
-    Invariant: there are at most OPEN_REQUESTS_MAX routes, and at most OPEN_REQUESTS_MAX senders, the oldest first.
-    """
+    Invariant: there are at most OPEN_REQUESTS_MAX routes, and at most OPEN_REQUESTS_MAX senders, the oldest first."""
 
     __slots__ = ("_routes", "_senders")
 
@@ -141,7 +123,6 @@ class OpenRequests:
             del self._senders[next(iter(self._senders))]
 
     def answered(self, messages: Iterable[Message]) -> None:
-        """Forgets the requests that are answered by these messages, which have arrived over the connection."""
         last: Route | None = None
         for message in messages:
             if message.onward_route is not last:
@@ -149,6 +130,5 @@ class OpenRequests:
                 self._routes.pop(last, None)
 
     def take(self) -> list[Route]:
-        """Removes and returns the return routes of all unanswered requests."""
         routes, self._routes = list(self._routes), {}
         return routes

@@ -1,9 +1,9 @@
 """FrameReader and FrameWriter: decode bytes into routed messages, and encode messages into bytes. They read no sockets.
 
-The frames of a connection resemble each other. So the reader first compares the bytes of a frame with those of earlier
-frames: the bytes of the header, and then the bytes around the payload. The reader decodes only bytes that are new.
-Equal bytes have an equal meaning, so this shortcut cannot change the result. `tests/ockam/test_frames.py` checks this.
-"""
+Two words name the bytes around a payload. The header is the two encoded routes. The envelope is all bytes of a frame
+before and after its payload, the header included. The frames of a connection resemble each other, so only a header or
+an envelope that is new is decoded or encoded; a known one is found by comparing bytes. Equal bytes have an equal
+meaning, so the results are the same (`tests/ockam/test_frames.py`)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,23 @@ from ockam.identity.generation_cache import GenerationCache
 from ockam.transport.wire import Wire
 
 KNOWN_HEADER_BYTES_MAX = 512
-"""The length of the longest header that is remembered, in bytes. Real headers have a few tens of bytes."""
+"""The length in bytes of the longest header that is remembered. Real headers have a few tens of bytes."""
 KNOWN_SIZES_MAX = 8
-"""The largest number of header sizes that a reader remembers. To find a header, the reader does one look-up for each
-size. Real peers use two or three sizes."""
+"""The most header sizes that a reader remembers. It does one look-up for each; real peers use two or three sizes."""
 KNOWN_PAYLOAD_SIZES_MAX = 64
-"""The largest number of payload sizes that a writer remembers for one header. When another size comes, the writer
-forgets the earlier sizes.
-"""
+"""The most payload sizes that a writer remembers for one header. A further size makes it forget the earlier ones."""
 ENTRY_BYTES = 500
-"""The measured memory, in bytes, of the objects for one remembered header: routes, addresses and dict entries. The
-bytes of the header itself are not included.
-"""
+"""The measured memory, in bytes, of the objects for one remembered header: routes, addresses, dict entries."""
 PIECES_BYTES = 120
-"""The measured memory, in bytes, of the objects in `Pieces` for one payload size. The content of these objects is not
-included."""
+"""The measured memory, in bytes, of the objects for one remembered envelope, without its bytes."""
 
 
 Pieces: TypeAlias = dict[int, tuple[bytes, bytes]]
-"""For each payload size, the bytes that a frame has before and after a payload of this size."""
+"""The envelopes of one header: for each payload size, the bytes before and after a payload of this size."""
 
 
 class Header(NamedTuple):
-    """A header that was received on this connection: its bytes (raw), and the two routes that these bytes encode."""
+    """A received header: its bytes (raw), and the two routes that they encode."""
 
     raw: bytes
     onward_route: Route
@@ -47,8 +41,7 @@ class Header(NamedTuple):
 
 
 NO_ENVELOPE = -1, -1, b"", b""
-"""The value while no envelope is known. An envelope is the bytes of a frame around its payload, see
-`FrameReader._learn_envelope`. No frame matches this value, because it has the impossible size -1."""
+"""The value while no envelope is known. No frame matches it, because no frame has the size -1."""
 
 
 class BadFrame(RemoteProtocolError):
@@ -81,11 +74,9 @@ class FrameReader:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered headers, in bytes."""
         return self._known.size_bytes
 
     def forget(self) -> None:
-        """Forgets all headers to free their memory. They are learned again from the next frames."""
         self._known.forget()
         self._known_sizes.clear()
         self._last = None
@@ -115,17 +106,13 @@ class FrameReader:
         return found
 
     def drop_partial(self) -> None:
-        """Drops the bytes of the unfinished frame. No more bytes can be fed."""
         self._parts = []
 
     def _take_frames(self, data: bytes, found: list[Message]) -> int:
-        """Appends the messages of all complete frames to `found`. Returns the position of the first incomplete frame.
-
-        Comparing bytes gives the same messages as decoding: a header is self-delimiting (`Wire.decode_routes`), and the
-        bytes around a payload depend only on the payload's size (`Wire.around_payload`).
-        """
+        """Appends the messages of all complete frames to `found`. Returns the position of the first incomplete one."""
         width, size_max = self._wire.length_bytes, self._wire.receive_bytes_max
         have, at, young = len(data), 0, self._known.young
+        # Begin with the last header of the chunk before: a peer mostly goes on with the same routes.
         raw: bytes | None = None
         onward_route: Route = ()
         return_route: Route = ()
@@ -158,9 +145,8 @@ class FrameReader:
                 raw, onward_route, return_route = header
             begin = start + len(raw)
 
-            # Find the payload. The body is the frame without its header; it has the payload and a few bytes around the
-            # payload. These bytes are learned when two bodies of one size come in a row, so that a single frame does
-            # not pay for learning. After that, the payloads of such bodies are cut out without decoding.
+            # Find the payload. An envelope is learned when two frames of one size come in a row, so that a single frame
+            # does not pay for learning. After that, the payloads of such frames are cut out without decoding.
             if (
                 end - begin == body_bytes
                 and data[start] == kind
@@ -183,6 +169,7 @@ class FrameReader:
             if onward_route:
                 found.append(Message(onward_route, return_route, payload, self.origin))
             at = end
+        # Fewer bytes are left than the length of a frame has, so nothing is known of the next frame yet.
         self._need = width
         return at
 
@@ -197,13 +184,9 @@ class FrameReader:
         return_route: Route,
         found: list[Message],
     ) -> int:
-        """Appends to `found` the messages of the frame at `at` and of the next frames that differ only in the payload.
-
-        frame_bytes: the size of each frame.
-        prefix, tail: the bytes that each frame has before and after its payload.
-        Returns the position after the last of these frames.
-        """
+        """Appends the messages of the frames from `at` on that have one size and envelope. Returns their end."""
         have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self.origin
+        # One comparison before and one after the payload stand for decoding the frame.
         end = at + frame_bytes
         while end <= have and data.startswith(prefix, at) and data.startswith(tail, end - tail_bytes):
             found.append(Message(onward_route, return_route, data[at + prefix_bytes : end - tail_bytes], origin))
@@ -213,17 +196,11 @@ class FrameReader:
     def _learn_envelope(
         self, data: bytes, start: int, begin: int, end: int, payload_bytes: int
     ) -> tuple[int, int, bytes, bytes]:
-        """Returns the envelope of one frame: everything around its payload, by which the next frames like it
-        are recognised.
+        """Returns the envelope of a frame: first byte, size after the header, bytes before and bytes after the payload.
 
-        start: the position of the frame's header in `data`.
-        begin, end: the bounds of what follows the header.
-        payload_bytes: the size of the payload.
-
-        The envelope is: the first byte of the header; `end - begin`; the bytes from `begin` to the payload; the bytes
-        after the payload. Returns NO_ENVELOPE if the frame has other parts, for example a tracing context: then the
-        size of a frame does not tell the size of its payload.
-        """
+        start: the position of the header. begin, end: the bounds of the bytes after the header."""
+        # A frame may have further parts, such as a tracing context. Then its size does not tell the size of its
+        # payload, so no envelope is learned from it.
         head, tail = self._wire.around_payload(payload_bytes)
         is_plain = (
             end - begin == len(head) + payload_bytes + len(tail)
@@ -233,10 +210,7 @@ class FrameReader:
         return (data[start], end - begin, head, tail) if is_plain else NO_ENVELOPE
 
     def _find_header(self, data: bytes, start: int, end: int) -> Header:
-        """Returns the header of the frame with the content `data[start:end]`.
-
-        Decodes the header if it is not remembered.
-        """
+        """Returns the header of the frame `data[start:end]`. Decodes the header if it is not remembered."""
         known = self._known
         # The size of a header is unknown before it is decoded, so each known size is tried.
         for size in self._known_sizes:
@@ -246,12 +220,14 @@ class FrameReader:
             if header is not None and start + size <= end:
                 self._last = header
                 return header
+        # The header is new. Our address becomes the first hop of the way back.
         onward_route, return_route, at = self._wire.decode_routes(data, start, end)
         header = Header(data[start:at], onward_route, self._prefix + return_route)
         # A peer that sends very long headers, or always new ones, must not fill the memory with them.
         if len(header.raw) > KNOWN_HEADER_BYTES_MAX:
             return header
         self._last = header
+        # Each known size costs every later look-up one attempt, so their number is bounded.
         if len(header.raw) not in self._known_sizes:
             if len(self._known_sizes) >= KNOWN_SIZES_MAX:
                 known.forget()
@@ -262,15 +238,10 @@ class FrameReader:
 
 
 class FrameHeads:
-    """A memory of the bytes that a frame has before its payload (length of the frame, header, size of the payload) and
-    after its payload.
+    """A memory of envelopes. An envelope depends only on the header and on the size of the payload, and both repeat.
 
-    These two pieces depend only on the header and on the size of the payload. Headers and sizes repeat, so most frames
-    are made by joining a remembered piece, the payload and another remembered piece.
-
-    Invariant: no remembered header is longer than KNOWN_HEADER_BYTES_MAX, and no header has pieces for more than
-    KNOWN_PAYLOAD_SIZES_MAX payload sizes.
-    """
+    Invariant: no remembered header is longer than KNOWN_HEADER_BYTES_MAX, and no header has envelopes for more than
+    KNOWN_PAYLOAD_SIZES_MAX payload sizes."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -278,32 +249,24 @@ class FrameHeads:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered bytes around payloads, in bytes."""
         return self._known.size_bytes
 
     def forget(self) -> None:
-        """Frees the memory of all remembered bytes that stand before and after payloads in frames."""
         self._known.forget()
 
     def around(self, raw: bytes) -> Pieces:
-        """Returns the remembered bytes around a payload, by payload size, for frames with the header `raw`.
-
-        The dict has only the sizes for which `make` was called.
-        """
+        """Returns the remembered envelopes of frames with the header `raw`, by payload size."""
         return self._known.young.get(raw) or self._known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-        """Returns the bytes before and after a payload of this size in a frame with the header `raw`.
-
-        Remembers these bytes, unless the header is longer than KNOWN_HEADER_BYTES_MAX. Raises FrameTooLarge if the
-        frame is too large for the framing.
-        """
+        """Returns the envelope of a payload of this size, and remembers it unless the header is too long. Raises
+        FrameTooLarge."""
         wire = self._wire
         head, tail = wire.around_payload(size_bytes)
         size = len(raw) + len(head) + size_bytes + len(tail)
         if size > wire.send_bytes_max:
             raise FrameTooLarge(size, wire.send_bytes_max)
-        # The head and the header are joined here, once, and not for every frame.
+        # Length, header and the size of the payload are joined here, once, and not for every frame.
         pieces = size.to_bytes(wire.length_bytes, "big") + raw + head, tail
         if len(raw) <= KNOWN_HEADER_BYTES_MAX:
             known = self.around(raw)
@@ -311,7 +274,7 @@ class FrameHeads:
                 known[size_bytes] = pieces
                 self._known.add(raw, known)
                 return pieces
-            # If payloads always have new sizes, the pieces for all these sizes must not fill the memory.
+            # If payloads always have new sizes, the envelopes for all these sizes must not fill the memory.
             if len(known) >= KNOWN_PAYLOAD_SIZES_MAX:
                 self._known.resize(-(len(known) * (PIECES_BYTES + len(raw))))
                 known.clear()
@@ -330,30 +293,28 @@ class FrameWriter:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered headers and of the remembered bytes around payloads, in bytes."""
         return self._known.size_bytes + self._heads.known_bytes
 
     def forget(self) -> None:
-        """Forgets all headers, and all bytes around payloads, to free their memory."""
         self._known.forget()
         self._heads.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
         """Encodes messages. Returns the number of frames, and the bytes of all frames.
 
-        The first hop of each onward route is this connection and is left out of the frame. If a message is too large
-        for the framing, calls `too_large` and skips the message.
-        """
+        The first hop of each onward route is this connection and is left out of the frame. A message that is too large
+        for the framing is given to `too_large` and skipped."""
         onward_route = return_route = None
         raw, parts = b"", list[bytes]()
         around: Pieces = {}
         for message in messages:
-            # The answers to one peer mostly have the same route objects, whose header and pieces are looked up once.
+            # The answers to one peer mostly have the same route objects, whose header and envelopes are looked up once.
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
                 raw = self._header(onward_route[1:], return_route)
                 around = self._heads.around(raw)
             payload = message.payload
+            # Payloads of a known size need no encoding at all: their envelope is put around them.
             pieces = around.get(len(payload))
             if pieces is None:
                 try:

@@ -1,9 +1,9 @@
 """Detects the framing of a peer from the first bytes that the peer sends (facts/ockam.md §2.5). It reads no sockets.
 
-Ockam programs use the head framing since June 2024, and used the legacy framing before. A client with the head framing
-first sends its hello, the byte 01. Then the client either waits for our hello, also 01, or sends a u32 length and a
-CBOR array. A client with the legacy framing first sends a u16 length and a BARE message, which begins with its version.
-If the first byte is 01 and the third byte is 01 or 02, only later bytes distinguish the two framings:
+A client with the head framing (Ockam since June 2024) first sends its hello, the byte 01. Then it waits for our hello,
+also 01, or sends a u32 length and a CBOR array. A client with the legacy framing first sends a u16 length and a BARE
+message, which begins with its version. If the first byte is 01 and the third byte is 01 or 02, only later bytes
+distinguish the two framings:
 
     byte      0    1..4          5                      6
     head      01   u32 length    84 or 9f (array of 4)  80..9f (the onward route, an array)
@@ -14,9 +14,7 @@ If the first byte is 01 and the third byte is 01 or 02, only later bytes disting
 A legacy frame with 84 or 9f as byte 5 has a first hop of 132 bytes or more, in a frame of 256 or 257 bytes. The size of
 such a hop takes two bytes, 5 and 6, and byte 6 is 01. In the head framing, byte 6 is never 01.
 
-A client that speaks TLS to a port without TLS first sends a ClientHello, which begins with the byte 16.
-`is_client_hello` recognizes it, so that the node refuses it at once.
-"""
+A client that speaks TLS to a port without TLS first sends a ClientHello. It is recognized and refused at once."""
 
 from __future__ import annotations
 
@@ -27,17 +25,11 @@ from ockam.transport.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.transport.wire_legacy import LEGACY
 
 DECIDING_BYTES = 7
-"""The number of first bytes that is always enough to distinguish the head framing (Ockam since June 2024) from the
-legacy framing (Ockam before)."""
+"""The number of first bytes that is always enough to distinguish the two framings."""
 
 
 def maybe_wire(first: bytes) -> Wire | None:
-    """Returns the framing of a peer with these first bytes: `HEAD` for Ockam since June 2024, `LEGACY` for older Ockam.
-    None if more bytes are needed.
-
-    For the single byte 01 the result is None. The byte is either the hello of the head framing, or the first byte of a
-    legacy frame that arrives in pieces.
-    """
+    """Returns the framing of a peer with these first bytes; None if more bytes are needed."""
     if not first:
         return None
     # The head framing begins with 01, and so does a legacy frame of 256 to 511 bytes.
@@ -75,15 +67,8 @@ def is_client_hello(first: bytes) -> bool:
 class FramingDetector:
     """Collects the first bytes of a peer that connected to us, until the framing of the peer is known.
 
-    A hello is the byte 01, which opens the head framing (that of Ockam since June 2024). If the peer has sent only this
-    byte, we send our hello at once, because the Elixir client sends nothing more before our hello arrives. The byte
-    could also be the beginning of a legacy frame of 256 to 511 bytes, but no known client sends the first byte of a
-    frame alone. Such a client would read our hello as the length of a frame. So its connection is closed, and its frame
-    is not handled.
-
     Invariant: `received` is everything that the peer has sent, including the hello. `wire` is the peer's framing, or
-    None while more bytes are needed.
-    """
+    None while more bytes are needed."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -92,18 +77,14 @@ class FramingDetector:
 
     @property
     def frame_begun(self) -> bool:
-        """Whether the peer has begun its first frame.
-
-        Before this, the peer may be silent without limit, even after a hello.
-        """
+        """Whether the peer has begun its first frame. Before, it may be silent without limit, even after a hello."""
         return self.received not in (b"", HEAD.hello)
 
     def feed(self, chunk: bytes) -> bytes:
         """Processes the next bytes. Returns our hello if it must be sent now, otherwise b"".
 
-        Raises RemoteProtocolError of the kind `torn_header` if a byte that was answered as a hello was the beginning of
-        a legacy frame. Raises TlsFault of the kind `tls_unexpected` if the peer speaks TLS, or PROBED if it is a
-        client of ours that only asks who speaks here.
+        Raises RemoteProtocolError (`torn_header`) if a byte that was answered as a hello began a legacy frame, TlsFault
+        (`tls_unexpected`) if the peer speaks TLS, or TlsFault (PROBED) if a client of ours only asks who speaks here.
         """
         self.received += chunk
         if is_client_hello(self.received):
@@ -111,6 +92,9 @@ class FramingDetector:
             if PROBE.encode() in self.received:
                 raise TlsFault(PROBED, "a client asks which protocol is spoken here", HEAD.hello)
             raise TlsFault("tls_unexpected", "the peer speaks TLS, and this port does not", HEAD.hello)
+        # A single byte 01 is answered with our hello, because the Elixir client sends nothing more before it. The byte
+        # could also begin a legacy frame, but no known client sends the first byte of a frame alone. Such a client
+        # would read our hello as a length, so its connection is closed.
         self.wire = maybe_wire(self.received)
         if self._answered and self.wire not in (None, HEAD):
             raise RemoteProtocolError("torn_header", "a legacy frame came with its first byte, 01, alone, like a hello")
@@ -121,9 +105,7 @@ class FramingDetector:
 
 
 def strip_hello(first: bytes, wire: Wire) -> bytes:
-    """Removes the framing's hello (its opening bytes) from the first bytes of a peer.
-
-    Raises RemoteProtocolError if the first bytes do not begin with the hello."""
+    """Removes the framing's hello from the first bytes of a peer. Raises RemoteProtocolError if it is not there."""
     hello = wire.hello
     if not first.startswith(hello):
         raise RemoteProtocolError("header", f"the peer opened with {first[:1].hex() or 'nothing'}, not {hello.hex()}")

@@ -1,10 +1,8 @@
 """Waits of a connection's reader for the mailboxes that it has filled: which ones it waits for.
 
 A link is a connection by which many peers send: one that this node has made to pass messages of other peers on, or one
-of another member of the cluster. If what another node has passed on waited for a link, two nodes that forward to each
-other could wait for each other. If a link waited for a peer that takes its answers slowly, everybody whose answers come
-through it would wait, too. While a connection waits here, it reads no bytes, so that TCP stops its peer from sending.
-"""
+of another cluster member. Two nodes that forward to each other must not wait for each other, and a slow peer must not
+stop everybody whose answers come through its link. A connection that waits reads no bytes, so TCP stops its peer."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from ockam.transport.forwarding import is_passed_on, leaves
 
 
 async def wait_rooms(full: Sequence[Mailbox], messages: Sequence[Message], *, is_link: bool) -> None:
-    """Waits until the mailboxes that have got these messages have room.
-
-    is_link: whether the reader is that of a link."""
+    """Waits until the mailboxes that have got these messages have room. is_link: whether a link has read them."""
     for mailbox in full:
         # What the peer does not take counts for it, and closes its connection when it is too much.
         if is_link and mailbox.is_peer:

@@ -1,8 +1,6 @@
 """Accepts TCP connections, limits their number, and closes a silent connection if there is no room for a new one.
 
-A connection is silent until it has sent its first message. `accept_all` accepts connections from a listening socket
-and passes each connection to a callback. This module does not serve connections.
-"""
+A connection is silent until it has sent its first message. This module does not serve connections."""
 
 from __future__ import annotations
 
@@ -18,19 +16,14 @@ import structlog
 import trio
 
 OPEN_FILES_RESERVE = 64
-"""The number of open files that are reserved for the database, the logs and everything else that is not a connection.
-"""
+"""Open files that are reserved for the database, the logs and everything else that is not a connection."""
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """The errors of accept(2) which mean that the process or the computer has no room for another connection."""
 NO_ROOM_PAUSE_S = 0.1
-"""The pause after an error of `NO_ROOM`, in seconds. The kernel offers the same connection again at once. Without a
-pause, the accept loop would never rest and would write a log line for each error.
-"""
+"""The pause after an error of `NO_ROOM`. The kernel offers the same connection again at once, without end."""
 CANDIDATES_MAX = 32
-"""The largest number of silent connections that are checked to make room for a new connection, oldest first. A
-connection with unread bytes is not closed, because its peer has just sent something. If all checked connections have
-unread bytes, the new connection is refused.
-"""
+"""The most silent connections that are checked to make room for a new connection, oldest first. A connection with
+unread bytes is not closed: its peer has just sent something. If all have unread bytes, the new one is refused."""
 
 logger = structlog.get_logger(__name__)
 
@@ -41,9 +34,7 @@ async def accept_all(
     """Accepts connections until it is cancelled. Raises OSError if the listener itself fails.
 
     take: called with each new connection.
-    no_room: called after each error of NO_ROOM, so that the caller can close a silent connection to make room.
-    (`trio.serve_listeners` has no such callback.)
-    """
+    no_room: called after each error of NO_ROOM, to close a silent connection. (`trio.serve_listeners` cannot.)"""
     async with listener:
         while True:
             try:
@@ -59,11 +50,8 @@ async def accept_all(
 
 
 def connections_that_fit(connections_max: int) -> int:
-    """Returns how many connections this process can have open: at most `connections_max`, and at least 1.
-
-    First increases the soft limit of open files to the hard limit. Otherwise the kernel would complete connections
-    above the soft limit, and the process could never accept them.
-    """
+    """Returns how many connections this process can have open: at most `connections_max`, and at least 1."""
+    # Without a higher soft limit, the kernel would complete connections above it that the process could never accept.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -86,11 +74,7 @@ def has_unread(descriptor: int) -> bool:
 
 
 class SilentConnection(Protocol):
-    """The interface of a connection that has sent no message yet."""
-
-    def has_unread(self) -> bool:
-        """Whether the peer has sent bytes that were not read yet."""
-        ...
+    def has_unread(self) -> bool: ...
 
     def close(self, reason: str) -> None: ...
 
@@ -99,7 +83,7 @@ class SilentConnections:
     """The connections that have sent no message yet, oldest first.
 
     A real client can connect, send its first message much later, and fail if it was disconnected meanwhile. So silent
-    connections are kept as long as possible. If there is no room for a new connection, the oldest silent one is closed.
+    connections are kept as long as there is room.
 
     Invariant: an accepted connection is in this collection until its first message or its end, whichever comes first.
     """
@@ -114,14 +98,10 @@ class SilentConnections:
         self._silent[connection] = None
 
     def discard(self, connection: SilentConnection) -> None:
-        """Removes a connection that has sent a message or has ended. Safe to repeat."""
         self._silent.pop(connection, None)
 
     def close_oldest(self) -> SilentConnection | None:
-        """Closes and returns the oldest silent connection without unread bytes.
-
-        Returns None if all of the CANDIDATES_MAX oldest silent connections have unread bytes, or if no connection is
-        silent."""
+        """Closes and returns the oldest silent connection without unread bytes, among the CANDIDATES_MAX oldest."""
         for connection in list(islice(self._silent, CANDIDATES_MAX)):
             if not connection.has_unread():
                 self.discard(connection)

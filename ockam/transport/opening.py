@@ -1,7 +1,4 @@
-"""Opening: reads the first bytes of a connection, until the framing and the hello (the opening byte) are known.
-
-The module `handshake` recognises the framing; `connection_machine` keeps the state and the deadlines.
-"""
+"""Opening: reads the first bytes of a connection, until the framing and the hello (the opening byte) are known."""
 
 from __future__ import annotations
 
@@ -19,12 +16,11 @@ async def open_framing(
     receive_some: Callable[[int], Awaitable[bytes | bytearray]],
     put: Callable[[bytes], None],
 ) -> bytes | None:
-    """Reads until the framing and the hello of the peer are known.
+    """Returns the bytes after the hello of the peer, or None if the peer has closed the connection.
 
-    read: returns the next bytes of the peer, within the machine's deadlines. receive_some: returns the next bytes, at
-    most so many. put: sends bytes to the peer.
-    Returns the bytes after the hello, or None if the peer has closed the connection. Raises RemoteProtocolError.
-    """
+    read: returns the next bytes of the peer, within the machine's deadlines.
+    receive_some: returns at most this many of the next bytes. put: sends bytes to the peer.
+    Raises RemoteProtocolError."""
     frames = b""
     while machine.state is State.OPENING:
         if machine.wire is None:

@@ -1,27 +1,23 @@
 """PartialFrames: limits the memory of the unfinished frames of all connections together. It reads no sockets.
 
-A peer can send most of a frame and never the rest, so each connection can use the memory of nearly one frame. Above the
-limit, only one connection with a large unfinished frame is read at a time. If no such connection were read, all of them
-would wait for each other forever.
-"""
+A peer can send most of a frame and never the rest. Above the limit, one connection with a large unfinished frame is
+read at a time; if none were, all of them would wait for each other forever."""
 
 from __future__ import annotations
 
 import trio
 
 PARTIAL_BYTES_MAX = 256 * 1024 * 1024
-"""The limit for the unfinished frames of one node, in bytes: sixteen frames of the largest size."""
+"""The limit for the unfinished frames of one node: sixteen frames of the largest size."""
 PARTIAL_FREE_BYTES = 64 * 1024
-"""A connection whose unfinished frame has at most this many bytes is always read, so large frames never delay small
-frames."""
+"""A connection with at most this many bytes of an unfinished frame is always read, so small frames are not delayed."""
 
 
 class PartialFrames:
     """The total size of all unfinished frames, and the one connection that may be read above the limit.
 
     Invariant: the total size exceeds `bytes_max` by at most one read and PARTIAL_FREE_BYTES for each connection, plus
-    the frame of the connection that may be read above the limit.
-    """
+    the frame of the connection that may be read above the limit."""
 
     def __init__(self, bytes_max: int = PARTIAL_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -34,12 +30,7 @@ class PartialFrames:
         return self._size_bytes
 
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
-        """Updates the size of the unfinished frame of a connection.
-
-        holder: the connection.
-        before_bytes: the size at the last call.
-        now_bytes: the size now.
-        """
+        """Updates the size of the unfinished frame of the connection `holder`."""
         self._size_bytes += now_bytes - before_bytes
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:
             self._turn = None
@@ -48,10 +39,7 @@ class PartialFrames:
             self._room = None
 
     async def wait_turn(self, holder: object) -> None:
-        """Waits until the connection `holder` may be read.
-
-        Every connection may be read while the total size is below the limit. Above the limit, one connection may be
-        read at a time."""
+        """Waits until the connection `holder` may be read: below the limit each may, above the limit one at a time."""
         while self._size_bytes >= self._bytes_max and self._turn is not holder:
             if self._turn is None:
                 self._turn = holder

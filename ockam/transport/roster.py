@@ -11,10 +11,10 @@ from ockam.transport.connection_machine import ConnectionStatistics
 from ockam.transport.tcp_statistics import Traffic
 
 PARTIES_MAX = 1_000
-"""The largest number of parties whose ended connections are counted apart. All other parties share one count."""
+"""The most parties whose ended connections are counted apart. All other parties share one count."""
 OTHERS = "others"
 SECONDS_MIN = 1.0
-"""Over at least this many seconds a rate is taken, so that the first message of a connection is no flood."""
+"""A rate is taken over at least this many seconds, so that the first message of a connection is no flood."""
 
 
 class Connected(Protocol):
@@ -29,16 +29,16 @@ class Connected(Protocol):
 
 
 class _Mark(NamedTuple):
-    """The bytes of a connection at one time."""
-
     at_s: float
     received_bytes: int
     sent_bytes: int
 
 
 class Presence:
-    """One connection. peer: the `host:port` of the other side. began_s: the time of its begin. counted: the part of its
-    traffic that is counted for a party for good."""
+    """One connection in the roster.
+
+    peer: the `host:port` of the other side. began_s: the time of its begin.
+    counted: the part of its traffic that already counts for a party."""
 
     __slots__ = ("_connection", "_identity", "_last", "_party", "_since", "began_s", "counted", "peer")
 
@@ -64,16 +64,14 @@ class Presence:
         self._since, self._last = self._last, _Mark(now_s, found.received_bytes, found.sent_bytes)
 
     def rates(self, found: ConnectionStatistics, now_s: float) -> tuple[float, float]:
-        """Returns the bytes a second that were received and sent since the last look but one, or since the begin.
-        found: the present statistics."""
+        """Returns the bytes received and sent in a second, over one to two looks. found: the present statistics."""
         seconds = max(now_s - self._since.at_s, SECONDS_MIN)
         received, sent = found.received_bytes - self._since.received_bytes, found.sent_bytes - self._since.sent_bytes
         return received / seconds, sent / seconds
 
 
 class Roster:
-    """The open connections of clients, and what each party has sent and received since the start. Times are in seconds,
-    of a clock that is never set back."""
+    """The open connections of clients, and the traffic of each party since the start. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._open: dict[Connected, Presence] = {}
@@ -92,24 +90,23 @@ class Roster:
             self.forget(connection)
 
     def forget(self, connection: Connected) -> None:
-        """Takes a connection from the roster, as if it had moved nothing more."""
+        """Removes a connection from the roster without counting its traffic since the last `settle`."""
         self._open.pop(connection, None)
 
     def settle(self, connection: Connected, moved: Traffic) -> None:
-        """Counts what a connection has moved for the party that has used it until now. Call this method before the
-        identity of an open connection changes from one to another. moved: since the begin of the connection."""
+        """Counts the traffic of a connection, since its begin, for the party that has used it until now. To be called
+        before the identity of an open connection changes."""
         presence = self._open[connection]
         party = presence.party if presence.party in self._past or len(self._past) < PARTIES_MAX else OTHERS
         self._past.setdefault(party, Traffic()).add(moved.less(presence.counted))
         presence.counted = moved
 
     def look(self, now_s: float) -> None:
-        """Notes the bytes of all connections. Call this method every few seconds."""
+        """Samples the bytes of all connections. To be called every few seconds."""
         for presence in self._open.values():
             presence.look(now_s)
 
     def traffic(self) -> dict[str, Traffic]:
-        """Returns what each party has sent and received since the start."""
         found = {party: each.less(Traffic()) for party, each in self._past.items()}
         for connection, presence in self._open.items():
             moved = Traffic.of(connection.statistics()).less(presence.counted)
@@ -117,8 +114,7 @@ class Roster:
         return found
 
     def close(self, is_meant: Callable[[Connected, Presence], bool], reason: str) -> dict[Connected, Presence]:
-        """Closes the connections that the function chooses, and returns them. reason: a short, fixed word for
-        counters."""
+        """Closes the connections that the function chooses, and returns them. reason: a short word for counters."""
         meant = {connection: presence for connection, presence in self._open.items() if is_meant(connection, presence)}
         for connection in meant:
             connection.close(reason)

@@ -9,9 +9,7 @@ import trio
 
 
 class HasDescriptor(Protocol):
-    """The interface of a non-blocking socket.
-
-    After the socket is closed, `fileno` must return -1, because another file can get the same descriptor."""
+    """A non-blocking socket. Its `fileno` is -1 once it is closed: another file can get the descriptor."""
 
     def fileno(self) -> int: ...
 
@@ -19,9 +17,8 @@ class HasDescriptor(Protocol):
 def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
     """Sends the bytes that the socket accepts right now. Returns the bytes that were not sent.
 
-    No task may be sending on the socket, and no earlier bytes may wait to be sent. If the socket is full, closed or
-    broken, returns all bytes. The caller then sends the bytes with a function that waits or fails.
-    """
+    No task may be sending on the socket, and no earlier bytes may wait. If the socket is full, closed or broken,
+    returns all bytes: the caller sends them with a function that waits or fails."""
     try:
         sent = os.write(socket.fileno(), data)
     except OSError:

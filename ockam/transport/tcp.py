@@ -1,9 +1,7 @@
 """TcpTransport: TCP between nodes. It listens, connects to other nodes, and forwards messages to allowed destinations.
 
-Every connection is a worker (`connection`). If the next hop of a message is a TCP address, this node connects to this
-destination. Messages of remote peers are forwarded only to destinations that the operator has allowed, so the node is
-not an open relay.
-"""
+Every connection is a worker (`connection`). Messages of remote peers are forwarded only to destinations that the
+operator has allowed, so the node is not an open relay."""
 
 from __future__ import annotations
 
@@ -53,20 +51,16 @@ from ockam.transport.wire import Wire
 
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
-"""The time between two searches for idle connections, in seconds. The message headers that a connection remembers are
-freed after the connection was idle for one to two of these intervals."""
+"""The seconds between two searches for idle connections, whose remembered message headers are then freed."""
 NO_ROOM_CLOSED_MAX = 16
 """The most connections that are closed together if no more files can be opened. They have sent no message yet."""
 REFUSALS_TOLD_INTERVAL_S = 10.0
-"""The shortest time between two log lines about too many connections, in seconds. Without this limit, there could be
-thousands of lines in one second."""
+"""The shortest time between two log lines about too many connections. There could be thousands in a second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
-"""The largest number of messages that wait until a destination is connected. Further messages are dropped and counted.
-The number is twice the limit of a mailbox, because a peer that delivers to a full mailbox is not read any more.
-"""
+"""The most messages that wait until a destination is connected; further ones are dropped and counted. It is twice the
+limit of a mailbox, because a peer that delivers to a full mailbox is not read any more."""
 FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""The largest total size of payloads, in bytes, that wait until a destination is connected: four times the limit of a
-mailbox."""
+"""The most bytes of payloads that wait until a destination is connected: four times the limit of a mailbox."""
 ENDED = "the connection to it ended"
 
 logger = structlog.get_logger(__name__)
@@ -84,8 +78,7 @@ class TcpTransport:
     tls: the TLS of the peers that connect to this node; None: they connect without TLS.
     outgoing_tls: the TLS of the connections that this node makes.
     authenticator: judges the tokens of the peers that connect to this node; None: they have none.
-    outgoing_tokens: the tokens by which this node proves its own name to other nodes.
-    """
+    outgoing_tokens: the tokens by which this node proves its own name to other nodes."""
 
     def __init__(
         self,
@@ -138,29 +131,23 @@ class TcpTransport:
     async def listen(self, host: str, port: int) -> list[str]:
         """Starts to accept connections. Returns the `host:port` of each listening socket; port 0 picks a free port.
 
-        Raises OSError if a listening socket cannot be opened.
-        """
+        Raises OSError if a listening socket cannot be opened."""
         return self.listen_at(await trio.open_tcp_listeners(port, host=host))
 
     def listen_at(self, listeners: Sequence[trio.SocketListener]) -> list[str]:
         """Starts to accept connections at sockets that listen already. Returns their `host:port`.
 
-        Increases the process's soft limit of open files, and accepts only as many connections as this limit allows.
-        """
+        Increases the process's soft limit of open files, and accepts only as many connections as this limit allows."""
         self._connections_max = connections_that_fit(self._connections_max)
         self._nursery.start_soon(self._serve, listeners)
         return [socket_name(listener.socket.getsockname()) for listener in listeners]
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
-        """Connects to a node. Returns the connection's address, with which every route to the node begins.
-
-        Raises ConnectFailed."""
+        """Connects to a node. Returns the address that begins every route to the node. Raises ConnectFailed."""
         return (await self._connect(destination, framing)).own_address
 
     def attach(self, stream: trio.SocketStream, peer: str, identity: Identity) -> None:
-        """Serves a peer that has proved its identity in another way, such as over HTTP, as if it had connected.
-
-        peer: the `host:port` of the peer."""
+        """Serves a peer at `host:port` that has proved its identity in another way, such as over HTTP."""
         connection = self._add(stream, None, peer, None, identity)
         self._nursery.start_soon(self._run, connection)
 
@@ -178,6 +165,8 @@ class TcpTransport:
         stream, wire, tls = await self._caller.call(destination, framing, is_own and not has_token)
         connection = self._add(stream, wire, destination, tls, link=link)
         self._nursery.start_soon(self._run, connection)
+        # The token is the first message on the connection, so that all later ones come from the proved name. It must
+        # not travel in the clear to another computer (`check_way`).
         if has_token:
             try:
                 tokens.check_way(destination, stream.socket.getpeername()[0], tls is not None)
@@ -188,15 +177,12 @@ class TcpTransport:
         return connection
 
     def change_limits(self, limits: ConnectionLimits, *, connections_max: int, memory_bytes_max: int) -> None:
-        """Changes the limits of a transport that listens. Connections above the new `connections_max` stay open.
-
-        limits: the time limits of later connections; open connections keep theirs."""
+        """Changes the limits of a transport that listens. Open connections stay open, and keep their time limits."""
         self._limits = limits
         self._connections_max = connections_that_fit(connections_max)
         self.memory.change_limit(memory_bytes_max)
 
     def allow_forward(self, destinations: Collection[str]) -> None:
-        """Sets the `host:port` destinations to which messages of remote peers may be forwarded."""
         self._allow_forward = frozenset(destination.encode() for destination in destinations)
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
@@ -218,8 +204,7 @@ class TcpTransport:
             connection.stop_reading()
 
     async def close_when_sent(self, deadline_s: float) -> None:
-        """Ends each connection as soon as its answers are sent. Ends the others at `deadline_s`, a time on
-        trio's clock."""
+        """Ends each connection as soon as its answers are sent, and the others at `deadline_s` on trio's clock."""
         self._drains = True
         for connection in self._connections:
             connection.close_when_sent()
@@ -263,7 +248,7 @@ class TcpTransport:
                 nursery.start_soon(self._look_for_idle)
 
     async def _look_for_idle(self) -> None:
-        """Frees the remembered message headers of idle connections every IDLE_INTERVAL_S, without end."""
+        """Frees the memory of idle connections and unused identities every IDLE_INTERVAL_S, without end."""
         while True:
             await trio.sleep(IDLE_INTERVAL_S)
             for connection in self._connections:
@@ -273,10 +258,12 @@ class TcpTransport:
 
     def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
+        # Without a place for it, a connection is closed at once: it costs the least before it has a worker.
         if len(self._connections) >= self._connections_max and not self._give_way():
             self._closed["too_many_connections"] += 1
             stream.socket.close()
             return
+        # The peer may be gone already. Its socket then has no name.
         try:
             peer = socket_name(stream.socket.getpeername())
         except OSError:
@@ -295,10 +282,7 @@ class TcpTransport:
         self._nursery.start_soon(self._run, connection)
 
     def _give_way(self) -> bool:
-        """Closes the oldest connection that has sent no message yet, to make room.
-
-        Returns False if no connection was closed.
-        """
+        """Closes the oldest connection that has sent no message yet. Returns False if there is none."""
         given = self._silent.close_oldest()
         if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
             self._refusals_told_s = trio.current_time()
@@ -330,7 +314,7 @@ class TcpTransport:
         identity: Identity | None = None,
         link: LinkEnd | None = None,
     ) -> Connection:
-        """Makes the worker of a connection. identity: what the peer has proved already; None: it proves it here."""
+        """Creates the worker of a connection. identity: what the peer has proved already; None: it proves it here."""
         address = local(CONNECTION_PREFIX + self._new_id().encode())
         connection = Connection(
             self._node,
@@ -368,6 +352,7 @@ class TcpTransport:
         except Exception as error:
             logger.error("connection_failed", peer=connection.peer, exc_info=error)
         finally:
+            # First the connection stops counting, so that a new one may take its place.
             self._connections.discard(connection)
             self.roster.end(connection)
             self._past.add(Traffic.of(connection.statistics()))
@@ -376,15 +361,19 @@ class TcpTransport:
             self._closed[reason] += 1
             self._ended.set()
             logger.debug("connection_ended", peer=connection.peer, reason=reason)
+            # A node that we called, and that sent no message or broke its framing, may speak another framing. The next
+            # call finds it out.
             fault = connection.fault
             if connection.open_requests is not None and (fault is not None or not connection.statistics().received):
                 self._caller.forget(connection.peer)
+            # A client that only asked which protocol is spoken here is no fault.
             if fault is not None and reason != PROBED:
                 text = str(fault)
                 who = {"peer": connection.peer, "identity": str(connection.identity)}
                 self._fault_lines.log(logger.warning, "connection_closed", **who, kind=fault.kind, reason=text)
             if isinstance(fault, TlsFault) and reason != PROBED:
                 self._note_tls_refused(connection, f"{fault.kind}: {fault}")
+            # Its forwarded requests get no answer any more, so their senders are informed.
             self._tell_gone(connection)
 
     def _note_tls_refused(self, connection: Connection, reason: str) -> None:
@@ -392,10 +381,7 @@ class TcpTransport:
             self._node.gate.note_tls_refused(connection.peer, connection.identity, reason)
 
     def _tell_gone(self, connection: Connection) -> None:
-        """Sends an `error` for each unanswered request that was forwarded over an ended connection.
-
-        The destination cannot answer these requests any more.
-        """
+        """Sends an `error` for each unanswered request that was forwarded over an ended connection."""
         reason = ENDED if connection.fault is None else f"{ENDED}: {connection.fault}"
         if connection.open_requests is not None and connection.link is not None:
             connection.link.ended(connection.open_requests)
@@ -405,23 +391,16 @@ class TcpTransport:
                     self._node.deliver(destination_unreachable(route, connection.peer, reason))
 
     def _missed(self, message: Message) -> None:
-        """Answers a remote peer's request whose next hop is a connection that has ended.
-
-        The answer is an `error` message. It tells the peer that its route leads through an ended connection, so that
-        the peer asks for a new route.
-        """
+        """Answers a remote peer's request whose next hop is an ended connection: the peer then asks for a new route."""
         hop = message.onward_route[0]
         if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
             self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
 
     def _forward(self, message: Message) -> Mailbox | None:
-        """Forwards a message to the TCP destination that its next hop names.
+        """Forwards a message to the TCP destination of its next hop, over the one connection to that destination.
 
-        All messages to a destination share one connection.
-
-        Returns the mailbox of that connection, or the mailbox where messages wait until the destination is connected.
-        Returns None if the message is refused.
-        """
+        Returns the mailbox of the connection, or the one where messages wait for it; None if the message is refused."""
+        # Two rules must allow the destination: the operator's list, and then the rights of the sender.
         hop = message.onward_route[0]
         if message.origin.kind != "local" and hop.value not in self._allow_forward:
             to = shown(local(hop.value))
@@ -452,21 +431,20 @@ class TcpTransport:
         return waiting
 
     def _refuse(self, message: Message, reason: str) -> None:
-        """Answers the sender of a dropped message with an `error`, if `is_sender_told` allows an answer."""
         if is_sender_told(message):
             self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str, is_own: bool) -> None:
-        """Connects to a destination, and then sends the messages that wait for this destination.
+        """Connects to a destination, and then sends the messages that wait for it. If it cannot be reached, drops them.
 
-        If the destination cannot be reached, drops the messages. is_own: see `OutgoingTls.find`.
-        """
+        is_own: see `OutgoingTls.find`."""
         try:
             connection = await self._connect(destination, "auto", is_own)
         except (ConnectFailed, InvalidAddress) as error:
             logger.warning(
                 "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
             )
+            # Nobody else will send what waits, so each sender gets an answer and may ask again later.
             waiting = self._dialling.pop((destination, is_own))
             with self._node.batch():
                 while run := waiting.take_run():
@@ -475,6 +453,7 @@ class TcpTransport:
                         if is_sender_told(message):
                             self._node.deliver(destination_unreachable(message.return_route, destination, str(error)))
             return
+        # Messages go directly to the connection from now on, behind those that have waited.
         self._calls[destination, is_own] = connection
         waiting = self._dialling.pop((destination, is_own))
         with self._node.batch():

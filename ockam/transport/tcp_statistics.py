@@ -1,4 +1,4 @@
-"""TcpStatistics: what the TCP connections of a node count."""
+"""TcpStatistics: the statistics of a node's TCP connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Traffic(msgspec.Struct):
         self.sent_bytes += more.sent_bytes
 
     def less(self, before: Traffic) -> Traffic:
-        """Returns what was exchanged since an earlier count."""
         return Traffic(
             self.received - before.received,
             self.received_bytes - before.received_bytes,
@@ -44,8 +43,7 @@ class TcpStatistics(msgspec.Struct, frozen=True):
     silent: the number of open connections that have sent no message yet.
     handshakes: the number of TLS handshakes under way.
     past: the traffic of all connections that have ended.
-    identities: the number of open connections by the source of their identity, for example `token`.
-    """
+    identities: the number of open connections by the source of their identity, for example `token`."""
 
     accepted: int
     closed: dict[str, int]

@@ -1,9 +1,6 @@
 """Wire: the interface of the two framings of Ockam messages: `head` since June 2024, `legacy` before.
 
-A frame is a length, a header (the two routes) and a payload. `wire_legacy` and `wire_head` implement the interface.
-`handshake` detects the framing of a peer. A wire decodes the body of one frame into routes and payload, and encodes
-routes and payload. A wire has no state and reads no sockets. The content of payloads is not decoded.
-"""
+A frame is a length, a header (the two routes) and a payload, whose content is not decoded here."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from ockam.actors.address import Route
 
 
 class Wire(Protocol):
-    """One framing of Ockam messages (facts/ockam.md §2). The body of a frame is everything after the length.
+    """One framing of Ockam messages (facts/ockam.md §2). It has no state. The body of a frame is everything after the
+    length.
 
     name: "legacy" or "head".
     hello: bytes that each side sends before its first frame.
     length_bytes: number of bytes of the big-endian length at the start of every frame.
     send_bytes_max, receive_bytes_max: the largest body that this side sends, and that it accepts, in bytes.
-    heartbeat: a complete frame without a message, which only shows that the sender is alive.
-    """
+    heartbeat: a complete frame without a message, which only shows that the sender is alive."""
 
     name: str
     hello: bytes
@@ -32,20 +29,18 @@ class Wire(Protocol):
     def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
         """Returns the onward route and the return route of the body `data[at:end]`, and the position after both.
 
-        Raises RemoteProtocolError if the routes are not valid. The bytes of the routes are self-delimiting: another
-        body that begins with the same bytes has the same routes. So a connection can remember decoded routes.
-        """
+        Another body that begins with the same bytes has the same routes, so decoded routes can be remembered.
+        Raises RemoteProtocolError."""
         ...
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
-        """Returns the payload of the body `data[start:end]`. at: the position after the routes, from `decode_routes`.
+        """Returns the payload of the body `data[start:end]`. at: the position after the routes.
 
-        Raises RemoteProtocolError if the rest of the body is not valid.
-        """
+        Raises RemoteProtocolError if the rest of the body is not valid."""
         ...
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
-        """Encodes the two routes, which are the first part of a body."""
+        """Encodes the header: the two routes."""
         ...
 
     def encode_payload(self, payload: bytes) -> bytes:

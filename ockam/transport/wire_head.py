@@ -1,16 +1,14 @@
 """The head framing: the bytes by which Ockam programs since June 2024 send messages over TCP (facts/ockam.md §2.2).
 
-`head` means the present version of Ockam; older programs use the `legacy` framing (`ockam.transport.wire_legacy`). One
-byte, the hello, comes first. Then each message is a frame: its length as u32, and the message in CBOR.
+One byte, the hello, comes first. Then each message is a frame: its length as u32, and the message in CBOR.
 
     +----+   +------------+----+------------------------+--------------+-------------+-----------------+
     | 01 |   | u32 big-   | 84 | onward_route: array of | return_route | payload:    | tracing_context |
     +----+   | endian N   |    | 82 type, byte string   | the same     | byte string | f6, or text     |
     hello    +------------+----+------------------------+--------------+-------------+-----------------+
 
-This is no general CBOR reader. It accepts only what real peers use: an array of four elements, definite lengths, and
-byte strings for bytes. Only the outer array may have an indefinite length, because the Elixir node accepts this too.
-"""
+This is no general CBOR reader. It accepts what real peers use: an array of four elements, definite lengths, and byte
+strings for bytes. The outer array may have an indefinite length, because the Elixir node accepts this too."""
 
 from __future__ import annotations
 
@@ -26,14 +24,11 @@ NULL = 0xF6
 MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
 ONE_BYTE_SIZE = 0x58
-"""The first byte of a CBOR byte string whose size is in the next byte. Nearly every payload begins with this byte, so
-faster code decodes such payloads.
-"""
+"""The first byte of a CBOR byte string whose size is in the next byte, as of nearly every payload."""
 
 
 class HeadWire:
-    """The head framing, which Ockam programs use since June 2024; see `ockam.transport.wire.Wire`. Frames have at most
-    16 MiB, as in Ockam's node in Rust."""
+    """The head framing, which Ockam programs use since June 2024. Frames have at most 16 MiB, as in Rust's node."""
 
     name = "head"
     hello = b"\x01"
@@ -118,10 +113,9 @@ def _check_tracing_context(data: bytes, at: int, end: int) -> None:
 
 
 def read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
-    """Returns the length or the number in the head of the CBOR item at `at`, and the position of its content.
+    """Returns the length or number in the head of the CBOR item at `at`, and the position of its content.
 
-    Raises RemoteProtocolError if the item does not have this major type, or its head is not valid.
-    """
+    Raises RemoteProtocolError if the head is not valid, or has another major type."""
     if at >= end:
         raise _undecodable("the frame ends inside the message")
     first = data[at]

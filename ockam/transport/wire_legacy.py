@@ -21,14 +21,12 @@ from ockam.errors import RemoteProtocolError
 
 TRACED_VERSION = 2
 ROUTE_HOPS_MAX = 64
-"""The largest number of hops in a route. The longest real route has about five hops, so a longer route is a loop or an
-attack."""
+"""The most hops of a route. The longest real route has about five, so a longer one is a loop or an attack."""
 ADDRESS_BYTES_MAX = 1024 + 64
-"""The largest size of the value of an address, in bytes: that of the longest name of a stream, with a prefix before it.
-Real addresses have at most a few tens of bytes."""
+"""The most bytes of an address: those of the longest name of a stream, with a prefix. Real addresses have a few tens.
+"""
 ROUTE_BYTES_MAX = 8 * 1024
-"""The largest size of the values of all addresses of a route together, in bytes. The node keeps routes of requests that
-wait, so a peer could otherwise fill its memory with routes."""
+"""The most bytes of all addresses of a route. Routes of waiting requests are kept, so they could fill the memory."""
 
 
 # type RouteAddress struct { type: uint  value: data }
@@ -59,10 +57,9 @@ _traced_decoder = bare.Decoder(TracedPayload)
 
 
 class LegacyWire:
-    """The legacy framing, which Ockam programs used from February 2021 to June 2024; see `ockam.transport.wire.Wire`.
+    """The legacy framing, which Ockam programs used from February 2021 to June 2024.
 
-    We send no frame above 65,000 bytes, because the real node crashes on larger frames.
-    """
+    We send no frame above 65,000 bytes, because the real node crashes on larger frames."""
 
     name = "legacy"
     hello = b""
@@ -113,11 +110,7 @@ def _route(addresses: list[RouteAddress]) -> Route:
 
 
 def refusal_of_sizes(address_bytes: int, route_bytes: int) -> str | None:
-    """Returns the reason why a route is too large, or None if it is not.
-
-    address_bytes: the size of its largest address.
-    route_bytes: the size of all its addresses together.
-    """
+    """Returns the reason why a route is too large, or None. address_bytes: the size of its largest address."""
     if address_bytes > ADDRESS_BYTES_MAX:
         return f"an address of {address_bytes} bytes; at most {ADDRESS_BYTES_MAX}"
     if route_bytes > ROUTE_BYTES_MAX:
