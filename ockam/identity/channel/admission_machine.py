@@ -1,9 +1,8 @@
 """AdmissionMachine: decides whether a handshake can begin and a channel can open. It only counts, and has no clock.
 
-Whoever reaches the listener can begin handshakes before proving an identity. So three numbers have limits: the
-handshakes that a host begins in a second, those under way on one connection, and those under way on the node. If too
-many are under way, a new handshake takes the place of the oldest one, whose peer has probably given up.
-"""
+Whoever reaches the listener can begin handshakes before proving an identity. So the handshakes that a host begins in a
+second, those under way on one connection, and those on the node are limited. If too many are under way, a new one takes
+the place of the oldest, whose peer has probably given up."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from typing import Generic, TypeVar
 from ockam.identity.channel.limits import ChannelLimits
 
 HOSTS_MAX = 10_000
-"""The largest number of hosts whose handshakes of the last second are counted. With one more host, the count of the
-host whose last attempt is the oldest is forgotten."""
+"""The most hosts whose handshakes of the last second are counted. The oldest is forgotten first."""
 
 C = TypeVar("C", bound=Hashable)
 
@@ -25,8 +23,7 @@ class AdmissionMachine(Generic[C]):
 
     The number of channels of one identity is limited elsewhere (`ockam.quotas.usage`).
 
-    Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with these two.
-    """
+    Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with these two."""
 
     def __init__(self, limits: ChannelLimits) -> None:
         self._limits = limits
@@ -38,11 +35,8 @@ class AdmissionMachine(Generic[C]):
         self._handshakes_by_peer: dict[Hashable, dict[C, None]] = {}
 
     def may_begin(self, host: str, now_s: float) -> bool:
-        """Whether a host is allowed to begin one more handshake at this time. If so, the handshake is counted.
-
-        A host that has begun none for a second can begin `ChannelLimits.handshakes_per_s` handshakes at once, and then
-        one more after each 1 / `handshakes_per_s` seconds.
-        """
+        """Whether a host is allowed to begin one more handshake at this time. If so, the handshake is counted."""
+        # The permits of a host fill with time, up to those of one second.
         rate = self._limits.handshakes_per_s
         room, at_s = self._hosts.pop(host, (rate, now_s))
         room = min(rate, room + (now_s - at_s) * rate)
@@ -53,11 +47,9 @@ class AdmissionMachine(Generic[C]):
         return is_admitted
 
     def begin(self, channel: C, peer: Hashable) -> list[C]:
-        """Adds a handshake. Returns the older handshakes that must be dropped to make room for it; mostly none.
-
-        peer: the connection of the handshake.
-        """
+        """Adds a handshake of the connection `peer`. Returns the older ones that must be dropped; mostly none."""
         dropped: list[C] = []
+        # The connection's own limit comes first, so that one peer cannot displace the handshakes of others.
         own = self._handshakes_by_peer.setdefault(peer, {})
         if len(own) >= self._limits.peer_handshakes_max:
             dropped.append(next(iter(own)))
@@ -83,7 +75,6 @@ class AdmissionMachine(Generic[C]):
         return None
 
     def remove(self, channel: C) -> None:
-        """Forgets a handshake or a channel that has ended. Safe to repeat."""
         if channel in self.handshakes:
             self._forget_handshake(channel)
         elif channel in self.channels:
@@ -100,7 +91,6 @@ class AdmissionMachine(Generic[C]):
             del self._handshakes_by_peer[peer]
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant does not hold."""
         assert not self.handshakes.keys() & self.channels.keys()
         assert self._by_peer == Counter(self.channels.values())
         assert {(each, peer) for peer, own in self._handshakes_by_peer.items() for each in own} == set(

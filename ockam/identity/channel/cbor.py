@@ -1,9 +1,7 @@
 """CborReader and the writing functions: the few CBOR shapes of identities and channel messages (RFC 8949).
 
-This is no general CBOR codec. It reads and writes unsigned numbers, byte strings, arrays, booleans and null, with
-definite lengths and the shortest form of every number. Everything else is refused, also when other readers accept it,
-because a proof that has two encodings could be changed without being refused.
-"""
+Only unsigned numbers, byte strings, arrays, booleans and null are read and written, with definite lengths and the
+shortest form of every number. Everything else is refused: a proof with two encodings could be changed unnoticed."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ UNSIGNED, BYTE_STRING, ARRAY, MAP = 0, 2, 4, 5
 FALSE, TRUE, NULL = 0xF4, 0xF5, 0xF6
 _WIDTHS = {24: 1, 25: 2, 26: 4, 27: 8}
 _SMALLEST = {1: 24, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
-"""For each width of a number in bytes, the smallest number that needs this width."""
 
 
 class CborError(ValueError):
@@ -29,8 +26,7 @@ class CborError(ValueError):
 class CborReader:
     """Reads items one after the other. Each method raises CborError if the next item is not of its kind.
 
-    at: the position of the next item in `data`.
-    """
+    at: the position of the next item in `data`."""
 
     __slots__ = ("_data", "_end", "at")
 
@@ -40,7 +36,6 @@ class CborReader:
         self.at = at
 
     def unsigned(self) -> int:
-        """Reads a number from 0 to 2^64 - 1."""
         return self._head(UNSIGNED)
 
     def array(self, items: int) -> None:
@@ -50,17 +45,14 @@ class CborReader:
             raise CborError(f"an array of {found} items at byte {self.at}; {items} are expected")
 
     def array_of(self, items_min: int, items_max: int) -> int:
-        """Reads the beginning of an array, which must have `items_min` to `items_max` items. Returns their number."""
+        """Reads the beginning of an array with `items_min` to `items_max` items. Returns their number."""
         found = self._head(ARRAY)
         if not items_min <= found <= items_max:
             raise CborError(f"an array of {found} items at byte {self.at}; {items_min} to {items_max} are accepted")
         return found
 
     def byte_string(self, size_bytes: int | None = None) -> bytes:
-        """Reads a byte string.
-
-        size_bytes: the size that it must have; None means any size.
-        """
+        """Reads a byte string, of `size_bytes` if that is not None."""
         size = self._head(BYTE_STRING)
         if size_bytes is not None and size != size_bytes:
             raise CborError(f"{size} bytes at byte {self.at}; {size_bytes} are expected")
@@ -70,7 +62,6 @@ class CborReader:
         return self._data[self.at - size : self.at]
 
     def boolean(self) -> bool:
-        """Reads true or false."""
         if self.at >= self._end or self._data[self.at] not in (FALSE, TRUE):
             raise CborError(f"no boolean at byte {self.at}")
         self.at += 1
@@ -83,7 +74,6 @@ class CborReader:
         return is_null
 
     def finish(self) -> None:
-        """Raises CborError if there are more bytes."""
         if self.at != self._end:
             raise CborError(f"{self._end - self.at} bytes behind the message")
 
@@ -107,6 +97,7 @@ class CborReader:
         if width is None or width > self._end - self.at:
             raise CborError(f"a length that is indefinite or cut, at byte {self.at}")
         value = int.from_bytes(self._data[self.at : self.at + width], "big")
+        # A longer form of the same number would be a second encoding.
         if value < _SMALLEST[width]:
             raise CborError(f"a number at byte {self.at} is not in its shortest form")
         self.at += width
@@ -118,27 +109,22 @@ def _is_map(first: int) -> bool:
 
 
 def write_unsigned(value: int) -> bytes:
-    """Encodes a number from 0 to 2^64 - 1."""
     return _write_head(UNSIGNED, value)
 
 
 def write_bytes(value: bytes) -> bytes:
-    """Encodes a byte string."""
     return _write_head(BYTE_STRING, len(value)) + value
 
 
 def write_array(*items: bytes) -> bytes:
-    """Encodes an array of items that are encoded already."""
     return _write_head(ARRAY, len(items)) + b"".join(items)
 
 
 def write_boolean(value: bool) -> bytes:
-    """Encodes true or false."""
     return bytes((TRUE if value else FALSE,))
 
 
 def write_null() -> bytes:
-    """Encodes null."""
     return bytes((NULL,))
 
 

@@ -1,8 +1,7 @@
 """ChannelMachine: one end of one secure channel, from the first message of the handshake to its end.
 
-It reads no sockets and no clock, and knows no routes: methods get bytes and return bytes. The ephemeral key and the
-time are parameters. A machine is never copied and never stored: a copy would use the same keys with the same nonces
-again, which destroys all protection.
+It reads no sockets and no clock, and knows no routes; the ephemeral key and the time are parameters. A machine is never
+copied and never stored: a copy would use the same keys with the same nonces again, which destroys all protection.
 
     initiator   NEW --begin--> SENT_1 --receive_2--> OPEN
     responder   NEW --receive_1--> SENT_2 --receive_3--> OPEN        every state --> CLOSED
@@ -31,23 +30,15 @@ from ockam.identity.channel.transport import Opener, Sealer
 
 
 class State(Enum):
-    """The state of one end of a channel."""
-
     NEW = "new"
-    """No message was sent or received."""
     SENT_1 = "sent 1"
-    """The initiator has sent message 1 and waits for message 2."""
     SENT_2 = "sent 2"
-    """The responder has sent message 2 and waits for message 3."""
     OPEN = "open"
     """Both sides have proved their identities, and messages are exchanged."""
     CLOSED = "closed"
-    """The channel has ended, and its keys are forgotten."""
 
 
 class Event(Enum):
-    """An event that changes the state of one end of a channel. The value describes the event."""
-
     BEGUN = "this side has sent message 1"
     REQUESTED = "a valid message 1 has come, and message 2 was sent"
     PROVED = "the other side has proved an identity that this side accepts"
@@ -66,27 +57,22 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 """For each state, the next state after each event. An event that is missing for a state is a mistake of this code."""
 
 Trust = Callable[[PeerIdentity], str | None]
-"""A function that decides whether an identity is accepted: returns None, or a short text that says why it is not."""
+"""Returns None if an identity is accepted, else a short text that says why it is not."""
 
 
 class ChannelMachine:
     """One end of one channel.
 
-    state: see `State`.
     peer: the identity of the other side; None until it is proved and accepted.
-    expires_s: until when the proof of the other side is valid, in seconds since 1970. The owner of this object must end
-        the channel then.
+    expires_s: until when the other side's proof is valid, in seconds since 1970. The owner must end the channel then.
+    own, trust: the identity of this side, and the decision about others. ephemeral: a new key, used for nothing else.
 
     Invariant: the handshake exists exactly in SENT_1 and SENT_2, and the two keys and the peer exactly in OPEN. So a
-    machine that has ended can neither encrypt nor decrypt.
-    """
+    machine that has ended can neither encrypt nor decrypt."""
 
     __slots__ = ("_handshake", "_opener", "_own", "_sealer", "_trust", "expires_s", "peer", "state")
 
     def __init__(self, own: OwnIdentity, trust: Trust) -> None:
-        """own: the identity of this side.
-        trust: decides which other identities are accepted.
-        """
         self._own = own
         self._trust = trust
         self._handshake: NoiseHandshake | None = None
@@ -97,7 +83,6 @@ class ChannelMachine:
         self.state = State.NEW
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant does not hold."""
         assert (self._handshake is not None) == (self.state in (State.SENT_1, State.SENT_2))
         for part in (self._sealer, self._opener, self.peer):
             assert (part is not None) == (self.state is State.OPEN)
@@ -107,20 +92,14 @@ class ChannelMachine:
     # The handshake.
 
     def begin(self, ephemeral: X25519PrivateKey) -> bytes:
-        """Returns message 1.
-
-        ephemeral: a new key that is used for nothing else.
-        """
         self._handshake = NoiseHandshake(self._own.static, ephemeral)
         self._change(Event.BEGUN)
         return self._handshake.write_1()
 
     def receive_1(self, data: bytes, ephemeral: X25519PrivateKey) -> bytes:
-        """Reads message 1 and returns message 2. Raises HandshakeFailed; the state is then still NEW.
-
-        ephemeral: a new key that is used for nothing else.
-        """
+        """Reads message 1 and returns message 2. Raises HandshakeFailed; the state is then still NEW."""
         assert self.state is State.NEW
+        # Only a handshake that has succeeded so far is retained, so a wrong message 1 changes nothing.
         handshake = NoiseHandshake(self._own.static, ephemeral)
         handshake.read_1(data)
         answer = handshake.write_2(self._own.proof)
@@ -129,35 +108,28 @@ class ChannelMachine:
         return answer
 
     def receive_2(self, data: bytes, now_s: int) -> bytes:
-        """Reads message 2 and returns message 3; the channel is then open.
+        """Reads message 2 and returns message 3; the channel is then open. now_s: seconds since 1970.
 
         Raises HandshakeFailed if the message is not a message 2 of this handshake; a correct one is still accepted
-        later. Raises PeerRefused if the other side is not accepted; then the channel has ended.
-
-        now_s: seconds since 1970.
-        """
+        later. Raises PeerRefused if the other side is not accepted; then the channel has ended."""
         handshake = self._expect(State.SENT_1)
+        # The message decrypts, so it is of this handshake. From here on a refusal is final.
         proof = handshake.read_2(data)
         try:
             peer = self._accept(proof, handshake.remote_static, now_s)
         except PeerRefused:
             self._end(Event.REFUSED)
             raise
+        # The other side has proved itself first. Message 3 proves this side, and both have the keys.
         answer = handshake.write_3(self._own.proof)
         self._open(handshake, peer, is_initiator=True)
         return answer
 
     def receive_3(self, data: bytes, now_s: int) -> None:
-        """Reads message 3; the channel is then open.
+        """Reads message 3; the channel is then open. now_s: seconds since 1970.
 
-        Raises HandshakeFailed if the message is not a message 3 of this handshake. The handshake goes on: it still
-        accepts a correct message 3 that comes later.
-
-        Raises PeerRefused if the other side is not accepted. The channel has then ended, and `close` of the error is an
-        encrypted message Close, which the caller must send to the other side.
-
-        now_s: seconds since 1970.
-        """
+        Raises HandshakeFailed as `receive_2` does. Raises PeerRefused if the other side is not accepted; then the
+        channel has ended, and the caller must send `close` of the error, an encrypted Close."""
         handshake = self._expect(State.SENT_2)
         proof = handshake.read_3(data)
         try:
@@ -176,9 +148,11 @@ class ChannelMachine:
 
     def _accept(self, proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
         try:
+            # First the proof itself is checked: signatures, times, and that its key is the one of this handshake.
             peer, self.expires_s = read_proof(proof, remote_static, now_s)
         except IdentityRefused as error:
             raise PeerRefused(error.reason, f"the other side did not prove its identity: {error}") from error
+        # Then the operator decides whether this identity may have a channel at all.
         refusal = self._trust(peer)
         if refusal is not None:
             raise PeerRefused("not_trusted", refusal, identity=str(peer))
@@ -187,6 +161,7 @@ class ChannelMachine:
     def _open(self, handshake: NoiseHandshake, peer: PeerIdentity, *, is_initiator: bool) -> None:
         keys = handshake.keys(is_initiator=is_initiator)
         self._sealer, self._opener = Sealer(keys.send), Opener(keys.receive)
+        # The keys replace the handshake. Its ephemeral key is forgotten, so no later theft can decrypt this channel.
         self._handshake, self.peer = None, peer
         self._change(Event.PROVED)
 
@@ -199,14 +174,10 @@ class ChannelMachine:
         return self._sealer.seal_many(plaintexts)
 
     def seal(self, plaintext: bytes) -> bytes:
-        """Returns one encrypted message. See `seal_many`."""
         return self.seal_many((plaintext,))[0]
 
     def open_many(self, run: Sequence[bytes]) -> tuple[list[bytes], list[CiphertextRefused]]:
-        """Returns the plaintexts of the messages that are valid, in order, and the error of each other message.
-
-        Raises ChannelClosed if the channel is not open.
-        """
+        """Returns the plaintexts of the valid messages, and the others' errors, in order. Raises ChannelClosed."""
         if self._opener is None:
             raise self._closed()
         return self._opener.open_many(run)
@@ -223,11 +194,12 @@ class ChannelMachine:
     def take_control(self, plaintext: bytes) -> None:
         """Handles a decrypted message that is not for a worker: a Close ends the channel, and a Refresh renews `peer`.
 
-        Raises PlaintextRefused or IdentityRefused if the message is not valid; the channel stays open.
-        """
+        Raises PlaintextRefused or IdentityRefused if the message is not valid; the channel stays open."""
         assert not plaintext.startswith(PAYLOAD_HEAD)
         assert self.peer is not None
         renewed = read_control(plaintext)
+        # A Close has no identity. A Refresh must be of the same one, and its history must go on from the known history:
+        # otherwise the owner of an old key could take the channel over.
         if renewed is None:
             self._end(Event.CLOSE_RECEIVED)
         elif renewed.identifier != self.peer.identifier:

@@ -6,8 +6,7 @@ from __future__ import annotations
 class SecureChannelError(Exception):
     """The base class of all errors of this package.
 
-    reason: a short, fixed word for counters and for the audit log, for example `low_order_point` or `expired`.
-    """
+    reason: a short, fixed word for counters and for the audit log, for example `low_order_point` or `expired`."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -21,8 +20,7 @@ class IdentityRefused(SecureChannelError):
     signed data is unknown); `changes` (the changes of the signing key do not follow from each other); `signature`;
     `wrong_subject` (signed data is of another identity, or by a key that was replaced); `wrong_key` (the proof belongs
     to another key, for example because somebody else's proof was sent); `not_yet_valid`; `expired`; `outlives_key` (the
-    attestation is not within the time of the key that signed it).
-    """
+    attestation is not within the time of the key that signed it)."""
 
 
 class HandshakeFailed(SecureChannelError):

@@ -1,9 +1,8 @@
 """The file with the secrets of an identity that this program uses. Only the owner of the file can read it.
 
-The file is JSON; its two secrets are 32 bytes each in hexadecimal. Whoever has a copy of the file can act as this
-identity. The file also has the attestation: the signed statement that one of the keys is for channels. An attestation
-ends, so this module replaces it in time.
-"""
+The file is JSON; its two secrets are 32 bytes each in hexadecimal. Whoever has a copy can act as this identity. The
+file also has the attestation, the signed statement that one of the keys is for channels, which is replaced before it
+ends. All times are in seconds since 1970."""
 
 from __future__ import annotations
 
@@ -21,7 +20,6 @@ from stream_storage.durable_files import make_folder, sync, write_durably
 from stream_storage.parsing import parse_json
 
 MODE: Final = 0o600
-"""Only the owner can read and write the file."""
 FORMAT: Final = 1
 
 
@@ -34,12 +32,7 @@ class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def create_identity(file: Path, now_s: int) -> OwnIdentity:
-    """Makes a new identity and stores it in `file`, which must not exist.
-
-    Raises IdentityFileError, also if another process makes the file at the same time.
-
-    now_s: seconds since 1970.
-    """
+    """Creates an identity and stores it in `file`, which must not exist. Raises IdentityFileError, also in a race."""
     identity = make_identity(randomness.token_bytes(32), randomness.token_bytes(32), now_s)
     try:
         make_folder(file.parent)
@@ -61,10 +54,7 @@ def create_identity(file: Path, now_s: int) -> OwnIdentity:
 def load_identity(file: Path, now_s: int) -> OwnIdentity:
     """Reads an identity, and renews and stores its attestation if that ends soon.
 
-    Raises IdentityFileError if the file is missing, can be read by others, or is damaged.
-
-    now_s: seconds since 1970.
-    """
+    Raises IdentityFileError if the file is missing, can be read by others, or is damaged."""
     stored = _read(file)
     try:
         if must_renew(stored, now_s):
@@ -90,18 +80,13 @@ def ensure_identity(file: Path, now_s: int) -> OwnIdentity:
 class IdentityHolder:
     """The identity of a process that runs for long: made when it is first needed, and renewed in time.
 
-    Invariant: the identifier never changes, also if the file is replaced while the process runs.
-    """
+    Invariant: the identifier never changes, also if the file is replaced while the process runs."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._identity: OwnIdentity | None = None
 
     def get(self, now_s: int) -> OwnIdentity:
-        """Returns the identity. Raises IdentityFileError.
-
-        now_s: seconds since 1970.
-        """
         if self._identity is None:
             self._identity = ensure_identity(self._file, now_s)
         elif must_renew(self._identity.secrets, now_s):

@@ -11,9 +11,7 @@ over an identifier without its signing key. In this table, the numbers are bytes
     public_key      82 00 81 5820 Ed25519    or 82 01 81 5841 P-256, uncompressed
     signature       82 00 81 5840 Ed25519    or 82 01 81 5840 P-256, r and s
 
-Every signature is over the SHA-256 of `data`, which is the message of the signature scheme
-(facts/secure_channel.md §4).
-"""
+Every signature is over the SHA-256 of `data`, the message of the signature scheme (facts/secure_channel.md §4)."""
 
 from __future__ import annotations
 
@@ -41,37 +39,26 @@ from ockam.identity.channel.cbor import (
 from ockam.identity.channel.errors import IdentityRefused, InvalidIdentifier
 
 CHANGES_MAX = 16
-"""The largest number of changes in a history. A longer history is refused, because each change has up to two signatures
-to verify."""
+"""The most changes of a history: each has up to two signatures to verify."""
 VERIFIED_KEPT = 1_000
-"""The number of verified histories that are remembered, so that their signatures are not verified again. The times and
-the channel key of a proof are checked each time."""
+"""The verified histories that are remembered. The times and the channel key of a proof are checked each time."""
 CHANGE, ATTESTATION = 1, 2
-"""The types of signed data that are read here."""
 DATA_VERSION = 1
 HASH_BYTES, SIGNATURE_BYTES = 32, 64
 ED25519, P256 = 0, 1
-"""The variants of signing keys and signatures."""
 _KEY_BYTES = {ED25519: 32, P256: 65}
 _IDENTIFIER = re.compile(r"I[0-9a-f]{64}")
 
 
 class PublicKey(NamedTuple):
-    """A signing key.
-
-    variant: ED25519 or P256.
-    raw: 32 bytes, or 65 bytes for P256.
-    """
+    """A signing key. variant: ED25519 or P256. raw: 32 bytes, or 65 bytes for P256."""
 
     variant: int
     raw: bytes
 
 
 class Signature(NamedTuple):
-    """A signature of 64 bytes.
-
-    variant: ED25519 or P256.
-    """
+    """A signature of 64 bytes. variant: ED25519 or P256."""
 
     variant: int
     raw: bytes
@@ -80,13 +67,9 @@ class Signature(NamedTuple):
 class PeerIdentity(msgspec.Struct, frozen=True):
     """A verified identity. It says nothing about who is on the other side of a channel; a proof does.
 
-    identifier: 32 bytes.
-    changes: the hashes of all changes, the oldest first.
-    latest_change: the last of these hashes.
-    key: the present signing key.
-    valid_from, valid_until: the time for which this key is valid, in seconds since 1970.
-    history: the bytes that were verified.
-    """
+    identifier: 32 bytes. changes: the hashes of all changes, the oldest first.
+    key: the present signing key, valid from `valid_from` to `valid_until`, in seconds since 1970.
+    history: the bytes that were verified."""
 
     identifier: bytes
     changes: tuple[bytes, ...]
@@ -109,8 +92,7 @@ def format_identifier(identifier: bytes) -> str:
 
 
 def parse_identifier(text: str) -> bytes:
-    """Returns the 32 bytes of an identifier. Raises InvalidIdentifier unless the text is `I` and 64 lower-case
-    hexadecimal digits."""
+    """Returns the 32 bytes of an identifier. Raises InvalidIdentifier."""
     if not _IDENTIFIER.fullmatch(text):
         raise InvalidIdentifier(
             "identifier", f"{text[:80]!r} is no identifier: it is I and 64 lower-case hexadecimal digits"
@@ -141,10 +123,12 @@ def read_history(reader: CborReader) -> PeerIdentity:
     before: tuple[PublicKey, int] | None = None
     valid_until = 0
     for _ in range(count):
+        # Each change is read with its own signature, and from the second one on with that of the key before.
         has_previous = reader.array_of(2, 3) == 3
         data = reader.byte_string()
         signature = read_signature(reader)
         previous_signature = read_signature(reader) if has_previous else None
+        # The hash names the change for the next one; of the first change, it is the identifier.
         change_hash = sha256(data).digest()
         key, valid_from, valid_until = _read_change(data, before_hash)
         verify_signature(key, signature, change_hash)
@@ -162,10 +146,9 @@ def read_history(reader: CborReader) -> PeerIdentity:
 
 
 def _read_change(data: bytes, before_hash: bytes) -> tuple[PublicKey, int, int]:
-    """Returns the key of a change, and the first and the last second since 1970 for which the key is valid.
+    """Returns the key of a change, and the first and the last second for which it is valid.
 
-    before_hash: the hash of the change before; empty for the first change.
-    """
+    before_hash: the hash of the change before; empty for the first change."""
     reader = CborReader(read_versioned(data, CHANGE))
     reader.array(5)
     named = b"" if reader.null() else reader.byte_string(HASH_BYTES)
@@ -192,13 +175,11 @@ def read_versioned(data: bytes, kind: int) -> bytes:
 
 
 def read_public_key(reader: CborReader) -> PublicKey:
-    """Reads a signing key. Raises CborError."""
     variant = _read_variant(reader)
     return PublicKey(variant, reader.byte_string(_KEY_BYTES[variant]))
 
 
 def read_signature(reader: CborReader) -> Signature:
-    """Reads a signature. Raises CborError."""
     return Signature(_read_variant(reader), reader.byte_string(SIGNATURE_BYTES))
 
 
@@ -212,10 +193,7 @@ def _read_variant(reader: CborReader) -> int:
 
 
 def verify_signature(key: PublicKey, signature: Signature, digest: bytes) -> None:
-    """Raises IdentityRefused unless this is a signature by `key`.
-
-    digest: the SHA-256 of the signed data.
-    """
+    """Raises IdentityRefused unless this is a signature by `key` of the SHA-256 `digest`."""
     if key.variant != signature.variant:
         raise IdentityRefused("signature", "a signature is of another kind than the key")
     try:
@@ -231,7 +209,6 @@ def verify_signature(key: PublicKey, signature: Signature, digest: bytes) -> Non
 
 
 def refuse_undecodable(error: CborError) -> NoReturn:
-    """Raises IdentityRefused for bytes that are not the expected CBOR."""
     if error.is_map:
         text = "an identity in the format from before November 2023, which nobody supports any more"
         raise IdentityRefused("old_format", text) from error
@@ -248,10 +225,7 @@ def make_history(signing_key: Ed25519PrivateKey, valid_from: int, valid_until: i
 
 
 def sign_data(signing_key: Ed25519PrivateKey, kind: int, content: bytes) -> bytes:
-    """Signs content. Returns a CBOR array of the data (version, type and content) and the signature.
-
-    kind: the type, CHANGE or ATTESTATION.
-    """
+    """Returns a CBOR array of the signed data (version, type `kind` and content) and the signature."""
     data = write_array(write_unsigned(DATA_VERSION), write_unsigned(kind), write_bytes(content))
     signature = signing_key.sign(sha256(data).digest())
     return write_array(write_bytes(data), write_variant(signature))

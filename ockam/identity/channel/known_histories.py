@@ -1,11 +1,9 @@
 """KnownHistories: the identities that have replaced a signing key, so that their old keys are not accepted again.
 
-A history with fewer changes is valid by itself. So the owner of a key that was replaced, for example a thief, could
-still prove the identity with the shorter history. A node therefore keeps the longest history that an identity has
-shown. Identities with one key, which are nearly all, are not kept.
-
-Each line of the file is an identifier and the hashes of all its changes, in hexadecimal.
-"""
+A history with fewer changes is valid by itself, so the owner of a replaced key, for example a thief, could still prove
+the identity with it. A node therefore retains the longest history that an identity has shown. Identities with one key,
+nearly all, are not retained. Each line of the file is an identifier and the hashes of all its changes, in
+hexadecimal."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from stream_storage.durable_files import PRIVATE_MODE, make_folder, write_durabl
 from stream_storage.sealed_file import with_seal, without_seal
 
 KNOWN_MAX = 10_000
-"""The largest number of identities that are kept. With one more, the identity that was added first is forgotten."""
+"""The most identities that are retained. The one that was added first is forgotten first."""
 HEADING = "# Identities that have replaced a key: an identifier and the hashes of its changes in each line.\n"
 
 logger = structlog.get_logger(__name__)
@@ -34,19 +32,14 @@ logger = structlog.get_logger(__name__)
 class KnownHistories:
     """The longest history that each identity has shown to this node.
 
-    file: stores the histories, so that a restarted node knows them; None: they are kept in memory only.
-    """
+    file: stores the histories, so that a restarted node knows them; None: they are retained in memory only."""
 
     def __init__(self, file: Path | None) -> None:
-        """Reads the file. Raises IdentityFileError if it cannot be read, or is damaged."""
         self._file = file
         self._known = {} if file is None else _load(file)
 
     def refusal(self, peer: PeerIdentity) -> str | None:
-        """Returns None if this history continues the known history of the identity, or if none is known.
-
-        Otherwise returns a text that says why the identity is refused.
-        """
+        """Returns None if this history continues the known one, if any; else a text that says why it is refused."""
         known = self._known.get(peer.identifier, ())
         if peer.changes[: len(known)] == known:
             return None
@@ -55,7 +48,7 @@ class KnownHistories:
         return f"{peer} has shown another history before; two owners of a key of it have replaced this key"
 
     def learn(self, peer: PeerIdentity) -> bool:
-        """Keeps the history of an identity that was accepted. Returns whether it has more changes than before."""
+        """Retains the history of an accepted identity. Returns whether it has more changes than before."""
         known = self._known.get(peer.identifier, peer.changes[:1])
         if len(peer.changes) <= len(known):
             return False

@@ -1,4 +1,4 @@
-"""ChannelLimits and ChannelStatistics: the bounds of a node's channels, and what is counted about them."""
+"""ChannelLimits and ChannelStatistics: the bounds of a node's channels, and their statistics."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import msgspec
 
 
 class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of the channels of one node. They are needed because a peer can begin handshakes before it proves
-    anything.
+    """The bounds of the channels of one node. A peer can begin handshakes before it proves anything.
 
-    handshakes_max: the largest number of handshakes under way. With one more, the oldest one is dropped.
-    peer_handshakes_max: the largest number of handshakes under way for one connection. With one more, its oldest one is
-        dropped.
-    handshakes_per_s: the number of handshakes that one identity, or one address without an identity, can begin in a
-        second. Further ones are refused, because each costs a quarter of a millisecond.
-    handshake_s_max: the longest time from message 1 to message 3, in seconds. A longer handshake is ended.
-
-    channels_max: the largest number of open channels. Further ones are refused.
-    peer_channels_max: the largest number of open channels of one connection. Further ones are refused.
+    handshakes_max: the most handshakes under way. With one more, the oldest one is dropped.
+    peer_handshakes_max: the same for one connection.
+    handshakes_per_s: the handshakes that one identity, or one address without an identity, can begin in a second.
+    Further ones are refused, because each costs a quarter of a millisecond.
+    handshake_s_max: the longest time from message 1 to message 3. A longer handshake is ended.
+    channels_max, peer_channels_max: the most open channels, and those of one connection. Further ones are refused.
     idle_s_max: a channel ends after this many seconds without a message.
-    gone_s_max: a channel ends this many seconds after its connection has ended. Until then, its peer can use it over
-        another connection.
-    """
+    gone_s_max: a channel ends this long after its connection. Until then, its peer can use another connection."""
 
     handshakes_max: int = 1_000
     peer_handshakes_max: int = 8
@@ -34,18 +28,11 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChannelStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node's channels.
+    """The statistics of a node's channels. open, handshakes: present numbers; the others count since the start.
 
-    open: the number of open channels.
-    handshakes: the number of handshakes under way.
-
-    The other fields count since the start:
-
-    opened: the channels that were opened.
     refused: the messages to the listener that began no handshake, by reason.
     ended: the channels and handshakes that have ended, by reason.
-    dropped: the messages that were dropped in channels, by reason.
-    """
+    dropped: the messages that were dropped in channels, by reason."""
 
     open: int
     handshakes: int

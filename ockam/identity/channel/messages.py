@@ -5,10 +5,8 @@
     Refresh     82 01 81 82 ChangeHistory array of credentials
     Close       82 02 80
 
-A Payload resembles the body of a frame in the head framing (that of Ockam's TCP connections since June 2024). So
-`PLAINTEXT` is a `Wire`, the interface of a framing, and `ockam.transport.frames` reads and writes many Payloads at once
-(facts/secure_channel.md §5). This module does not encrypt.
-"""
+A Payload resembles the body of a frame in the head framing. So `PLAINTEXT` is a `Wire`, and `ockam.transport.frames`
+reads and writes many Payloads at once (facts/secure_channel.md §5). This module does not encrypt."""
 
 from __future__ import annotations
 
@@ -39,12 +37,9 @@ _REFRESH, _CLOSE = 1, 2
 
 
 class PlaintextWire:
-    """The form of a Payload as a `Wire` (a framing), so that `ockam.transport.frames` reads and writes it. It has no
-    hello.
+    """The form of a Payload as a `Wire` (a framing), so that `ockam.transport.frames` reads and writes it.
 
-    `ockam.transport.frames` expects the length, a u32, before each frame. So this package puts a length before each
-    plaintext that it gives to `ockam.transport.frames`. This length is never sent.
-    """
+    Frames begin with a length, a u32. This package puts one before each plaintext for `frames`; it is never sent."""
 
     name = "channel"
     hello = b""
@@ -82,16 +77,10 @@ class PlaintextWire:
 
 
 PLAINTEXT = PlaintextWire()
-"""The only instance of PlaintextWire, which has no state."""
 
 
 class Alike(NamedTuple):
-    """The parts that many plaintexts in a row have in common: everything but the payload.
-
-    head: the bytes before the payload.
-    size_bytes: the size of the whole plaintext.
-    onward_route, return_route: the routes of the messages.
-    """
+    """What plaintexts in a row have in common: the bytes before the payload (head), the whole size, and the routes."""
 
     head: bytes
     size_bytes: int
@@ -100,18 +89,13 @@ class Alike(NamedTuple):
 
 
 class PlaintextReader:
-    """Decodes the Payloads of one channel into messages.
+    """Decodes the Payloads of one channel into messages with this origin.
 
-    It adds the channel's outer address as the first hop of each return route, so that an answer goes back through the
-    channel.
-    """
+    outer: the channel's outer address, which becomes the first hop of each return route; None: no hop is added."""
 
     __slots__ = ("_alike", "_origin", "_prefix", "_reader")
 
     def __init__(self, origin: Origin, outer: Address | None) -> None:
-        """origin: the origin that each message gets.
-        outer: the outer address; None: add no hop.
-        """
         self._origin = origin
         self._prefix: Route = () if outer is None else (outer,)
         self._reader = FrameReader(PLAINTEXT, origin, self._prefix)
@@ -119,22 +103,19 @@ class PlaintextReader:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered routes, in bytes. They are remembered only to be faster."""
         alike_bytes = ENTRY_BYTES + len(self._alike.head) if self._alike is not None else 0
         return self._reader.known_bytes + alike_bytes
 
     def forget(self) -> None:
-        """Frees the memory of the remembered routes. Later messages fill it again."""
         self._reader.forget()
         self._alike = None
 
     def read(self, plaintexts: Sequence[bytes], at: int = 0) -> tuple[list[Message], int, int]:
         """Decodes the Payloads from `plaintexts[at]` on, up to the first plaintext that is not a Payload.
 
-        Returns their messages, the number of plaintexts that could not be decoded, and the position after the Payloads.
-        A plaintext that cannot be decoded is left out; the others are returned in their order.
-        """
+        Returns their messages in order, the number of those that could not be decoded, and the position after them."""
         messages: list[Message] = []
+        # A busy peer sends the same routes and sizes again, and such plaintexts are only compared.
         at = self._take_alike(plaintexts, at, messages)
         end = at
         while end < len(plaintexts) and plaintexts[end].startswith(PAYLOAD_HEAD):
@@ -150,9 +131,7 @@ class PlaintextReader:
         return messages, bad, end
 
     def _take_alike(self, plaintexts: Sequence[bytes], at: int, messages: list[Message]) -> int:
-        """Appends the messages of the plaintexts from `plaintexts[at]` on that differ from `_alike` in their payload
-        only. Returns the position after them.
-        """
+        """Appends the messages of plaintexts that differ from `_alike` in their payload only. Returns their end."""
         if self._alike is None:
             return at
         head, size_bytes, onward_route, return_route = self._alike
@@ -164,7 +143,7 @@ class PlaintextReader:
         return at + len(messages) - before
 
     def _learn(self, plaintext: bytes, message: Message) -> None:
-        """Remembers the parts of this plaintext, if it has no padding. message: the message that it encodes."""
+        """Remembers the parts of this plaintext of `message`, if it has no padding."""
         head = plaintext[: -1 - len(message.payload)]
         # If the padding is empty, the payload stands directly before the last byte, and the head tells its size.
         size_head = write_head(BYTE_STRING, len(message.payload))
@@ -202,19 +181,16 @@ class PlaintextWriter:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered routes, in bytes. They are remembered only to be faster."""
         return self._known.size_bytes + self._heads.known_bytes
 
     def forget(self) -> None:
-        """Frees the memory of the remembered routes. Later messages fill it again."""
         self._known.forget()
         self._heads.forget()
 
     def write(self, messages: Sequence[Message]) -> tuple[list[bytes], int]:
         """Returns the plaintexts of the messages, in order, and the number of messages that are too large.
 
-        The first hop of each onward route is this channel, and is left out.
-        """
+        The first hop of each onward route is this channel, and is left out."""
         onward_route = return_route = None
         raw = head = tail = b""
         size_bytes = -1
@@ -236,10 +212,7 @@ class PlaintextWriter:
         return written, len(messages) - len(written)
 
     def around(self, header: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-        """Returns the bytes of a Payload before and after a payload of this size. Raises FrameTooLarge.
-
-        header: the result of `PlaintextWire.encode_routes`.
-        """
+        """Returns the bytes of a Payload before and after a payload of this size. Raises FrameTooLarge."""
         pieces = self._heads.around(header).get(size_bytes)
         if pieces is None:
             pieces = self._heads.make(header, size_bytes)
@@ -260,8 +233,7 @@ class PlaintextWriter:
 def read_control(plaintext: bytes) -> PeerIdentity | None:
     """Returns the new identity of a Refresh, or None for a Close. Raises PlaintextRefused and IdentityRefused.
 
-    The credentials of a Refresh are not verified.
-    """
+    The credentials of a Refresh are not verified."""
     try:
         reader = CborReader(plaintext)
         reader.array(2)

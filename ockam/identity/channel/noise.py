@@ -1,7 +1,7 @@
 """NoiseHandshake: the three messages of Noise XX, by which two sides agree on keys and prove their static keys.
 
-It does not know identities: the payloads of messages 2 and 3, which prove an identity, are made and read elsewhere.
-It reads no sockets, no clock and no source of randomness; the ephemeral key is a parameter.
+It does not know identities, whose proofs are the payloads of messages 2 and 3. It reads no sockets, no clock and no
+source of randomness; the ephemeral key is a parameter.
 
     message 1   e.pub | payload                          (the payload is not encrypted)
     message 2   e.pub | encrypted s.pub, 48 bytes | encrypted payload
@@ -12,8 +12,7 @@ It reads no sockets, no clock and no source of randomness; the ephemeral key is 
 
 The primitives are X25519, AES-256-GCM, SHA-256 and HKDF (Noise, revision 34, §5 and §7.5). The handshake ends with two
 keys. In the text of Noise, the initiator encrypts with the first one; in every Ockam peer, with the second one
-(facts/secure_channel.md §0).
-"""
+(facts/secure_channel.md §0)."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ockam.identity.channel.errors import HandshakeFailed
 
 PROTOCOL_NAME = b"OCKAM_XX_25519_AES256_GCM_SHA256"
-"""The name of the protocol, with which the hash of the handshake begins. It has exactly 32 bytes, so it is used without
-hashing."""
+"""The name of the protocol, the first hash of the handshake. It has exactly 32 bytes, so it is not hashed."""
 KEY_BYTES = 32
 TAG_BYTES = 16
 MESSAGE_BYTES_MAX = 65_535
@@ -41,11 +39,7 @@ NONCE_ZEROS = bytes(4)
 
 
 class ChannelKeys(NamedTuple):
-    """The keys of an established channel, of 32 bytes each.
-
-    send: encrypts our messages.
-    receive: decrypts the peer's messages.
-    """
+    """The keys of an established channel, of 32 bytes each, for the messages that we send and receive."""
 
     send: bytes
     receive: bytes
@@ -103,20 +97,17 @@ class _Symmetric:
 class NoiseHandshake:
     """One handshake, on the side of the initiator (messages 1 and 3) or of the responder (message 2).
 
-    The methods must be called in the order of the messages. A method that raises HandshakeFailed changes nothing, so a
-    correct message that comes later is still accepted.
+    The methods must be called in the order of the messages; those that read return the payload. A method that raises
+    HandshakeFailed changes nothing, so a correct message that comes later is still accepted.
 
     remote_static: the static key of the other side, 32 bytes; known after `read_2` or `read_3`.
-    hash: a value that both sides share after the last message and that no other handshake has.
-    """
+    hash: a value that both sides share after the last message and that no other handshake has."""
 
     def __init__(
         self, static: X25519PrivateKey, ephemeral: X25519PrivateKey, protocol_name: bytes = PROTOCOL_NAME
     ) -> None:
-        """static: the long-lived key whose ownership is proved.
-        ephemeral: a key that no other handshake uses.
-        protocol_name: 32 bytes; another name than the default serves only to check published test vectors.
-        """
+        """static: the long-lived key whose ownership is proved. ephemeral: a key that no other handshake uses.
+        protocol_name: 32 bytes; another name than the default serves only to check published test vectors."""
         assert len(protocol_name) == KEY_BYTES
         self._static = static
         self._ephemeral = ephemeral
@@ -131,14 +122,12 @@ class NoiseHandshake:
         return self._symmetric.h
 
     def write_1(self, payload: bytes = b"") -> bytes:
-        """Returns message 1 of the initiator."""
         public = public_bytes(self._ephemeral)
         self._symmetric.mix_hash(public)
         self._symmetric.mix_hash(payload)
         return public + payload
 
     def read_1(self, data: bytes) -> bytes:
-        """Reads message 1. Returns its payload. Raises HandshakeFailed."""
         _check_size(data, KEY_BYTES, KEY_BYTES + IGNORED_PAYLOAD_BYTES_MAX)
         self._remote_ephemeral, payload = data[:KEY_BYTES], data[KEY_BYTES:]
         self._symmetric.mix_hash(self._remote_ephemeral)
@@ -146,22 +135,25 @@ class NoiseHandshake:
         return payload
 
     def write_2(self, payload: bytes) -> bytes:
-        """Returns message 2 of the responder. Raises HandshakeFailed if message 1 had a point of low order."""
+        """Returns message 2. Raises HandshakeFailed if message 1 had a point of low order."""
+        # All steps are done on a copy, which replaces the state at the end: an error half-way changes nothing.
         symmetric = self._symmetric.copy()
         public = public_bytes(self._ephemeral)
+        # First the ephemeral keys are exchanged (ee), so that the static key goes over the wire encrypted.
         symmetric.mix_hash(public)
         symmetric.mix_key(self._ephemeral, self._remote_ephemeral)
         static = symmetric.encrypt(public_bytes(self._static))
+        # Then the static key is mixed in (es): only its owner can compute the keys that follow.
         symmetric.mix_key(self._static, self._remote_ephemeral)
         message = public + static + symmetric.encrypt(payload)
         self._symmetric = symmetric
         return message
 
     def read_2(self, data: bytes) -> bytes:
-        """Reads message 2. Returns its payload. Raises HandshakeFailed."""
         _check_size(data, 2 * KEY_BYTES + 2 * TAG_BYTES, MESSAGE_BYTES_MAX)
         symmetric = self._symmetric.copy()
         ephemeral, static_end = data[:KEY_BYTES], 2 * KEY_BYTES + TAG_BYTES
+        # The same exchanges as in `write_2`, from the other side: ee, and es with the static key that it shows.
         symmetric.mix_hash(ephemeral)
         symmetric.mix_key(self._ephemeral, ephemeral)
         static = symmetric.decrypt(data[KEY_BYTES:static_end])
@@ -171,33 +163,33 @@ class NoiseHandshake:
         return payload
 
     def write_3(self, payload: bytes) -> bytes:
-        """Returns message 3 of the initiator. Raises HandshakeFailed if message 2 had a point of low order."""
+        """Returns message 3. Raises HandshakeFailed if message 2 had a point of low order."""
         symmetric = self._symmetric.copy()
         static = symmetric.encrypt(public_bytes(self._static))
+        # The third exchange (se) proves that this side owns its static key, too.
         symmetric.mix_key(self._static, self._remote_ephemeral)
         message = static + symmetric.encrypt(payload)
         self._symmetric = symmetric
         return message
 
     def read_3(self, data: bytes) -> bytes:
-        """Reads message 3. Returns its payload. Raises HandshakeFailed."""
         _check_size(data, KEY_BYTES + 2 * TAG_BYTES, MESSAGE_BYTES_MAX)
         symmetric = self._symmetric.copy()
         static_end = KEY_BYTES + TAG_BYTES
         static = symmetric.decrypt(data[:static_end])
+        # The exchange se, from the other side. A key that the initiator does not own cannot decrypt what follows.
         symmetric.mix_key(self._ephemeral, static)
         payload = symmetric.decrypt(data[static_end:])
         self._symmetric, self.remote_static = symmetric, static
         return payload
 
     def keys(self, *, is_initiator: bool) -> ChannelKeys:
-        """Returns the keys of the channel. Call this after the last message."""
+        """Returns the keys of the channel. To be called after the last message."""
         first, second = self._symmetric.split()
         return ChannelKeys(second, first) if is_initiator else ChannelKeys(first, second)
 
 
 def public_bytes(private: X25519PrivateKey) -> bytes:
-    """Returns the public key that belongs to an X25519 private key, 32 bytes."""
     return private.public_key().public_bytes_raw()
 
 

@@ -1,4 +1,4 @@
-"""OwnIdentity: an identity whose secret keys this process has. The module reads no files."""
+"""OwnIdentity: an identity whose secret keys this process has. The module reads no files. Times: seconds since 1970."""
 
 from __future__ import annotations
 
@@ -24,27 +24,20 @@ from ockam.identity.channel.proof import make_attestation, make_proof, verify_pr
 
 DAY_S = 86_400
 IDENTITY_S = 10 * 365 * DAY_S
-"""How long a new identity is valid, in seconds, as in the other implementations."""
+"""How long a new identity is valid, as in the other implementations."""
 ATTESTATION_S = 5 * 365 * DAY_S
-"""How long the attestation of a channel key is valid, in seconds, as in the other implementations."""
+"""How long the attestation of a channel key is valid, as in the other implementations."""
 RENEW_BEFORE_S = 30 * DAY_S
-"""An attestation that ends within this time, in seconds, is renewed."""
 BACKDATED_S = 300
-"""A new identity and a new attestation begin this many seconds in the past. Otherwise a peer whose clock is more than a
-minute behind would refuse them.
-"""
+"""A new identity or attestation begins in the past, for peers whose clock is more than a minute behind."""
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """The parts of an identity that are stored. They are secret, and are never logged.
+    """The stored parts of an identity. They are secret, and are never logged.
 
-    signing_secret: the Ed25519 key.
-    static_secret: the X25519 key.
-    history: the signed public key with the times for which it is valid. The identifier is computed from both, so the
-        two keys alone are not enough to make the history again.
-    attestation: the signed statement that the X25519 key is the channel key of this identity; `renewed` replaces it
-        before it ends.
-    """
+    signing_secret: the Ed25519 key. static_secret: the X25519 key.
+    history: the signed public key with its times. The identifier is computed from both, so the keys are not enough.
+    attestation: the signed statement that the X25519 key is the channel key of this identity (see `renewed`)."""
 
     signing_secret: bytes
     static_secret: bytes
@@ -61,17 +54,12 @@ class Secrets(msgspec.Struct, frozen=True):
 class OwnIdentity:
     """An identity of this process. `str` returns its identifier; no method and no text shows its secrets.
 
-    static: the X25519 key of all handshakes.
-    proof: the payload of handshake messages that proves this identity.
-    """
+    static: the X25519 key of all handshakes. proof: the payload of handshake messages that proves this identity."""
 
     __slots__ = ("_peer", "_secrets", "proof", "static")
 
     def __init__(self, secrets: Secrets, now_s: int) -> None:
-        """Checks that all parts belong together. Raises IdentityRefused.
-
-        now_s: seconds since 1970.
-        """
+        """Checks that all parts belong together. Raises IdentityRefused."""
         self._secrets = secrets
         self._peer = verify_history(secrets.history)
         try:
@@ -86,17 +74,15 @@ class OwnIdentity:
 
     @property
     def identifier(self) -> bytes:
-        """The identifier, 32 bytes."""
         return self._peer.identifier
 
     @property
     def secrets(self) -> Secrets:
-        """The parts to store."""
         return self._secrets
 
     @property
     def peer(self) -> PeerIdentity:
-        """What others know of this identity."""
+        """The public part of this identity."""
         return self._peer
 
     def __str__(self) -> str:
@@ -107,10 +93,7 @@ class OwnIdentity:
 
 
 def make_identity(signing_secret: bytes, static_secret: bytes, now_s: int) -> OwnIdentity:
-    """Returns a new identity. The two secrets are 32 random bytes each.
-
-    now_s: seconds since 1970.
-    """
+    """Returns a new identity. The two secrets are 32 random bytes each."""
     signing_key = Ed25519PrivateKey.from_private_bytes(signing_secret)
     begin = now_s - BACKDATED_S
     history = make_history(signing_key, begin, begin + IDENTITY_S)
@@ -118,10 +101,7 @@ def make_identity(signing_secret: bytes, static_secret: bytes, now_s: int) -> Ow
 
 
 def renewed(secrets: Secrets, now_s: int) -> Secrets:
-    """Returns the secrets with a new attestation of the same channel key. The identifier stays the same.
-
-    Raises IdentityRefused if the identity itself has ended or has not begun.
-    """
+    """Returns the secrets with a new attestation of the same channel key. Raises IdentityRefused."""
     peer = verify_history(secrets.history)
     created_at = max(now_s - BACKDATED_S, peer.valid_from)
     expires_at = min(created_at + ATTESTATION_S, peer.valid_until)

@@ -8,9 +8,7 @@
 The numbers are bytes of CBOR in hexadecimal: 82, 83 and 85 begin arrays of 2, 3 and 5 items.
 
 A proof is public. It proves who is on the other side only together with the handshake, in which that side has shown
-that it owns the attested key. So `verify_proof` compares this key with the key of the handshake. Credentials are not
-supported: their shape is checked, and their content ignored.
-"""
+that it owns the attested key. Credentials are not supported: their shape is checked, and their content ignored."""
 
 from __future__ import annotations
 
@@ -36,26 +34,22 @@ from ockam.identity.channel.identity_history import (
 from ockam.identity.channel.noise import KEY_BYTES
 
 CLOCK_SKEW_S = 60
-"""How many seconds in the future the beginning of an attestation is allowed to be. The other implementations have the
-same constant."""
+"""How far in the future an attestation may begin. The other implementations have the same constant."""
 CREDENTIALS_MAX = 4
 CHANNEL_KEY = 0
 """The variant of a key that is attested for channels. Variant 1 is for signing credentials."""
 
 
 def verify_proof(proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
-    """Returns the identity that owns the static key of a handshake, see `read_proof`. Raises IdentityRefused."""
+    """Returns the identity that owns the static key of a handshake (`read_proof`). Raises IdentityRefused."""
     return read_proof(proof, remote_static, now_s)[0]
 
 
 def read_proof(proof: bytes, remote_static: bytes, now_s: int) -> tuple[PeerIdentity, int]:
-    """Returns the identity that owns the static key of a handshake, and when its attestation ends (seconds since 1970).
+    """Returns the identity that owns the static key of a handshake, and when its attestation ends. Raises
+    IdentityRefused.
 
-    Raises IdentityRefused.
-
-    remote_static: the key of the handshake, 32 bytes.
-    now_s: the present time in seconds since 1970.
-    """
+    remote_static: the key of the handshake, 32 bytes. now_s: seconds since 1970, as is the end."""
     try:
         reader = CborReader(proof)
         reader.array(3)
@@ -84,6 +78,7 @@ def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_stati
     reader.array(2)
     data = reader.byte_string()
     signature = read_signature(reader)
+    # The signed content is read first, because the signature tells nothing about the subject and the key in it.
     content = CborReader(read_versioned(data, ATTESTATION))
     content.array(5)
     subject, latest_change = content.byte_string(HASH_BYTES), content.byte_string(HASH_BYTES)
@@ -100,7 +95,9 @@ def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_stati
     # Without this comparison, anybody could send the public proof of somebody else.
     if key != remote_static:
         raise IdentityRefused("wrong_key", f"the proof of {identity} was sent by the owner of another key")
+    # The identity itself must have signed the attestation, with its present key.
     verify_signature(identity.key, signature, sha256(data).digest())
+    # The times come last: a wrong clock is reported only for a proof that is right otherwise.
     if created_at < identity.valid_from or expires_at > identity.valid_until:
         raise IdentityRefused("outlives_key", f"the attestation of {identity} is not within the time of its key")
     if created_at > now_s + CLOCK_SKEW_S:
@@ -139,5 +136,4 @@ def make_attestation(
 
 
 def make_proof(history: bytes, attestation: bytes) -> bytes:
-    """Returns a proof without credentials."""
     return write_array(history, attestation, write_array())

@@ -6,8 +6,7 @@
     +-------------------+-----------------------------+----------+
 
 Each direction has its own key and counts its nonces from 0. Before the nonces 32, 64, 96, … the key is replaced by
-AES-GCM(key, nonce 2^64 - 1, 32 zero bytes) without its tag (facts/secure_channel.md §5). So a key encrypts 32 messages.
-"""
+AES-GCM(key, nonce 2^64 - 1, 32 zero bytes) without its tag (facts/secure_channel.md §5)."""
 
 from __future__ import annotations
 
@@ -20,10 +19,9 @@ from ockam.identity.channel.errors import CiphertextRefused, NoncesUsedUp
 from ockam.identity.channel.noise import KEY_BYTES, NONCE_ZEROS, TAG_BYTES
 
 REKEY_INTERVAL = 32
-"""The number of messages that one key encrypts."""
 WINDOW = 32
-"""How far the nonce of a message is allowed to be from the highest one accepted so far. If 32 messages in a row are
-lost after an accepted one, all later ones are refused, and a new channel must be made."""
+"""How far the nonce of a message may be from the highest accepted one. After 32 lost messages in a row, all later ones
+are refused, and a new channel must be made."""
 NONCE_BYTES = 8
 OVERHEAD_BYTES = NONCE_BYTES + TAG_BYTES
 NONCE_END = (1 << 64) - 1
@@ -42,13 +40,10 @@ def next_key(cipher: AESGCM) -> bytes:
 
 
 class Sealer:
-    """Encrypts the messages of one direction.
-
-    nonce: the nonce of the next message.
+    """Encrypts the messages of one direction. nonce: the nonce of the next message.
 
     Invariant: `nonce` only grows, and it grows before messages are encrypted. So no nonce is used twice, even if an
-    exception interrupts `seal` or `seal_many`.
-    """
+    exception interrupts `seal` or `seal_many`."""
 
     __slots__ = ("_cipher", "nonce")
 
@@ -61,10 +56,7 @@ class Sealer:
         return self.seal_many((plaintext,))[0]
 
     def seal_many(self, plaintexts: Sequence[bytes]) -> list[bytes]:
-        """Returns the encrypted messages, in order.
-
-        Raises NoncesUsedUp if there are not enough nonces for all of them; then none was encrypted.
-        """
+        """Returns the encrypted messages, in order. Raises NoncesUsedUp before the first if there are too many."""
         at, count = 0, len(plaintexts)
         if self.nonce + count > _NONCES_MAX:
             raise NoncesUsedUp("nonces", "the channel has used all its nonces; make a new one")
@@ -92,8 +84,7 @@ class Opener:
 
     Invariant: the state changes only after the tag of a message was verified. Bit n of `_seen` says that the nonce
     `highest - n` was accepted. `_cipher` decrypts the 32 nonces that share a key, among them `highest`, and `_previous`
-    the 32 nonces before these; None if there are none.
-    """
+    the 32 nonces before these; None if there are none."""
 
     __slots__ = ("_cipher", "_interval", "_previous", "_seen", "highest")
 
@@ -116,12 +107,15 @@ class Opener:
             raise CiphertextRefused("outside_window", f"nonce {nonce} is far from the highest, {self.highest}")
         if ahead <= 0 and self._seen >> -ahead & 1:
             raise CiphertextRefused("replayed", f"nonce {nonce} was accepted before")
+        # The message may be of the key before or after the present one, whose cipher is then made here and used only if
+        # the tag is right.
         interval = nonce // REKEY_INTERVAL
         cipher = self._cipher_of(interval)
         try:
             plaintext = cipher.decrypt(NONCE_ZEROS + data[:8], data[8:], None)
         except InvalidTag as error:
             raise _unauthentic() from error
+        # The tag is right. A new highest nonce moves the window, and perhaps to the next key.
         if ahead > 0:
             if interval != self._interval:
                 self._previous, self._cipher, self._interval = self._cipher, cipher, interval
@@ -132,10 +126,7 @@ class Opener:
         return plaintext
 
     def open_many(self, run: Sequence[bytes]) -> tuple[list[bytes], list[CiphertextRefused]]:
-        """Decrypts messages one after the other, as `open` does, but faster.
-
-        Returns the plaintexts of the accepted messages, in order, and the error of each refused message.
-        """
+        """Decrypts messages as `open` does, but faster. Returns the plaintexts and the errors, in order."""
         plaintexts: list[bytes] = []
         refused: list[CiphertextRefused] = []
         at, count = 0, len(run)
@@ -160,8 +151,9 @@ class Opener:
 
     def _open_in_order(self, run: Sequence[bytes], at: int, plaintexts: list[bytes]) -> None:
         """Appends the plaintexts of the messages from `run[at]` on, as long as each has the next nonce of the present
-        key. Raises InvalidTag for a message that was changed; then the messages before it were accepted.
-        """
+        key.
+
+        Raises InvalidTag for a message that was changed; then the messages before it were accepted."""
         nonce, before = self.highest + 1, len(plaintexts)
         left = REKEY_INTERVAL * (self._interval + 1) - nonce
         decrypt, first_bytes, last = self._cipher.decrypt, (nonce >> 8).to_bytes(7, "big"), nonce & 255
@@ -189,7 +181,6 @@ class Opener:
         )
 
     def check(self) -> None:
-        """Raises AssertionError if the invariant does not hold."""
         assert self._interval == max(self.highest, 0) // REKEY_INTERVAL
         assert (self._previous is not None) == (self._interval > 0)
         assert self._seen & 1 == (self.highest >= 0)

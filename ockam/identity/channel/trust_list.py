@@ -1,9 +1,7 @@
 """TrustList: the identifiers that are allowed to open channels. None is allowed until the operator lists one.
 
-The list has two parts: identifiers in the node's settings, and a file beside the database that commands change while
-the node runs. A line of the file is an identifier and, after a space, a name for people; a line that begins with # is a
-comment.
-"""
+Identifiers are in the node's settings, and in a file that commands change while the node runs. A line of the file is an
+identifier and, after a space, a name for people; `#` begins a comment."""
 
 from __future__ import annotations
 
@@ -23,10 +21,7 @@ logger = structlog.get_logger(__name__)
 
 
 def load_trusted(file: Path) -> dict[bytes, str]:
-    """Returns the names of the trusted identities by identifier; no identities if there is no file.
-
-    Raises IdentityFileError if the file cannot be read, or a line of it is not right.
-    """
+    """Returns the names of the trusted identities by identifier; none without a file. Raises IdentityFileError."""
     try:
         lines = without_seal(file.read_bytes()).decode().splitlines()
     except FileNotFoundError:
@@ -58,14 +53,11 @@ def save_trusted(file: Path, trusted: Mapping[bytes, str]) -> None:
 
 
 def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[bytes, str]]) -> dict[bytes, str]:
-    """Replaces the file by what `change` makes of its identities. Returns the identities from before.
-
-    A second command at the same time waits, so that neither undoes the change of the other. A missing folder is made
-    if there is something to write. Raises IdentityFileError.
-    """
+    """Replaces the file by the result of `change`. Returns the identities from before. Raises IdentityFileError."""
     if not file.parent.exists() and not change({}):
         return {}
     try:
+        # A second command at the same time waits, so that neither undoes the change of the other.
         make_folder(file.parent)
         with lock_folder(file.parent):
             before = load_trusted(file)
@@ -78,12 +70,9 @@ def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[byte
 
 
 class TrustList:
-    """The trusted identifiers of a node, from its settings and from its file.
+    """The trusted identifiers of a node, from its settings and from its file. A file that cannot be read trusts nobody.
 
-    A file that cannot be read trusts nobody.
-
-    anyone: whether every identity is accepted; this must be set explicitly.
-    """
+    anyone: whether every identity is accepted; this must be set explicitly."""
 
     def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
         """identifiers: the identifiers in the settings, as text. Raises InvalidIdentifier if one is not valid."""
@@ -95,7 +84,7 @@ class TrustList:
         self.refresh()
 
     def __str__(self) -> str:
-        """How many identities are trusted, for the audit log."""
+        """The number of trusted identities, for the audit log."""
         return "every identity trusted" if self.anyone else f"{len(self._always | self._from_file)} trusted"
 
     @property
@@ -124,7 +113,6 @@ class TrustList:
         self._stamp = None
 
     def is_named(self, peer: PeerIdentity) -> bool:
-        """Whether the operator has named this identity as trusted."""
         return peer.identifier in self._always or peer.identifier in self._from_file
 
     def refusal(self, peer: PeerIdentity) -> str | None:

@@ -1,2 +1,1 @@
-"""Rules: what each identity is allowed to do on which stream, consumer, chain or other node. A node asks them for each
-message."""
+"""Rules: what each identity is allowed to do on which stream, consumer, chain or other node."""

@@ -1,10 +1,8 @@
 """Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
 
-`audit_lines` bounds the number of lines, so a flood neither fills the disk nor hides the lines about others. The file
-is only ever appended to, and its lines have seals (`audit_chain`). Call `reopen` after a log rotation. A line that
-cannot be written is counted and lost, and the node goes on; the number of lost lines is in the file as soon as it can
-be written again.
-"""
+`audit_lines` bounds the number of lines. The file is only ever appended to, and its lines have seals (`audit_chain`). A
+line that cannot be written is counted and lost, and the node goes on; the number of lost lines is in the file as soon
+as it can be written again."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from stream_storage.durable_files import give_to_folder
 
 FILE_MODE = 0o640
 TEXT_CHARACTERS_MAX = 300
-"""The longest text of one field, in characters. Peers choose names, and a line must not be long."""
+"""The most characters of one field. Peers choose names, and a line must not be long."""
 TOLD_INTERVALS = 60
 """While the file cannot be written, an error line comes once in this many calls of `Audit.end_interval`."""
 
@@ -30,16 +28,12 @@ logger = structlog.get_logger(__name__)
 
 
 class Audit:
-    """The audit log of a node.
+    """The audit log of a node. failed: the number of lines that could not be written.
 
-    file: where the lines are written; None: nothing is written.
-    now_us: returns the time in microseconds since 1970.
-    chain: the name of the chain of this process, see `AuditChain`.
-    failed: the number of lines that could not be written.
-    """
+    file: the path of the log; None: nothing is written. now_us: returns the time in microseconds since 1970.
+    chain: the name of the chain of this process, see `AuditChain`."""
 
     def __init__(self, file: Path | None, now_us: Callable[[], int], chain: str = "w00") -> None:
-        """Opens the file. Raises OSError."""
         self._file = file
         self._now_us = now_us
         self._chain = AuditChain(chain)
@@ -53,7 +47,6 @@ class Audit:
         self.reopen()
 
     def note(self, entry: Entry) -> None:
-        """Writes one line. If that fails, the line is counted."""
         if self._descriptor is not None and not (self._write_lost() and self._write(entry)):
             self.failed += 1
             self._lost += 1
@@ -98,22 +91,19 @@ class Audit:
             logger.error("audit_not_written", file=str(self._file), reason=reason, failed=self.failed + 1)
 
     def refused(self, entry: Entry, party: str | None = None) -> None:
-        """Writes one refusal, or only counts it, see `AuditLines.take`.
+        """Writes one refusal, or only counts it (`AuditLines.take`).
 
-        party: the text under which the sender counts, see `ockam.quotas.usage.party_key`; None: it follows from the
-        entry."""
+        party: the key under which the sender counts (`ockam.quotas.usage.party_key`); None: that of the entry."""
         if self._refusals.take(entry, party):
             self.note(entry)
 
     def admitted(self, entry: Entry, party: str | None = None) -> None:
-        """Writes one administrative act, or only counts it. The bounds of acts are apart from those of refusals, so
-        nobody can hide an act behind refusals."""
+        """Writes one administrative act, or only counts it. Its bounds are apart, so no refusals can hide an act."""
         if self._acts.take(entry, party):
             self.note(entry)
 
     def end_interval(self) -> None:
-        """Writes how often each line was repeated since the last call, and how many were left out. Call this method
-        every second."""
+        """Writes how often lines were repeated or left out since the last call. To be called every second."""
         self._untold_intervals = max(0, self._untold_intervals - 1)
         for lines in (self._refusals, self._acts):
             for entry in lines.end_interval():
@@ -122,8 +112,7 @@ class Audit:
             self._write_lost()
 
     def reopen(self) -> None:
-        """Opens the file again by its name, after a program has moved it away. Raises OSError; then the log goes on in
-        the file that was open."""
+        """Opens the file again by its name, after a log rotation. Raises OSError; then the old file is used."""
         if self._file is None:
             return
         descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -134,7 +123,6 @@ class Audit:
         self._chain.open(self._file)
 
     def close(self) -> None:
-        """Writes what is still counted, and closes the file."""
         self.end_interval()
         self._close_file()
 
@@ -145,7 +133,6 @@ class Audit:
 
 
 def _is_torn(file: Path) -> bool:
-    """Whether the last line of a file is not complete, because the disk was full or the machine has crashed."""
     if not file.is_file() or not file.stat().st_size:
         return False
     with file.open("rb") as opened:

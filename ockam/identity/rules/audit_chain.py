@@ -5,8 +5,7 @@ in the chain, and its own checksum, which covers all bytes before it. The mark `
 of its chain in its file. Each process has a chain of its own, because several write one file. A chain goes on in the
 next file after a rotation, and after a restart.
 
-A seal shows damage. It does not protect against an attacker, who can compute it.
-"""
+A seal shows damage. It does not protect against an attacker, who can compute it."""
 
 from __future__ import annotations
 
@@ -30,17 +29,14 @@ _BEGIN: Final = b'{"time":'
 _PARTS: Final = re.compile(b'(?={"time":)')
 _CHECKSUM_BYTES: Final = len(b'1a2b3c4d"}')
 _ROTATED: Final = r"([.-]\d+)*(\.gz)?"
-"""What logrotate appends to the name of a file."""
 PROBLEMS_MAX = 20
-"""The largest number of problems that are told of one log, one by one."""
 
 
 class Seal(NamedTuple):
     """The seal of one line.
 
     number: of the line in its chain, from 1. is_first: whether it is the first one of its chain in its file.
-    before: the checksum of the line before it in the chain; 0: there is none.
-    """
+    before: the checksum of the line before it in the chain; 0: there is none."""
 
     chain: bytes
     number: int
@@ -50,12 +46,12 @@ class Seal(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What the files of an audit log hold.
+    """The content of the files of an audit log.
 
-    problems: the texts about lines that are changed, missing or moved, the first PROBLEMS_MAX. problem_count: of all.
+    problems: the first PROBLEMS_MAX texts about lines that are changed, missing or moved. problem_count: the number of
+    all.
     sealed: the number of lines whose seal is right. unsealed: of lines of an older version, without a seal.
-    cut: of lines that a crash or a full disk has cut; their chain went on without them.
-    """
+    cut: of lines that a crash or a full disk has cut; their chain went on without them."""
 
     problems: list[str]
     problem_count: int
@@ -65,8 +61,6 @@ class Examined(NamedTuple):
 
 
 class _Unsealed(Entry, frozen=True, forbid_unknown_fields=True):
-    """A line of a version without seals."""
-
     time: str = ""
 
 
@@ -79,27 +73,23 @@ class AuditChain:
         self._is_first = True
 
     def open(self, file: Path) -> None:
-        """Begins to write to a file: the first time, the chain goes on after its last line in this file, and later
-        after the line that was written last. Raises OSError."""
+        """Begins to write to a file: the chain goes on after the last written line, at first after that of the file."""
         end = _find_end(file, self._name)
         self._is_first = end is None
         if end is not None and not self._number:
             self._number, self._checksum = end.number, end.checksum
 
     def sealed(self, line: bytes) -> bytes:
-        """Returns a line with the seal that it has as the next one. line: a JSON object."""
         mark = b"^" if self._is_first else b""
         head = b'%s,"seal":"%s:%d:%s%08x:' % (line[:-1], self._name, self._number + 1, mark, self._checksum)
         return b'%s%08x"}' % (head, crc32(head))
 
     def note_written(self, line: bytes) -> None:
-        """Goes on after a line of `sealed`, which is in the file."""
         self._number, self._is_first, self._checksum = self._number + 1, False, crc32(line[:-_CHECKSUM_BYTES])
 
 
 def audit_files(file: Path) -> list[Path]:
-    """Returns the files of an audit log that exist, with those that logrotate has renamed, the oldest lines first.
-    Raises OSError."""
+    """Returns the existing files of an audit log, also those that logrotate has renamed, the oldest lines first."""
     if not file.parent.is_dir():
         return []
     name = re.compile(re.escape(file.name) + _ROTATED)
@@ -109,7 +99,7 @@ def audit_files(file: Path) -> list[Path]:
 
 
 def examine_audit(files: Iterable[Path]) -> Examined:
-    """Checks the seals of all lines. files: as `audit_files` returns them. Raises OSError."""
+    """Checks the seals of all lines. files: the result of `audit_files`. Raises OSError."""
     examiner = _Examiner()
     for file in files:
         examiner.take_file(file)
@@ -159,9 +149,7 @@ class _Examiner:
             self.problems.append(problem)
 
     def _follow(self, seal: Seal, *, is_first: bool) -> str | None:
-        """Returns what is wrong with the place of a line in its chain.
-
-        is_first: whether the file has no line of its chain before it."""
+        """Returns what is wrong with a line's position in its chain. is_first: whether its file has none before."""
         end = self._ends.get(seal.chain)
         if end is None or (seal.number == 1 and is_first):
             # The files before the first one may be deleted, and a chain begins anew in a file that has no line of it.
@@ -170,6 +158,7 @@ class _Examiner:
                 return None
             is_explained, self._changed = bool(self._changed), max(0, self._changed - 1)
             return None if is_explained else "the lines before it are missing"
+        # A gap is explained by changed lines, which are reported already and whose chain is unknown.
         lost = seal.number - end.number - 1
         if lost < 0 or (not lost and seal.before != end.checksum):
             return "it is not where it was written"
@@ -178,7 +167,6 @@ class _Examiner:
         return f"lines of {seal.chain.decode()} that are missing before it: {unexplained}" if unexplained else None
 
     def _take_unsealed(self, line: bytes) -> str | None:
-        """Returns what is wrong with a line that has no seal, or whose seal is wrong."""
         if _mistake(line, _Unsealed):
             self._changed += 1
             return "it is not what was written"
@@ -189,7 +177,6 @@ class _Examiner:
 
 
 def _seal_of(line: bytes) -> Seal | None:
-    """Returns the seal of a line if it is right."""
     found = _SEAL.search(line)
     if found is None or crc32(line[:-_CHECKSUM_BYTES]) != int(found[5], 16):
         return None
@@ -197,7 +184,6 @@ def _seal_of(line: bytes) -> Seal | None:
 
 
 def _is_cut(line: bytes) -> bool:
-    """Whether a line is the beginning of a line, so that the rest was not written."""
     has_begin, has_end = _BEGIN.startswith(line[: len(_BEGIN)]), _WHOLE.search(line) is not None
     return has_begin and not has_end and "truncated" in _mistake(line, object)
 
@@ -227,13 +213,12 @@ def _find_end(file: Path, chain: bytes) -> Seal | None:
 
 
 def _parts(line: bytes) -> list[bytes]:
-    """Returns the parts of a line that begin as a line does, and what is in front of them. None is empty."""
+    """Returns the parts of a line that begin as a line does, and the bytes in front of them. None is empty."""
     begins = line.rfind(_BEGIN) > 0
     return [part for part in _PARTS.split(line) if part] if begins else [line] if line != b"\n" else []
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    """Reads the lines of a file, which logrotate may have compressed."""
     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
         try:
             yield from opened

@@ -1,9 +1,8 @@
 """AuditLines: bounds the lines of the audit log. It decides which lines are written, and counts the others.
 
 Equal lines of one second become one line and a count. The number of different lines is bounded for each party and for
-all parties of one kind, so a flood of one party neither fills the disk nor hides the lines about the others. What is
-not written is counted by its party. This module writes no file and reads no clock.
-"""
+all parties of one kind, so a flood of one party neither fills the disk nor hides the lines about the others. This
+module writes no file and reads no clock."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ from ockam.identity.identity import ANONYMOUS
 from ockam.quotas.usage import ANONYMOUS_PREFIX, party_key
 
 PARTIES_MAX = 20
-"""The largest number of parties whose left out lines are counted apart, in one second. All other parties share one
-count."""
+"""The most parties whose left out lines are counted apart, in one second. All other parties share one count."""
 TOO_MANY = "too many different lines in a short time"
 OTHERS = "others"
 
@@ -26,9 +24,8 @@ OTHERS = "others"
 class Bound(NamedTuple):
     """The bound of the lines of one kind.
 
-    party_max: the largest number of lines about one party at once; `party_per_s` further ones are allowed each second.
-    kind_max, kind_per_s: the same for all parties whose identities have the same source, such as all anonymous ones.
-    """
+    party_max: the most lines about one party at once; `party_per_s` further ones are allowed each second.
+    kind_max, kind_per_s: the same for all parties whose identities have the same source, such as all anonymous ones."""
 
     party_max: int
     party_per_s: int
@@ -37,27 +34,19 @@ class Bound(NamedTuple):
 
 
 REFUSALS = Bound(party_max=100, party_per_s=2, kind_max=400, kind_per_s=10)
-"""Everybody who reaches the node can be refused. A line has about 250 bytes, so a flood of one party writes some 100 MB
-in a day."""
+"""Everybody who reaches the node can be refused. A flood of one party writes some 100 MB in a day."""
 ACTS = Bound(party_max=1_000, party_per_s=10, kind_max=4_000, kind_per_s=40)
-"""Only parties with a right can cause such lines, and each line matters more."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the audit log without its time.
 
     event: "refused", "admitted" (a request for an administrative act was passed on to its worker), "limited" and
-        "slowed" (a limit was exceeded: a request was refused, or reading had to wait), or an act of the node, such as
-        "rules_loaded". An event that ends in "_again" or "_more" is a number of events that have no line of their own.
-    identity: who sent the request.
+    "slowed" (a limit was exceeded: a request was refused, or reading had to wait), or an act of the node, such as
+    "rules_loaded". An event that ends in "_again" or "_more" is a number of events that have no line of their own.
     peer: the `host:port` of the connection; only the host, or the network, in a line about several connections.
-    right: the right that was needed.
     name: the name on which the right was needed, such as that of a stream; the name of a limit.
-    rule: the rule that decided.
-    request: the name of the request's protocol.
-    reason: the text that the sender was given.
-    count: the number of equal events.
-    """
+    rule: the rule that decided. request: the name of the request's protocol. count: the number of equal events."""
 
     event: str
     identity: str = ""
@@ -71,8 +60,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Repeated:
-    """A line that was written, and the number of equal ones after it."""
-
     __slots__ = ("count", "entry", "is_one_peer")
 
     def __init__(self, entry: Entry) -> None:
@@ -82,11 +69,10 @@ class _Repeated:
 
 
 class AuditLines:
-    """The lines of one kind, such as refusals. more: the event of the lines that tell how many were left out.
+    """The lines of one kind, such as refusals. more: the event of the lines with the number of left out ones.
 
-    Invariant: the lines that `take` has admitted, and all counts that `end_interval` returns, are together as many as
-    the calls of `take`.
-    """
+    Invariant: the lines that `take` has admitted, and all counts that `end_interval` returns, add up to the calls of
+    `take`."""
 
     def __init__(self, bound: Bound, *, more: str) -> None:
         self._bound = bound
@@ -97,9 +83,7 @@ class AuditLines:
         self._left_out: Counter[str] = Counter()
 
     def take(self, entry: Entry, party: str | None = None) -> bool:
-        """Whether the line is to be written now. If not, it is counted.
-
-        party: see `Audit.refused`."""
+        """Whether the line is to be written now. If not, it is counted. party: see `Audit.refused`."""
         if party is None:
             party = party_of(entry)
         # Each connection of a peer has another port, so the port makes no difference.
@@ -110,6 +94,7 @@ class AuditLines:
             known.count += 1
             known.is_one_peer = known.is_one_peer and known.entry.peer == entry.peer
             return False
+        # The line is new. It is written while its party and its kind have lines left.
         kind = party.partition(":")[0]
         if self._by_party[party] < self._bound.party_max and self._by_kind[kind] < self._bound.kind_max:
             self._by_party[party] += 1
@@ -121,9 +106,10 @@ class AuditLines:
         return False
 
     def end_interval(self) -> Iterator[Entry]:
-        """Returns the lines that tell how many were not written since the last call. Call this method every second."""
+        """Returns the lines with the counts of lines that were not written since the last call."""
         repeated, self._repeated = self._repeated, {}
         left_out, self._left_out = self._left_out, Counter()
+        # The bounds leak: each second makes room for some more lines.
         self._by_party = _less(self._by_party, self._bound.party_per_s)
         self._by_kind = _less(self._by_kind, self._bound.kind_per_s)
         for key, each in repeated.items():
@@ -138,8 +124,6 @@ class AuditLines:
 
 
 def party_of(entry: Entry) -> str:
-    """Returns the text under which the sender of a request counts, as for its limits
-    (`ockam.quotas.usage.party_key`)."""
     source, _, name = entry.identity.partition(":")
     if source == ANONYMOUS.source and not name:
         return party_key(ANONYMOUS, entry.peer)

@@ -1,9 +1,7 @@
 """Authorizer: the gate of a node that obeys rules. It answers refused messages, counts them, and audits them.
 
-The rules decide by the identity of the connection through which a message came (`ockam.actors.message.Origin`). Each
-worker says what its messages demand (`Guarded`). A worker that says nothing takes messages only from this node's own
-workers.
-"""
+The rules decide by the identity of the connection through which a message came (`ockam.actors.message.Origin`). A
+worker that does not say what its messages demand (`Guarded`) takes only those of this node's own workers."""
 
 from __future__ import annotations
 
@@ -28,23 +26,19 @@ from ockam.protocol import ProtocolError, find_name
 from ockam.transport.connection import Connection
 
 DELAYED_ANSWERS_MAX = 10_000
-"""The largest number of answers to refused pushes that wait for `Authorizer`'s `answer_delay_s`. Further answers are
-sent at once."""
+"""The most answers to refused pushes that wait for `answer_delay_s`. Further answers are sent at once."""
 ACTS = Right.CREATE | Right.DELETE | Right.ADMIN | Right.OPERATE
-"""The rights whose use is in the audit log."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Frequent(NamedTuple):
-    """The kind of message that a worker gets most, such as the pushes to a stream.
+    """The kind of message that a worker gets most, such as the pushes to a stream. The gate decides once about many of
+    them.
 
-    The gate decides once about several such messages of one sender, and does not ask the worker about each.
-
-    tags: the first bytes by which such messages are known. The payload of a message begins with one of the tags.
+    tags: the payload of such a message begins with one of these bytes.
     right: the right that such a message demands, as a plain number, since comparing a `Right` takes ten times as long.
-    name: the name on which the message demands the right, such as the name of the stream.
-    """
+    name: the name on which the message demands the right, such as the name of the stream."""
 
     tags: tuple[bytes, ...]
     right: int
@@ -52,16 +46,13 @@ class Frequent(NamedTuple):
 
 
 class Guarded(Protocol):
-    """The methods of a worker to which other peers can send messages, if the rules allow it.
-
-    Such a worker can also have an attribute `frequent` with a `Frequent`."""
+    """A worker to which other peers can send messages. It may have a `Frequent` as its attribute `frequent`."""
 
     def demand(self, message: Message) -> Demand | list[Demand] | None:
-        """Returns what the sender of this message must be allowed. A list: all of it, for a request by which the node
-        does something at another node. None: the message is refused, whatever the rules allow, for example because the
-        address takes only messages of this node's own workers.
+        """Returns what the sender of this message must be allowed; of a list, all of it.
 
-        Raises ProtocolError if the message cannot be decoded. Then the worker refuses the message itself."""
+        None: the message is refused, whatever the rules allow. Raises ProtocolError if the message cannot be decoded;
+        then the worker refuses it itself."""
         ...
 
 
@@ -71,10 +62,8 @@ class AccessStatistics(msgspec.Struct, frozen=True):
     rules: the number of rules in force.
     refused: the number of refused messages since the start, by the right that was missing.
     refused_by_rule: the number of refused messages since the start that a rule forbids, by the name of the rule.
-    reloads: how often new rules came into force.
-    reloads_failed: how often new rules were not valid, so that the old ones stayed in force.
-    audit_failed: the number of lines that could not be written to the audit log.
-    """
+    reloads: how often new rules came into force; reloads_failed: how often new rules were not valid.
+    audit_failed: the number of lines that could not be written to the audit log."""
 
     rules: int
     refused: dict[str, int]
@@ -85,12 +74,9 @@ class AccessStatistics(msgspec.Struct, frozen=True):
 
 
 class Authorizer:
-    """Decides about every message that reaches a worker, and about forwarding.
+    """Decides about every message that reaches a worker, and about forwarding. rules: the rules in force.
 
-    rules: the rules in force.
-    answer_delay_s: refused pushes are answered after this time, because a real publisher sends a refused push again at
-        once.
-    """
+    answer_delay_s: the delay of the answer to a refused push, which a real publisher sends again at once."""
 
     def __init__(self, node: Node, rules: Rules, audit: Audit, *, answer_delay_s: float = 0.0) -> None:
         self._node = node
@@ -130,46 +116,36 @@ class Authorizer:
         return run if len(admitted) == len(run) else admitted
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:
-        """Whether the origin has one of these rights on a name."""
         return bool(self.rules.grants(origin.identity).rights_on(name) & int(rights))
 
     def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
-        """Returns the first name in sorted order, `name` or a later one, on which the origin has one of these rights;
-        None if there is no such name."""
         return self.rules.grants(origin.identity).find_next(rights, name)
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
-        """Returns the reason why messages of this origin must not be forwarded to a node, or None if it is allowed."""
         decision = self._decide(origin, Demand(Right.FORWARD, destination), "")
         return None if decision.allowed else DENIED + decision.reason
 
     def decide(self, origin: Origin, demand: Demand, request: str, *, is_act: bool) -> Decision:
-        """Decides about a request that came in another protocol than messages, such as HTTP. Counts and audits a
-        refusal.
+        """Decides about a request that came in another protocol, such as HTTP. Counts and audits a refusal.
 
-        request: the name of the request in the audit log. is_act: whether the use of an administrative right is in the
-        audit log; False for a request that only looks at things.
-        """
+        request: its name in the audit log. is_act: whether the use of an administrative right is in the audit log."""
         return self._decide(origin, demand, request, acts=ACTS if is_act else NO_RIGHT)
 
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
-        """Audits a peer that was refused for its certificate."""
         self.audit.refused(Entry("tls_refused", str(identity), peer, reason=reason))
 
     def note_http_refused(self, peer: str, identity: Identity, request: str, reason: str) -> None:
-        """Audits a request of HTTP that was refused before its right was looked at.
+        """Audits a request of HTTP (method and path) that was refused before its right was checked.
 
-        request: its method and path. reason: a short, fixed word."""
+        reason: a short, fixed word."""
         self.audit.refused(Entry("http_refused", str(identity), peer, request=request, reason=reason))
 
     # What the operator changes.
 
     def replace_rules(self, rules: Rules) -> Callable[[Identity], bool]:
-        """Takes new rules. Returns a function that tells whether the rules for an identity have changed.
+        """Replaces the rules. Returns a function that tells whether the rules for an identity have changed.
 
-        The caller then closes the connections of such identities, because a request that waits there, such as a pull,
-        was allowed by the old rules.
-        """
+        The caller closes the connections of such identities: the old rules have allowed what waits there."""
         before, self.rules = self.rules, rules
         self._last_origin = HERE
         self._last_grants = rules.grants(HERE.identity)
@@ -177,7 +153,6 @@ class Authorizer:
         return lambda identity: before.grants(identity).rules != rules.grants(identity).rules
 
     def note_bad_rules(self) -> None:
-        """Counts a new file of rules that is not valid."""
         self._reloads_failed += 1
 
     def statistics(self) -> AccessStatistics:
@@ -193,12 +168,14 @@ class Authorizer:
     # One message.
 
     def _is_admitted(self, worker: Worker, message: Message) -> bool:
+        # Messages of this node's own workers pass to a worker without demands.
         origin = message.origin
         ask: Callable[[Message], Demand | list[Demand] | None] | None = getattr(worker, "demand", None)
         if ask is None and origin.kind == "local":
             return True
         if isinstance(worker, Connection):
             return self._may_pass(worker, message)
+        # A message that cannot be decoded is left to its worker, which answers with an error that tells nothing else.
         demand: Demand | list[Demand] | None = None
         if ask is not None:
             try:
@@ -217,13 +194,12 @@ class Authorizer:
         return decision.allowed
 
     def _may_pass(self, connection: Connection, message: Message) -> bool:
-        """Whether a message is allowed to leave over this connection. Messages of this node's own workers always are.
-
-        A message of another peer must be the answer to a request that this node has forwarded. Or this node has made
-        the connection, and the sender has the right to forward messages to the node at its other end. Another member of
-        the cluster decides itself about what it gets."""
+        """Whether a message is allowed to leave over this connection."""
+        # The messages of this node's own workers are, and answers to requests that this node has forwarded. Another
+        # member of the cluster decides itself about what it gets.
         if message.origin.kind == "local" or connection.link is not None or self._is_answer(connection, message):
             return True
+        # This node has made the connection, so the sender needs the right to forward messages to its other end.
         if connection.open_requests is not None:
             return self.find_forward_refusal(message.origin, connection.peer) is None
         decision = Decision(False, None, "messages between peers are not passed on")
@@ -231,24 +207,22 @@ class Authorizer:
         return False
 
     def _is_answer(self, connection: Connection, message: Message) -> bool:
-        """Whether a message is an answer for the peer on this connection: whether it comes from a node to which this
-        node has forwarded a message of that peer.
-
-        The first hop of the return route names the connection through which the message came. This node writes that
-        hop, so the sender cannot choose it."""
+        """Whether a message answers the peer on this connection: it comes from a node that this peer has called."""
+        # This node writes the first hop of the return route, so the sender cannot choose it.
         source = self._node.find_worker(message.return_route[0]) if message.return_route else None
         if not isinstance(source, Connection) or source.open_requests is None:
             return False
         return source.open_requests.is_sender(connection.own_address)
 
     def _decide_all(self, origin: Origin, demand: Demand | list[Demand], request: str) -> Decision:
-        """Decides one demand, or several up to the first that is refused. Of several, the use of each right is
-        audited: the node acts for the sender, and nobody else sees who has caused that."""
+        """Decides one demand, or several up to the first that is refused."""
         if isinstance(demand, Demand):
             return self._decide(origin, demand, request)
         refused = next((each for each in demand if not self.rules.allows(origin.identity, each)), None)
         if refused is not None:
             return self._decide(origin, refused, request)
+        # The node acts for the sender at another node, where nobody sees who has caused it. So each use of a right is
+        # audited.
         decisions = [self._decide(origin, each, request, acts=ALL_RIGHTS) for each in demand]
         return decisions[-1]
 

@@ -5,8 +5,7 @@
     connections_max = "unlimited"
 
 The name of a table is a pattern of identities, as in `who` of a rule, or `anonymous:ADDRESS` for the peers of one
-address. A limit that a table does not have is that of the node's settings.
-"""
+address. A limit that a table does not have is that of the node's settings."""
 
 from __future__ import annotations
 
@@ -24,11 +23,7 @@ LimitTables = dict[str, dict[str, int | None]]
 
 
 def read_limits(value: Any, wrong_pattern: Callable[[str], str | None]) -> tuple[LimitTables, list[str]]:
-    """Returns the limits of a file, and the mistakes in them. If there are mistakes, the limits must not be used.
-
-    value: the value of `limits` in the file.
-    wrong_pattern: returns what is wrong with a pattern of identities.
-    """
+    """Returns the limits of a file (`value`), and the mistakes. If there are mistakes, the limits must not be used."""
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
         return {}, ['limits: is a table of tables; write [limits."certificate:alice"] and the limits below it']
     tables: LimitTables = {}
@@ -49,7 +44,6 @@ def read_limits(value: Any, wrong_pattern: Callable[[str], str | None]) -> tuple
 
 
 def _limit(name: str, value: Any) -> int | None:
-    """Returns one limit. Raises ValueError with the mistake."""
     if name not in LIMIT_NAMES:
         hint = "; leave out the beginning" if name.removeprefix(SETTING_PREFIX) in LIMIT_NAMES else ""
         raise ValueError(f"is no limit; there are {', '.join(LIMIT_NAMES)}{hint}")

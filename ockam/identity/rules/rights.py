@@ -48,38 +48,28 @@ _TEXTS = {right: name for name, right in RIGHT_NAMES.items()}
 
 
 def rights_text(rights: int) -> str:
-    """Returns the names of rights, for example `read or write`."""
     return " or ".join(_TEXTS[right] for right in Right if right & rights)
 
 
 class Demand(NamedTuple):
     """What the sender of a message must be allowed.
 
-    rights: one right, or several of which one is enough.
-    name: the name on which the sender needs the right; None if the right on any name is enough.
-    """
+    rights: one right, or several of which one is enough. name: None if the right on any name is enough."""
 
     rights: Right
     name: str | None
 
 
 def to_follow(name: str, source: str, source_name: str) -> list[Demand]:
-    """Returns what somebody must be allowed who makes a stream of this node follow a stream of another node. The node
-    reads there under its own name, so he needs the right to read a stream of that name here, and the right to make the
-    node call there for just that stream. The node also makes partitions, and streams for messages that it sets aside.
-
-    name: the stream of this node. source: the `host:port` of the other node. source_name: the stream there.
-    """
+    """Returns the rights to make a stream follow the stream `source_name` of the node `source`."""
+    # The node reads there under its own name, so the caller needs the right to read a stream of that name here, and the
+    # right to make the node call there. The node also makes partitions, and streams for messages that it sets aside.
     here = [Demand(Right.ADMIN, name), Demand(Right.CREATE, name)]
     return [*here, Demand(Right.FORWARD, f"{source}/{source_name}"), Demand(Right.READ, source_name)]
 
 
 def to_replace(name: str, sources: Iterable[tuple[str, str]]) -> list[Demand]:
-    """Returns what somebody must be allowed who makes a stream of this node take the place of its source: the node then
-    makes the source its mirror, under its own name.
-
-    sources: the `host:port` and the name of each source.
-    """
+    """Returns the rights to make a stream replace its sources (`host:port`, name), which then mirror it."""
     demands = [Demand(Right.ADMIN, name)]
     for source, source_name in sources:
         demands += [Demand(Right.FORWARD, f"{source}/{source_name}"), Demand(Right.ADMIN, source_name)]
@@ -89,5 +79,4 @@ def to_replace(name: str, sources: Iterable[tuple[str, str]]) -> list[Demand]:
 NOTHING = Demand(NO_RIGHT, None)
 """The demand of a message that needs no right, for example of the answer to a request that the worker has sent."""
 SOMETHING = Demand(ALL_RIGHTS, None)
-"""The demand of a message that anybody with at least one right on one name may send. An example is a message that the
-worker cannot decode: its answer is an error that tells the sender nothing else."""
+"""The demand of a message that anybody with at least one right on one name may send."""

@@ -6,9 +6,8 @@
     may = ["read", "index"]
     on = ["orders"]
 
-Each rule has either `may` or `may_not`. Besides such tables, the file may have limits of single identities
-(`limit_tables`). A change keeps the other lines of the file, with their comments.
-"""
+Each rule has either `may` or `may_not`. The file may also have limits of single identities (`limit_tables`). A change
+leaves the other lines of the file, with their comments."""
 
 from __future__ import annotations
 
@@ -27,10 +26,8 @@ from stream_storage.parsing import ParseError, parse_toml
 NAME_CHARACTERS_MAX = 64
 SOURCES = ("anonymous", "certificate", "token", "channel")
 ALL = "all"
-"""The word for all rights in `may` and `may_not`."""
 _HEADER = re.compile(r"\s*\[\[\s*rule\s*\]\]\s*(#.*)?")
 _TABLE = re.compile(r"\s*\[")
-"""Matches the first line of any table."""
 _FIELDS = ("name", "who", "may", "may_not", "on")
 _QUOTES = frozenset("'\"\\")
 
@@ -47,15 +44,11 @@ class RulesError(Exception):
 
 
 def load_rules(file: Path) -> Rules:
-    """Reads the rules of a file. Raises RulesError with all mistakes."""
     return parse_rules(_read(file), str(file))
 
 
 def parse_rules(text: str, file: str = "the rules") -> Rules:
-    """Parses the text of a file with rules. Raises RulesError.
-
-    file: the name of the file in errors.
-    """
+    """Parses the text of a file with rules. Raises RulesError. file: the name of the file in errors."""
     try:
         values = parse_toml(text)
     except ParseError as error:
@@ -86,7 +79,6 @@ def parse_rules(text: str, file: str = "the rules") -> Rules:
 
 
 def rule_text(rule: Rule) -> str:
-    """Returns the lines of one rule in a file."""
     may, word = (rule.may, "may") if rule.may else (rule.may_not, "may_not")
     rights = [ALL] if may == ALL_RIGHTS else [name for name, right in RIGHT_NAMES.items() if right & may]
     fields: dict[str, Any] = {"name": rule.name, "who": list(rule.who), word: rights, "on": list(rule.on)}
@@ -96,7 +88,7 @@ def rule_text(rule: Rule) -> str:
 
 
 def make_rule(name: str, who: Sequence[str], may: Sequence[str], may_not: Sequence[str], on: Sequence[str]) -> Rule:
-    """Makes a rule from texts. Raises RulesError."""
+    """Returns the rule of these texts. Raises RulesError."""
     table = {"name": name, "who": list(who), "on": list(on)}
     rule, mistakes = _rule(
         table | ({"may": list(may)} if may else {}) | ({"may_not": list(may_not)} if may_not else {})
@@ -117,8 +109,7 @@ def remove_rule(file: Path, name: str) -> Rule:
 
 
 def change_rules(file: Path, removed: Collection[str], added: Iterable[Rule]) -> list[Rule]:
-    """Removes the rules with these names and writes others to the end of the file, all in one step. Makes a missing
-    file if nothing is removed. Returns the removed rules. Raises RulesError, OSError."""
+    """Removes rules by name and appends others, in one step. Returns the removed. Raises RulesError, OSError."""
     with lock_folder(file.parent):
         text = _read(file) if removed or file.exists() else ""
         gone: list[Rule] = []
@@ -127,13 +118,13 @@ def change_rules(file: Path, removed: Collection[str], added: Iterable[Rule]) ->
             gone.append(rule)
         for each in added:
             text += ("" if not text else "\n" if text.endswith("\n") else "\n\n") + rule_text(each)
+        # A change that would make the file invalid fails here, before anything is written.
         parse_rules(text, str(file))
         write_durably(file, text.encode())
         return gone
 
 
 def _without(text: str, file: Path, name: str) -> tuple[str, Rule]:
-    """Returns the text of a file without one rule, and that rule."""
     found = parse_rules(text, str(file))
     rules = found.rules
     position = next((place for place, rule in enumerate(rules) if rule.name == name), None)

@@ -1,8 +1,7 @@
 """Rules: who is allowed to do what, as pure decisions. This module reads no files, no connections and no clock.
 
 A rule allows rights or forbids them, to identities, on names that begin with a prefix. A right that no rule allows is
-refused, and a rule that forbids a right is stronger than every rule that allows it.
-"""
+refused, and a rule that forbids a right is stronger than every rule that allows it."""
 
 from __future__ import annotations
 
@@ -17,15 +16,13 @@ from stream_storage.text_order import prefix_end
 
 EVERYBODY = "*"
 KNOWN_IDENTITIES_MAX = 10_000
-"""The largest number of identities whose rules are remembered. All are forgotten when there are more."""
+"""The most identities whose rules are remembered. All are forgotten when there are more."""
 KNOWN_CHARACTERS_MAX = 4 * 1024 * 1024
-"""The largest number of characters of all names whose rights are remembered, for all identities together. When there
-are more, all names are forgotten. The limit is needed because peers choose the names."""
+"""The most characters of all remembered names; all are forgotten when there are more. Peers choose the names."""
 KNOWN_NAME_CHARACTERS = 64
-"""The number of characters that each remembered name counts in addition to its own, for the objects that hold it."""
+"""The characters that each remembered name counts in addition to its own, for the objects that hold it."""
 KNOWN_NAME_CHARACTERS_MAX = 512
-"""The largest number of characters of a name whose rights are remembered. The rights on a longer name are computed
-again for each message."""
+"""The most characters of a remembered name. The rights on a longer one are computed for each message."""
 SHOWN_NAME_CHARACTERS_MAX = 64
 
 
@@ -34,15 +31,12 @@ class Rule(msgspec.Struct, frozen=True):
 
     name: the name of the rule, by which refusals are explained.
     who: patterns of identities: a whole identity (`certificate:alice`), its beginning with a star (`token:spark-*`,
-        `certificate:*`), or `*` for everybody on a connection. No pattern matches this node's own workers.
-    may: the rights that the rule allows.
-    may_not: the rights that the rule forbids.
+    `certificate:*`), or `*` for everybody on a connection. No pattern matches this node's own workers.
+    may, may_not: the rights that the rule allows, or forbids.
     on: the beginnings of names; "" is the beginning of every name.
-    keeper: the identity to which the rule does not apply. The rule then applies to every other identity, also to the
-        node's own workers, and `who` is not used. With this, only the block node can change its streams. None in all
-        rules of a file.
-    reason: the text that explains a refusal by the rule; if it is empty, the explanation names the rule.
-    """
+    keeper: the identity to which the rule does not apply. It then applies to every other identity, also to the node's
+    own workers, and `who` is not used: only the block node can change its streams. None in all rules of a file.
+    reason: the text that explains a refusal by the rule; if it is empty, the explanation names the rule."""
 
     name: str
     who: tuple[str, ...]
@@ -59,20 +53,18 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 OWN_WORKERS = Rule("the node's own workers", (), may=ALL_RIGHTS)
-"""The rule that allows everything to this node's own workers. It is built in, and no file can change it."""
+"""The built-in rule that allows everything to this node's own workers."""
 
 
 ANYTHING_TO_ANYBODY = (Rule("everything is allowed", (EVERYBODY,), may=ALL_RIGHTS),)
-"""One rule, which allows everything to everybody on a connection. `StreamDirectory` takes it in place of the operator's
-rules, so that only the rules with a `keeper` forbid anything."""
+"""Allows everything to everybody on a connection, so that only the rules with a `keeper` forbid anything."""
 
 
 class Decision(NamedTuple):
     """The answer to one demand.
 
     rule: the rule that allowed or forbade the demand; None if it is refused because no rule allows it.
-    reason: the text that explains a refusal; empty if the demand is allowed.
-    """
+    reason: the text that explains a refusal; empty if the demand is allowed."""
 
     allowed: bool
     rule: Rule | None
@@ -87,8 +79,7 @@ class Decision(NamedTuple):
 class KnownNames:
     """Counts the names that the `Grants` of all identities remember. When there are too many, all are forgotten.
 
-    Invariant: the remembered names have together at most KNOWN_CHARACTERS_MAX characters, with KNOWN_NAME_CHARACTERS
-    more for each name."""
+    Invariant: the remembered names, with KNOWN_NAME_CHARACTERS for each, have at most KNOWN_CHARACTERS_MAX."""
 
     __slots__ = ("_characters", "_holders")
 
@@ -97,11 +88,9 @@ class KnownNames:
         self._holders: dict[int, dict[str, int]] = {}
 
     def has_room(self, name: str, holder: dict[str, int]) -> bool:
-        """Counts a name before it is remembered. Returns False for a name that is too long and must not be remembered.
+        """Counts a name before it is remembered. Returns False for a name that must not be remembered.
 
-        holder: the remembered names of one identity. The caller adds the name to it; `has_room` empties it if there are
-            too many names in all.
-        """
+        holder: the remembered names of one identity, which are emptied if there are too many names in all."""
         if len(name) > KNOWN_NAME_CHARACTERS_MAX:
             return False
         size = len(name) + KNOWN_NAME_CHARACTERS
@@ -121,7 +110,6 @@ class Grants:
     __slots__ = ("_all_known", "_known", "allow", "deny", "rules")
 
     def __init__(self, rules: Sequence[Rule], known: KnownNames | None = None) -> None:
-        """known: counts the names that the grants of all identities remember."""
         self._all_known = known if known is not None else KnownNames()
         self.rules = tuple(rules)
         self.allow = [(prefix, int(rule.may)) for rule in rules if rule.may for prefix in rule.on]
@@ -129,13 +117,13 @@ class Grants:
         self._known: dict[str, int] = {}
 
     def rights_on(self, name: str) -> int:
-        """Returns the bits of all rights on this name."""
         known = self._known.get(name)
         if known is None:
             known = 0
             for prefix, rights in self.allow:
                 if name.startswith(prefix):
                     known |= rights
+            # The forbidding rules come second, because they are stronger.
             for prefix, rights in self.deny:
                 if name.startswith(prefix):
                     known &= ~rights
@@ -144,15 +132,13 @@ class Grants:
         return known
 
     def find_next(self, rights: int, name: str) -> str | None:
-        """Returns the first name in sorted order, `name` or a later one, on which one of these rights is given; None if
-        there is no such name."""
+        """Returns the first name, not before `name` in sorted order, on which one of these rights is given, or None."""
         if self.rights_on(name) & int(rights):
             return name
         return next((place for place in self._places() if place > name and self.rights_on(place) & int(rights)), None)
 
     def edges(self, rights: int) -> list[str]:
-        """Returns the names, in sorted order, at which the names with one of these rights begin and end in turn. So a
-        name has a right if the number of edges up to it is odd."""
+        """Returns the names, in sorted order, at which the names with one of these rights begin and end in turn."""
         found: list[str] = []
         for place in self._places():
             if bool(self.rights_on(place) & int(rights)) != bool(len(found) % 2):
@@ -165,7 +151,6 @@ class Grants:
         return sorted(prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None})
 
     def has_anywhere(self, rights: int) -> bool:
-        """Whether one of these rights is given on at least one name."""
         # A forbidding rule takes all names below an allowed prefix only if its own prefix is not longer. So it is
         # enough to look at the allowed prefixes themselves.
         rights = int(rights)
@@ -173,11 +158,9 @@ class Grants:
 
 
 class Rules:
-    """All rules of a node.
+    """All rules of a node: those of the operator, and the built-in ones with a `keeper`.
 
-    rules: those of the operator, and those with a `keeper`, which are built in.
-    limits: the limits of single identities, by pattern (`limit_tables`).
-    """
+    limits: the limits of single identities, by pattern (`limit_tables`)."""
 
     def __init__(self, rules: Iterable[Rule], limits: Mapping[str, Mapping[str, int | None]] | None = None) -> None:
         self.rules = tuple(rules)
@@ -189,7 +172,6 @@ class Rules:
         return len(self.rules)
 
     def grants(self, identity: Identity) -> Grants:
-        """Returns the rules for one identity."""
         found = self._grants.get(identity)
         if found is None:
             rules = [rule for rule in self.rules if rule.applies_to(identity)]
@@ -210,7 +192,6 @@ class Rules:
         return bool(grants.rights_on(demand.name) & int(demand.rights))
 
     def decide(self, identity: Identity, demand: Demand) -> Decision:
-        """Decides one demand, and names the rule that decided."""
         grants, (rights, name) = self.grants(identity), demand
         allowing = [rule for rule in grants.rules if rule.may & rights and _covers(rule, name)]
         if self.allows(identity, demand):

@@ -1,9 +1,7 @@
 """The tokens of a node: a file with their hashes, and the decision whether a token is valid. No secret is stored.
 
-The hash is SHA-256. A slow hash, such as those for passwords, would protect nothing here: a token has 256 random bits,
-so nobody can find it by trying, however fast the hash is. The file is changed by commands while the node runs; each
-change replaces it as a whole, under a lock of its folder.
-"""
+The hash is SHA-256: a token has 256 random bits, so a slow hash, as for passwords, would protect nothing. Commands
+change the file while the node runs; each change replaces it as a whole, under a lock of its folder."""
 
 from __future__ import annotations
 
@@ -26,25 +24,21 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 """The names of tokens. They stand in rules and in logs, so they have no spaces and no quotation marks."""
 FILE_MODE = 0o600
 REVOKED_KEPT_S = 30 * 86_400
-"""How long a revoked token stays in the file, in seconds. Until then, a client that uses it is told so."""
+"""How long a revoked token stays in the file. Until then, the answer to a client with it says that it is revoked."""
 INDEX_BYTES = 8
-"""The number of bytes of a hash by which a token is looked up. All bytes are then compared in constant time."""
+"""The bytes of a hash by which a token is looked up. All bytes are then compared in constant time."""
 
 
 class TokenFileError(Exception):
-    """Error: the file of the tokens cannot be read or written, or a name in a command is wrong. The text says what to
-    do."""
+    """Error: the file of the tokens cannot be read or written, or a name in a command is wrong."""
 
 
 class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One token. Its times are in seconds since 1970.
 
-    name: the name that the token proves.
     sha256: the hash of the token's text, 64 hexadecimal digits.
-    created_s: when the token was made.
     expires_s: from when on the token is not valid any more; None if it never expires.
-    revoked_s: when the token was revoked; None if it is not revoked.
-    """
+    revoked_s: when the token was revoked; None if it is not revoked."""
 
     name: str
     sha256: str
@@ -57,7 +51,6 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return Identity("token", self.name)
 
     def state(self, now_s: float) -> Status:
-        """Returns OK, EXPIRED or REVOKED."""
         if self.revoked_s is not None:
             return Status.REVOKED
         return Status.EXPIRED if self.expires_s is not None and now_s >= self.expires_s else Status.OK
@@ -71,10 +64,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load_tokens(file: Path) -> tuple[TokenRecord, ...]:
-    """Returns the tokens in a file, the oldest first; none if there is no file.
-
-    Raises TokenFileError if it is not valid, and OSError if it is there and cannot be read at present.
-    """
+    """Returns the tokens in a file, the oldest first; none if there is no file. Raises TokenFileError, OSError."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -88,6 +78,7 @@ def load_tokens(file: Path) -> tuple[TokenRecord, ...]:
     for record in records:
         if not NAME.fullmatch(record.name) or not re.fullmatch("[0-9a-f]{64}", record.sha256):
             raise TokenFileError(f"{file}: the token {record.name[:64]!r} has a wrong name or hash; remove this token")
+    # Revoked tokens may share a name with their successor.
     named = [record.name for record in records if record.revoked_s is None]
     if len(set(named)) != len(named):
         twice = next(name for name in named if named.count(name) > 1)
@@ -96,7 +87,6 @@ def load_tokens(file: Path) -> tuple[TokenRecord, ...]:
 
 
 def check_name(name: str) -> None:
-    """Raises TokenFileError if a token cannot have this name."""
     if not NAME.fullmatch(name):
         raise TokenFileError(
             f"{name[:64]!r} cannot name a token; take 1 to 40 letters, digits, dots, hyphens and underscores, and "
@@ -107,11 +97,9 @@ def check_name(name: str) -> None:
 def create_token(
     file: Path, name: str, now_s: int, expires_s: int | None = None, *, replace: bool = False
 ) -> tuple[str, TokenRecord]:
-    """Makes a token and stores its hash. Returns the text of the token, which is stored nowhere, and its record.
+    """Creates a token and stores its hash. Returns its text, which is stored nowhere, and its record.
 
-    replace: what happens to a token of this name that is not revoked. True: it is revoked. False: TokenFileError.
-    Raises TokenFileError also if the file cannot be read or changed, or if the name is not valid.
-    """
+    replace: whether a token of this name is revoked; if not, it is an error. Raises TokenFileError."""
     check_name(name)
     text = new_token()
     record = TokenRecord(name, hash_of(text), now_s, expires_s)
@@ -129,7 +117,6 @@ def create_token(
 
 
 def revoke_token(file: Path, name: str, now_s: int) -> TokenRecord:
-    """Revokes the token of this name and returns its record. Raises TokenFileError."""
     found: list[TokenRecord] = []
 
     def change(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
@@ -168,7 +155,6 @@ def _change(file: Path, change: _Change, now_s: int) -> None:
 
 
 def hash_of(text: str) -> str:
-    """Returns the SHA-256 of a token's text, as 64 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -185,7 +171,6 @@ class Tokens:
                 self.valid[record.name] = record
 
     def __len__(self) -> int:
-        """The number of tokens that are not revoked."""
         return len(self.valid)
 
     def judge(self, text: str, now_s: float) -> Verdict:
@@ -202,7 +187,6 @@ class Tokens:
         )
 
     def is_valid(self, identity: Identity, now_s: float) -> bool:
-        """Whether there is a valid token that proves this identity."""
         record = self.valid.get(identity.name)
         return record is not None and record.state(now_s) is Status.OK
 

@@ -6,9 +6,8 @@ to the outer one:
     connection ── nonce | ciphertext ──▶ inner ── message, return route [outer, …] ──▶ workers of this node
     connection ◀── nonce | ciphertext ── outer ◀──────────── answer ──────────────────┘
 
-A crash of the worker ends the channel. The node never restarts it (`Node.register` with `restarts=False`): a restarted
-worker would begin again with nonce 0, and the cipher protects nothing once one nonce has met one key twice.
-"""
+A crash of the worker ends the channel. The node never restarts it: a restarted worker would begin again with nonce 0,
+and the cipher protects nothing once one nonce has met one key twice."""
 
 from __future__ import annotations
 
@@ -39,13 +38,13 @@ REFRESHES_PER_S, REFRESHES_MAX = 1.0, 10.0
 """How many Refresh messages one channel accepts per second, and how many at once. Others are dropped and counted."""
 
 HANDSHAKE_FAILURES_MAX = 3
-"""The number of wrong messages 3 after which a handshake ends: each costs a Diffie-Hellman computation."""
+"""The wrong messages 3 after which a handshake ends: each costs a Diffie-Hellman computation."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Owner(Protocol):
-    """The interface by which the worker of one channel calls the owner of all channels, a `SecureChannels`."""
+    """The owner of all channels, a `SecureChannels`, as one channel sees it."""
 
     def now_s(self) -> int: ...
     def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None: ...
@@ -58,17 +57,15 @@ class Owner(Protocol):
 
 
 class ChannelWorker(Worker):
-    """The worker of one secure channel. It sends message 2 of the handshake and stops when the channel ends.
+    """The worker of one secure channel. It stops when the channel ends.
 
     inner: the worker's address that receives ciphertext from the other side.
     outer: the worker's address that receives plaintext from this node's workers, to encrypt and send it.
-    used_at_s: the time of the last message, on trio's clock. A message that does not decrypt does not count, since
-        everybody can send one.
+    used_at_s: the time of the last message that was decrypted, on trio's clock. Everybody can send others.
     gone_at_s: the time at which its connection was first seen to have ended; None while the connection is there.
 
     Invariant: messages to the other side are sent in the order in which they were encrypted. The route to the other
-    side changes only after a message that came over the new route was decrypted.
-    """
+    side changes only after a message that came over the new route was decrypted."""
 
     def __init__(
         self,
@@ -79,9 +76,7 @@ class ChannelWorker(Worker):
         first: Message,
         addresses: tuple[Address, Address],
     ) -> None:
-        """first: the message to the listener.
-        addresses: the inner and the outer address of this worker.
-        """
+        """first: the message to the listener. addresses: the inner and the outer address of this worker."""
         self._node = node
         self._owner = owner
         self.machine = machine
@@ -115,12 +110,9 @@ class ChannelWorker(Worker):
         self._owner.ended(self, "crashed")
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that a message to this channel needs (`ockam.identity.rules.authorizer.Guarded`): `NOTHING`
-        if it needs none, None if it is always refused.
+        """Returns NOTHING for a ciphertext: the rights are checked when its plaintext goes to a worker.
 
-        A ciphertext needs no right, because the rights are checked when its plaintext goes to a worker. A plaintext
-        that is to be encrypted is accepted from this node's own workers only.
-        """
+        A plaintext that is to be encrypted is accepted from this node's own workers only, so None: refused."""
         return NOTHING if message.onward_route[0] == self.inner or message.origin.kind == "local" else None
 
     def receive(self, run: Sequence[Message]) -> None:
@@ -164,9 +156,12 @@ class ChannelWorker(Worker):
     def _finish_handshake(self, run: Sequence[Message]) -> Sequence[Message]:
         """Handles messages until one of them is message 3. Returns the messages after it."""
         for position, message in enumerate(run):
+            # Only the connection that began the handshake may finish it.
             if message.origin is not self._first_origin:
                 self._owner.handshake_failed(message.origin, "other_connection")
                 continue
+            # A wrong message 3 ends nothing, because everybody who learns the address can send one, but only a few are
+            # checked.
             try:
                 self.machine.receive_3(message.payload, self._owner.now_s())
             except HandshakeFailed as error:
@@ -186,6 +181,7 @@ class ChannelWorker(Worker):
     def _open(self, message: Message) -> None:
         assert self.machine.peer is not None
         self.identity = self.machine.peer
+        # Answers go over this route from now on, and the owner may refuse the channel for lack of room.
         self._way_back = message.return_route
         self.used_at_s = trio.current_time()
         refusal = self._owner.opened(self, self.identity, message.origin)
@@ -202,11 +198,9 @@ class ChannelWorker(Worker):
         self._owner.ended(self, error.reason, error.identity)
 
     def _move(self, message: Message) -> None:
-        """From now on, sends answers over the route by which this message came, for example over a new connection.
-
-        The sender of an encrypted message gives no return route, so its return route has only the hops that nodes have
-        added. The last hop, the other side's inner address, is known from message 3.
-        """
+        """From now on, sends answers over the route by which this message came, for example over a new connection."""
+        # An encrypted message gives no return route of its own, so it has only the hops that nodes have added. The last
+        # hop, the other side's inner address, is known from message 3.
         self._last_return = message.return_route
         inner = self._way_back[-1:]
         way_back = message.return_route if message.return_route[-1:] == inner else (*message.return_route, *inner)
@@ -229,13 +223,11 @@ class ChannelWorker(Worker):
         )
 
     def _hand_on(self, plaintexts: Sequence[bytes]) -> None:
-        """Delivers decrypted messages to workers of this node, and handles a Refresh or a Close among them.
-
-        The order is kept: the messages before a Close are delivered, and those after it are dropped.
-        """
+        """Delivers decrypted messages to workers of this node, and handles a Refresh or a Close among them."""
         at = 0
         while True:
             assert self._reader is not None
+            # The order is kept: the messages before a Close are delivered, and those after it are dropped.
             messages, bad, at = self._reader.read(plaintexts, at)
             if bad:
                 self._owner.count_drop("undecodable", bad)
@@ -281,10 +273,9 @@ class ChannelWorker(Worker):
     # To the other side.
 
     def _send(self, run: Sequence[Message]) -> None:
-        """Encrypts messages of this node's own workers and sends them.
-
-        Messages of remote origin are dropped: otherwise, a peer that learns the outer address could send as this node.
-        """
+        """Encrypts messages of this node's own workers and sends them."""
+        # Messages of remote origin are dropped: otherwise, a peer that learns the outer address could send as this
+        # node.
         foreign = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
         if foreign:
             run = [message for message in run if message.origin.kind == "local"]
@@ -324,14 +315,12 @@ class ChannelWorker(Worker):
         return now_s - self.gone_at_s
 
     def forget(self) -> None:
-        """Frees the memory of the remembered encoded routes. Later messages fill it again."""
         self._writer.forget()
         if self._reader is not None:
             self._reader.forget()
         self._note_held()
 
     def _note_held(self) -> None:
-        """Updates the counted memory of the remembered routes, if it has changed."""
         known_bytes = self._writer.known_bytes + (self._reader.known_bytes if self._reader is not None else 0)
         if known_bytes != self._holdings.header_bytes:
             self._holdings.note(known_bytes, 0)

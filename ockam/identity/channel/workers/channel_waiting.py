@@ -1,7 +1,6 @@
 """ChannelWaiting: makes the senders to one channel wait, while workers are full or an identity exceeds its limits.
 
-Meanwhile the mailbox of the channel counts as full, so that connections with messages for the channel wait.
-"""
+Meanwhile the mailbox of the channel counts as full, so that connections with messages for the channel wait."""
 
 from __future__ import annotations
 
@@ -18,10 +17,7 @@ from ockam.quotas.usage_waits import waits_of
 
 
 class ChannelWaiting:
-    """The waiting of one channel.
-
-    inner: the address to which its encrypted messages come.
-    """
+    """The waiting of one channel. inner: the address to which its encrypted messages come."""
 
     def __init__(self, node: Node, nursery: trio.Nursery, inner: Address) -> None:
         self._node = node
@@ -33,9 +29,7 @@ class ChannelWaiting:
         """Counts messages that have left the channel, and makes the senders wait if need be.
 
         fed: the mailboxes that received the messages.
-        usage: the usage of the channel's identity; None if the channel counts for the identity of its connection, which
-            has counted the messages already.
-        """
+        usage: the usage of the channel's identity; None if the connection has counted the messages already."""
         full = [mailbox for mailbox in fed if mailbox.full]
         limited = usage if usage is not None and (usage.is_rated or usage.counts_bytes) else None
         is_over = False
@@ -50,9 +44,6 @@ class ChannelWaiting:
             self._nursery.start_soon(self._wait, own, full, limited)
 
     async def _wait(self, own: Mailbox, full: list[Mailbox], usage: Usage | None) -> None:
-        """Waits until these full mailboxes have room and the identity is within its limits. Then lets messages come
-        again.
-        """
         for mailbox in full:
             await mailbox.wait_room()
         if usage is not None:

@@ -1,8 +1,7 @@
 """SecureChannels: all secure channels of one node, and the listener that begins them.
 
-A message to the listener is message 1 of a new channel. Unless the operator trusts somebody, the listener is closed and
-answers nothing. Every number of handshakes and channels is bounded (`limits`).
-"""
+A message to the listener is message 1 of a new channel. Unless the operator trusts somebody, the listener answers
+nothing. Every number of handshakes and channels is bounded (`limits`)."""
 
 from __future__ import annotations
 
@@ -40,10 +39,9 @@ ADDRESSES = (LISTENER, "secure_channel_listener", "api")
 """The addresses of the listener. Other Ockam programs expect a listener at one of them: the first is the default of
 Ockam for Elixir, the second is in Ockam's examples, and nodes that the command `ockam` makes have the third."""
 WATCH_INTERVAL_S = 0.5
-"""The interval between two looks at the trust list, in seconds. An identity that is not trusted any more loses its
-channels within this time."""
+"""The interval between two checks of the trust list, within which an identity that is removed loses its channels."""
 IDLE_INTERVALS = 20
-"""Once in this many intervals, the node looks for idle channels and for those whose connection has ended."""
+"""Once in this many intervals, the node searches for idle channels and for those whose connection has ended."""
 
 NOBODY_TRUSTED = (
     "this node trusts nobody, so it opens no secure channel: `stream-node trust add IDENTIFIER` trusts the other end, "
@@ -57,12 +55,8 @@ class SecureChannels:
     """All secure channels of one node. `start` registers the listener.
 
     identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError.
-    known: the identities that have replaced a key.
-    audit: the log of refused peers and of changes of `trust`.
-    now_s: returns seconds since 1970.
-    new_id: returns 8 random bytes as hex.
-    ephemeral: returns a new key.
-    """
+    known: the identities that have replaced a key. audit: the log of refused peers and of changes of `trust`.
+    now_s: returns seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key."""
 
     def __init__(
         self,
@@ -97,18 +91,14 @@ class SecureChannels:
         self._dropped: Counter[str] = Counter()
 
     def start(self, addresses: Sequence[str] = ADDRESSES) -> None:
-        """Registers the listener under these addresses. Raises AddressInUse."""
         self._node.register([local(each) for each in addresses], lambda: ListenerWorker(self))
 
     def stop(self) -> None:
-        """Ends all channels and tells the other sides, because the node stops."""
         for channel in list(self._admission.channels):
             channel.end("node_stops")
 
     def end_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the channels of all identities that the function chooses. Returns the number of channels.
-
-        reason: a short, fixed word for counters."""
+        """Ends the channels of all identities that the function chooses. Returns the number of channels."""
         with self._node.batch():
             return self._end_where(lambda channel, peer: is_meant(Identity("channel", str(peer))), reason)
 
@@ -123,7 +113,6 @@ class SecureChannels:
         )
 
     def check(self) -> None:
-        """Raises AssertionError if an invariant does not hold."""
         self._admission.check()
         for channel in (*self._admission.channels, *self._admission.handshakes):
             channel.machine.check()
@@ -136,6 +125,7 @@ class SecureChannels:
         if refusal is not None:
             self._refuse(message.origin, refusal)
             return
+        # The machine reads message 1. Nothing is registered before that has succeeded.
         now_s = self._now_s()
         try:
             machine = ChannelMachine(self._identity(now_s), self._refusal)
@@ -153,12 +143,12 @@ class SecureChannels:
         for given in self._admission.begin(channel, message.origin.peer):
             self._ended["gave_way"] += 1
             given.end("gave_way")
+        # The worker has message 2 sent for it. It must be registered before, because message 3 comes to its address.
         self._node.register((inner, outer), lambda: channel, restarts=False)
         self._node.call_later(self._limits.handshake_s_max, lambda: self._give_up(channel))
         self._node.deliver(Message(message.return_route, (inner,), answer))
 
     def _refuse(self, origin: Origin, reason: str) -> None:
-        """Counts and notes message 1 of a channel that is not begun."""
         self._refused[reason] += 1
         self._note_refusal(origin, "", reason, NOBODY_TRUSTED if reason == "closed" else "")
 
@@ -176,18 +166,11 @@ class SecureChannels:
             channel.end("handshake_timeout")
 
     def replace_trusted(self, identifiers: Iterable[str]) -> None:
-        """Replaces the trusted identifiers of the settings. The next `watch` ends the channels of the others. Raises
-        InvalidIdentifier."""
+        """Replaces the trusted identifiers of the settings. The next `watch` ends the channels of the others."""
         self._trust.replace_identifiers(identifiers)
 
     def watch(self, interval: int) -> None:
-        """Ends channels that are not trusted any more.
-
-        Once in IDLE_INTERVALS intervals, also ends channels that are idle, have no connection, or whose proof has
-        expired.
-
-        interval: the number of this interval of WATCH_INTERVAL_S.
-        """
+        """Ends channels that are not trusted any more, and once in IDLE_INTERVALS calls the idle and expired ones."""
         if self._trust.refresh():
             ended = self._end_where(lambda channel, peer: self._trust.refusal(peer) is not None, "not_trusted")
             if self._audit is not None:
@@ -203,6 +186,7 @@ class SecureChannels:
                 channel.end("idle")
             elif channel.note_connection(now_s) > self._limits.gone_s_max:
                 channel.end("connection_gone")
+            # A channel that is idle for some seconds frees the memory of its routes.
             elif now_s - channel.used_at_s > IDLE_INTERVALS * WATCH_INTERVAL_S:
                 channel.forget()
 
@@ -212,13 +196,7 @@ class SecureChannels:
         return self._now_s()
 
     def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
-        """Notes that a handshake has succeeded. Returns the reason if there is no room for the channel, else None.
-
-        The channel counts for its own identity, and for the identity of its connection, because a peer can make any
-        number of identities of its own if everybody is trusted.
-
-        origin: the connection of the channel.
-        """
+        """Records a successful handshake. Returns the reason if there is no room for the channel, else None."""
         refusal = self._admission.open(channel) or self._take(channel, peer, origin)
         if refusal is not None:
             self._note_refusal(origin, str(peer), refusal)
@@ -229,9 +207,8 @@ class SecureChannels:
         return None
 
     def _take(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
-        """Counts a channel for its own identity and for that of its connection. If one of them has too many channels,
-        returns the reason and counts for neither.
-        """
+        """Counts a channel for its identity and for its connection's. Returns the reason if one has too many."""
+        # Both count, because a peer can make any number of identities of its own if everybody is trusted.
         own = self._node.usages.get(str(Identity("channel", str(peer))), trio.current_time())
         taken: list[Usage] = []
         for usage in (origin.usage, own):
@@ -244,36 +221,28 @@ class SecureChannels:
         return None
 
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
-        """Returns the usage for which the messages out of this channel count.
-
-        This is the usage of the channel's identity if the operator has named the identity as trusted, else `below`.
-
-        below: the usage of the connection.
-        """
+        """Returns the usage for which the messages out of this channel count: its identity's if that is trusted."""
         taken = self._usages.get(channel)
         named = channel.identity is not None and self._trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below
 
     def refused(self, origin: Origin, error: PeerRefused) -> None:
-        """Notes that the other side has not proved an identity that this node accepts. origin: its connection."""
         self._note_refusal(origin, error.identity, error.reason, str(error))
 
     def handshake_failed(self, origin: Origin, reason: str) -> None:
-        """Notes a message that does not continue its handshake. origin: the connection through which it came."""
         self.count_drop(reason)
         self._note_refusal(origin, "", reason)
 
     def renewed(self, channel: ChannelWorker, peer: PeerIdentity) -> None:
-        """Keeps the history of an identity. If the identity has replaced its key, ends its channels with older keys."""
+        """Retains the history of an identity. If it has replaced its key, ends its channels with older keys."""
         if self._known.learn(peer):
             logger.info("channel_identity_renewed", peer=channel.peer, identity=str(peer), changes=len(peer.changes))
             self._end_where(lambda other, theirs: self._known.refusal(theirs) is not None, "key_replaced")
 
     def ended(self, channel: ChannelWorker, reason: str, shown: str = "") -> None:
-        """Notes the end of a channel or a handshake, and stops its worker. Safe to repeat: the first reason counts.
+        """Records the end of a channel or handshake, and stops its worker. Safe to repeat: the first reason counts.
 
-        shown: the identifier that the other side has shown, if the handshake has ended before the channel was open.
-        """
+        shown: the identifier that the other side has shown, if the channel was not open."""
         if not self._node.is_registered(channel.inner) and not self._knows(channel):
             return
         known = self._knows(channel)
@@ -294,10 +263,7 @@ class SecureChannels:
         return self._trust.refusal(peer) or self._known.refusal(peer)
 
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
-        """Logs and audits a refusal, both at a bounded rate.
-
-        identifier: the identifier that the other side has shown; empty if it has shown none.
-        text: a longer explanation for the log."""
+        """Logs and audits a refusal, both at a bounded rate. identifier: the shown one; empty if none was shown."""
         self._lines.log(logger.warning, "channel_refused", **origin.who, reason=reason, text=text or reason)
         if self._audit is not None:
             # Everybody can make identifiers, so a refusal counts for the identity or the address of the connection.
@@ -306,7 +272,6 @@ class SecureChannels:
             self._audit.refused(Entry("channel_refused", str(identity), origin.peer, reason=reason), party)
 
     def _end_where(self, is_meant: Callable[[ChannelWorker, PeerIdentity], bool], reason: str) -> int:
-        """Ends the open channels that the function chooses. Returns their number."""
         known = [(each, each.identity) for each in self._admission.channels if each.identity is not None]
         meant = [channel for channel, peer in known if is_meant(channel, peer)]
         for channel in meant:
@@ -331,8 +296,7 @@ class ListenerWorker(Worker):
         self.context.call_later(WATCH_INTERVAL_S, self._watch)
 
     def demand(self, message: Message) -> Demand:
-        """Returns that the sender needs no right: the handshake proves the sender's identity, and then the trust list
-        decides about the channel."""
+        """Returns NOTHING: the handshake proves the sender's identity, and then the trust list decides."""
         return NOTHING
 
     def handle(self, message: Message) -> None:
