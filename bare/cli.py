@@ -1,8 +1,6 @@
 """The command `python -m bare`, which decodes and encodes messages, and checks and formats schemas.
 
-This is the only module of the package that does I/O. Exit codes: 0 done; 1 failed, with one line on standard error that
-names the error and its position; 2 wrong usage.
-"""
+Exit codes: 0 done; 1 failed, with one line on standard error that names the error and its position; 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -26,8 +24,6 @@ MARKDOWN_SUFFIX = ".md"
 
 
 class _Failure(Exception):
-    """The exception that ends the command with an error message and an exit code."""
-
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
         self.code = code
@@ -155,7 +151,6 @@ def _format(options: argparse.Namespace) -> None:
 
 
 def _argument(text: str) -> str:
-    """Returns an argument unchanged, or the text of standard input if the argument is `-`."""
     if text != "-":
         return text
     try:
@@ -189,20 +184,20 @@ def _schemas(file: pathlib.Path, dialect: Any) -> list[Schema]:
 
 
 def _schema(options: argparse.Namespace) -> Schema:
-    """Returns the schema that defines the type `options.type`, from the file `options.schema`.
-
-    Raises _Failure if no schema defines the type, or if several schemas of the file define it differently."""
+    """Returns the schema of the file `options.schema` that defines `options.type`. Raises _Failure."""
     schemas = _schemas(options.schema, options.dialect)
     if options.block is not None:
         if not 1 <= options.block <= len(schemas):
             raise _Failure(f"--block must be from 1 to {len(schemas)} for {options.schema}", WRONG_USAGE)
         schemas = schemas[options.block - 1 : options.block]
     numbered = list(enumerate(schemas, options.block or 1))
+    # A block that defines the type itself is meant rather than one that only knows it from an earlier block.
     own = [(number, schema) for number, schema in numbered if options.type in list(schema)]
     if not own and options.block is not None:
         own = [(number, schema) for number, schema in numbered if options.type in schema]
     if not own:
         raise _Failure(f"{options.schema} does not define {options.type}", WRONG_USAGE)
+    # Several blocks may define the type, if all mean the same.
     meanings = [_meaning(schema, options.type) for _, schema in own]
     if any(meaning != meanings[0] for meaning in meanings):
         numbers = ", ".join(str(number) for number, _ in own)

@@ -29,9 +29,8 @@ class Encoder(Generic[T]):
     Create an encoder once and reuse it, because the creation takes about a millisecond. The creation raises TypeError
     for a type that BARE does not have.
 
-    `encode(value)` returns the message as bytes, or raises EncodeError. `encode` is a compiled function and not a
-    method, so that a call needs only one Python stack frame.
-    """
+    `encode(value)` returns the message as bytes, or raises EncodeError. It is a compiled function and not a method, so
+    that a call needs only one Python stack frame."""
 
     __slots__ = ("encode", "node")
 
@@ -53,14 +52,10 @@ class Encoder(Generic[T]):
 
 
 class Decoder(Generic[T]):
-    """A decoder that is compiled for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
+    """A decoder that is compiled for one type, as an `Encoder` is. The creation raises TypeError for a type without
+    BARE form.
 
-    Create a decoder once and reuse it, because the creation takes about a millisecond. The creation raises TypeError
-    for a type that BARE does not have.
-
-    `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError if `data` is not a
-    `Buffer`. `decode` is a compiled function and not a method, so that a call needs only one Python stack frame.
-    """
+    `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError for other types."""
 
     __slots__ = ("_decode_at", "_heads", "_limits", "decode", "node")
 
@@ -80,10 +75,8 @@ class Decoder(Generic[T]):
     def decode_prefix(self, data: Buffer, offset: int = 0) -> tuple[T, int]:
         """Decodes the value that starts at `offset`. Returns the value and the offset after the value.
 
-        Unlike `decode`, this method accepts more bytes after the value. The limit on the size of a message applies to
-        the whole `data`. Raises DecodeError, whose offsets count from the start of `data`. Raises ValueError for an
-        offset outside of `data`.
-        """
+        Bytes may follow the value. The limit on the size of a message applies to the whole `data`. Raises DecodeError,
+        whose offsets count from the start of `data`, and ValueError for an offset outside of `data`."""
         if not 0 <= offset <= len(data):
             raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
         if self._decode_at is None:
@@ -122,8 +115,7 @@ def encode(value: Any, type_: Any = None) -> bytes:
 
     type_: the type of the value. None means the class of the value, which works for structs, enums and plain scalars
     (an int is encoded as BARE's int). A list or dict needs its annotation as `type_`, and void needs an `Encoder`.
-    Raises EncodeError, and TypeError for a type that BARE does not have.
-    """
+    Raises EncodeError, and TypeError for a type that BARE does not have."""
     chosen: Any = type(value) if type_ is None else type_
     return _encoder(chosen).encode(value)
 
@@ -133,8 +125,7 @@ def decode(data: Buffer, type_: type[T]) -> T: ...
 @overload
 def decode(data: Buffer, type_: Any) -> Any: ...
 def decode(data: Buffer, type_: Any) -> Any:
-    """Decodes a whole message with the default limits and returns the value.
+    """Decodes a whole message with the default limits and returns the value. Raises DecodeError.
 
-    Raises DecodeError. Raises TypeError if `type_` is a type that BARE does not have, or if `data` is not a `Buffer`.
-    """
+    Raises TypeError if `type_` is a type that BARE does not have, or if `data` is not a `Buffer`."""
     return _decoder(type_).decode(data)

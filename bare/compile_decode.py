@@ -17,8 +17,7 @@ The source for `struct { request_id: uint data: data }`, in short:
             return PushRequest(v1, data[p5:p6])
         except Exception:
             pass
-        return careful(data)
-"""
+        return careful(data)"""
 
 from __future__ import annotations
 
@@ -54,11 +53,7 @@ from bare.varint import long_uint
 
 
 class _At(NamedTuple):
-    """A position in the message, as an expression in the compiled source: a local variable plus a number of bytes.
-
-    name: the name of the variable; empty for the start of the message.
-    add: the number of bytes.
-    """
+    """A position in the message, in the compiled source: a local variable (empty: the start) plus `add` bytes."""
 
     name: str
     add: int = 0
@@ -77,9 +72,7 @@ def compile_decoder(
 ) -> Callable[[Any], Any]:
     """Returns a compiled function that decodes a whole message and returns its value.
 
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
-    careful: called with the message if anything in the message is unusual.
-    """
+    heads: the result of `cycle_heads`. careful: called with the message if anything in the message is unusual."""
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data):"):
@@ -99,13 +92,9 @@ def compile_decoder(
 def compile_prefix_decoder(
     node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any, int], Any]
 ) -> Callable[[Any, int], Any]:
-    """Returns a compiled function that decodes the value at an offset of a buffer.
+    """Returns a compiled function that decodes the value at an offset (not negative) of a buffer.
 
-    The function takes the buffer and the offset (not negative), and returns the value and the offset after the value.
-
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
-    careful: called with the same arguments if anything in the value is unusual.
-    """
+    The function returns the value and the offset after it. heads, careful: as for `compile_decoder`."""
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data, start):"):
@@ -125,13 +114,12 @@ def compile_prefix_decoder(
 class _Compiler:
     """A writer of decoders, which writes Python statements into `source`.
 
-    Each method takes a type and a position in the message. The method writes the statements that read a value of the
-    type at this position. It returns an expression for the value, and the position after the value. The expression has
-    no side effects and is valid until the end of the loop iteration.
+    Each method takes a type and a position in the message. It writes the statements that read a value of the type
+    there, and returns an expression for the value, and the position after it. The expression has no side effects and is
+    valid until the end of the loop iteration.
 
     A slice can reach beyond the end of the message. This is noticed later, because positions only grow: the next read
-    finds no byte, or the last position is not the end of the message.
-    """
+    finds no byte, or the last position is not the end of the message."""
 
     def __init__(self, limits: Limits, heads: frozenset[int], **names: Any) -> None:
         self.source = Source(Irregular=Irregular, long_uint=long_uint, Some=Some, Tagged=Tagged, **names)
@@ -157,10 +145,8 @@ class _Compiler:
         return self._call(node, at) if id(node) in self._heads else self._written(node, at)
 
     def made(self) -> Callable[..., Any]:
-        """Writes the functions that `decode` calls, compiles all functions, and returns the compiled `decode`.
-
-        The functions are written in a loop and not by recursion, so that a long chain of types does not exhaust the
-        stack."""
+        """Writes the functions that `decode` calls, compiles all functions, and returns the compiled `decode`."""
+        # A loop and not recursion, so that a long chain of types does not exhaust the stack.
         for node in self._called:
             self._nest = 0
             with self.source.block(f"def {self._functions[id(node)]}(data, size, start{self._shared}):"):
@@ -181,10 +167,7 @@ class _Compiler:
         return self._called_by(self._function(node), at)
 
     def _function(self, node: BareType) -> str:
-        """Returns the name of the function that reads a value of a type.
-
-        `made` writes the source of this function later.
-        """
+        """Returns the name of the function that reads a value of a type. `made` writes its source later."""
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("read")
             self._called.append(node)
@@ -256,10 +239,7 @@ class _Compiler:
         return f"data[{start}:{end}]", _At(end)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], at: _At) -> list[str]:
-        """Writes one `unpack_from` call that reads adjacent numbers of fixed size. Returns one name per number.
-
-        The call raises an error if bytes are missing.
-        """
+        """Writes one `unpack_from` call that reads adjacent numbers of fixed size. Returns one name per number."""
         unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
         values = [self.source.name("v") for _ in nodes]
         self.source.line(f"{', '.join(values)}, = {unpack}(data, {at})")
@@ -350,9 +330,7 @@ class _Compiler:
         return value, _At(after)
 
     def _member_by_table(self, node: UnionType, tag: str, at: _At) -> tuple[str, _At]:
-        """Writes a statement that reads a union member with the function for its tag, from a table of functions.
-
-        An unknown tag raises KeyError."""
+        """Writes the read of a union member by a function from a table, by tag. An unknown tag raises KeyError."""
         table: dict[int, Any] = {}
         self._tables += [(table, known, self._function(member)) for known, member in node.members]
         value, at = self._called_by(f"{self.source.constant(table)}[{tag}]", at)
@@ -361,6 +339,7 @@ class _Compiler:
     def _struct(self, node: StructType, at: _At) -> tuple[str, _At]:
         values: list[str] = []
         run: list[FixedIntType | FloatType] = []
+        # Adjacent numbers of fixed size are unpacked with one call; a single byte is read without one.
         for index, (_, item) in enumerate(node.fields):
             if isinstance(item, FixedIntType | FloatType):
                 run.append(item)
@@ -371,6 +350,7 @@ class _Compiler:
             else:
                 value, at = self._part(item, at)
                 values.append(value)
+        # A keyword of Python can be the name of a field, but not of an argument in a call.
         arguments = values[: node.positional]
         late = list(zip(node.fields, values, strict=True))[node.positional :]
         named = [f"{name!r}: {value}" for (name, _), value in late]

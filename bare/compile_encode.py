@@ -16,8 +16,7 @@ The source for `struct { request_id: uint data: data }`, in short:
             return out
         except Exception:
             pass
-        return careful(value)
-"""
+        return careful(value)"""
 
 from __future__ import annotations
 
@@ -57,9 +56,7 @@ def compile_encoder(
 ) -> Callable[[Any], bytes]:
     """Returns a compiled function that encodes a value and returns the message.
 
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
-    careful: encodes the values that the compiled code cannot encode, and raises the error if a value is invalid.
-    """
+    heads: the result of `cycle_heads`. careful: encodes the other values, or raises the error."""
     compiler = _Compiler(limits, heads, careful)
     source = compiler.source
     with source.block("def encode(value):"):
@@ -86,9 +83,8 @@ def _uint(value: str) -> str:
 class _Compiler:
     """A writer of encoders, which writes Python statements into `source`.
 
-    Each method takes a type and the name of a local variable with a value. The method writes the statements that check
-    the value. It returns expressions for bytes, which together are the encoding of the value.
-    """
+    Each method takes a type and the name of a local variable with a value. It writes the statements that check the
+    value, and returns expressions for bytes, which together are the encoding of the value."""
 
     def __init__(self, limits: Limits, heads: frozenset[int], careful: Callable[[Any], bytes]) -> None:
         self.source = Source(
@@ -121,10 +117,8 @@ class _Compiler:
         return self._call(node, value) if id(node) in self._heads else self._written(node, value)
 
     def made(self) -> Callable[..., Any]:
-        """Writes the functions that `encode` calls, compiles all functions, and returns the compiled `encode`.
-
-        The functions are written in a loop and not by recursion, so that a long chain of types does not exhaust the
-        stack."""
+        """Writes the functions that `encode` calls, compiles all functions, and returns the compiled `encode`."""
+        # A loop and not recursion, so that a long chain of types does not exhaust the stack.
         for node in self._called:
             self._nest = 0
             with self.source.block(f"def {self._functions[id(node)]}(value{self._shared}):"):
@@ -144,10 +138,7 @@ class _Compiler:
         return [f"{self._function(node)}({value}{self._shared})"]
 
     def _function(self, node: BareType) -> str:
-        """Returns the name of the function that encodes a value of a type.
-
-        `made` writes the source of this function later.
-        """
+        """Returns the name of the function that encodes a value of a type. `made` writes its source later."""
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("write")
             self._called.append(node)
@@ -211,8 +202,7 @@ class _Compiler:
     def _numbers(self, nodes: list[FixedIntType | FloatType], values: list[str]) -> list[str]:
         """Writes the type checks of adjacent numbers of fixed size. Returns one `pack` call that encodes all of them.
 
-        The call raises an error for a number out of range.
-        """
+        The call raises an error for a number out of range."""
         for node, value in zip(nodes, values, strict=True):
             self.source.line(_is_not(value, "float" if isinstance(node, FloatType) else "int"))
         pack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).pack)
@@ -262,8 +252,7 @@ class _Compiler:
     def _count(self, count: str) -> None:
         """Writes the statements that subtract `count` from the number of items that the message can still have.
 
-        count: the expression for the number of items of a list or map.
-        """
+        count: the expression for the number of items of a list or map."""
         if self._counts:
             with self.source.block(f"if {count}:"):
                 self.source.line(f"left[0] -= {count}")
@@ -312,12 +301,10 @@ class _Compiler:
         return [out]
 
     def _member_by_table(self, node: UnionType, kind: str, inner: str) -> list[str]:
-        """Returns the expressions that encode a union member with a function from a table.
+        """Returns the expressions that encode a union member with a function from a table. An unknown key raises
+        KeyError.
 
-        kind: the expression for the key in the table, which is the tag or the Python type of the value. An unknown key
-            raises KeyError.
-        inner: the expression for the value.
-        """
+        kind: the expression for the key, which is the tag or the Python type of the value."""
         tags: dict[Any, bytes] = {}
         table: dict[Any, Any] = {}
         for tag, member in node.members:
@@ -332,6 +319,7 @@ class _Compiler:
         parts: list[str] = []
         run: list[FixedIntType | FloatType] = []
         values: list[str] = []
+        # Adjacent numbers of fixed size are packed with one call.
         for index, (name, item) in enumerate(node.fields):
             field = self.source.name("v")
             read = f"getattr({value}, {name!r})" if keyword.iskeyword(name) else f"{value}.{name}"

@@ -1,7 +1,6 @@
 """The errors of this package. Each error has its position (path, offset, or line and column) as attributes.
 
-All public errors are subclasses of `ValueError`, so a caller can catch them without importing this package.
-"""
+All public errors are subclasses of `ValueError`, so a caller can catch them without importing this package."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ class BareError(ValueError):
 class EncodeError(BareError):
     """Error: a value that is to be encoded does not fit its type.
 
-    path: the path from the root value to the wrong value, such as `$.messages[3].data`.
-    """
+    path: the path from the root value to the wrong value, such as `$.messages[3].data`."""
 
     def __init__(self, what: str, path: str = "$") -> None:
         super().__init__(what, path)
@@ -30,9 +28,7 @@ class DecodeError(BareError):
 
     offset: the offset of the first wrong byte, in bytes from the start of the buffer.
     path: the path from the root value to the value that has the wrong byte.
-    need: if bytes are missing, how many bytes are needed from `offset` on; otherwise None.
-    have: if bytes are missing, how many bytes there are from `offset` on; otherwise None.
-    """
+    need, have: if bytes are missing, how many are needed, and how many there are, from `offset` on; otherwise None."""
 
     def __init__(
         self, what: str, offset: int, path: str = "$", need: int | None = None, have: int | None = None
@@ -51,8 +47,7 @@ class DecodeError(BareError):
 class SchemaError(BareError):
     """Error: a schema text is wrong.
 
-    line, column: the position of the error, counted from 1. A column is one character.
-    """
+    line, column: the position of the error, counted from 1. A column is one character."""
 
     def __init__(self, what: str, line: int, column: int) -> None:
         super().__init__(what, line, column)
@@ -65,7 +60,4 @@ class SchemaError(BareError):
 
 
 class Irregular(Exception):
-    """The exception that compiled codecs raise for any unusual input. It is always caught inside this package.
-
-    The exception has no attributes, because the precise codec then processes the same input again and finds the error.
-    """
+    """The exception of compiled codecs for any unusual input. The precise codec then processes the input again."""

@@ -1,8 +1,7 @@
 """Decides the form of compiled codecs: which types are inlined, and whether the items of lists and maps are counted.
 
-A type that is not inlined gets its own function. Inlined code is faster. Functions keep the size of the source
-proportional to the size of the type. This module writes no source.
-"""
+Inlined code is faster; functions keep the size of the source proportional to the size of the type. This module writes
+no source. In it, `heads` are the ids of types that contain themselves (`cycle_heads`)."""
 
 from __future__ import annotations
 
@@ -38,12 +37,7 @@ LEAVES = VarintType | FixedIntType | FloatType | BoolType | StrType | DataType |
 
 
 def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
-    """Whether a type is always inlined where it is used.
-
-    Such a type has at most INLINE_PARTS_MAX parts, and no part has parts of its own.
-
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
-    """
+    """Whether a type is always inlined: it has at most INLINE_PARTS_MAX parts, and these have no parts of their own."""
     below = parts(node)
     return (
         len(below) <= INLINE_PARTS_MAX
@@ -54,11 +48,7 @@ def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
 
 
 def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
-    """Whether a type gets its own function instead of being inlined.
-
-    heads: as for `is_inlined`.
-    nest: the number of loops and branches around the place where the type is used.
-    """
+    """Whether a type gets its own function. nest: the number of loops and branches around its use."""
     if is_inlined(node, heads):
         return False
     return id(node) in heads or isinstance(node, StructType) or nest >= NEST_MAX
@@ -67,12 +57,7 @@ def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` must count the items of all lists and maps of a message together.
 
-    `Limits.items_max` bounds this sum. `list_items_max` and `map_entries_max` bound each list and map alone. If every
-    message of the type has at most one list or map, and those two limits are not larger than `items_max`, then the sum
-    cannot be too large, and no count is needed.
-
-    heads: as for `is_inlined`.
-    """
+    It need not if every message has at most one list or map, whose own limit is at most `Limits.items_max`."""
     above: dict[int, list[int]] = {}
     containers: list[int] = []
     repeated: set[int] = set()

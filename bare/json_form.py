@@ -10,8 +10,7 @@
 | list                  | an array                                                            |
 | map                   | an object if keys are str, else an array of [key, value]            |
 | union                 | {"tag": number, "value": value}                                     |
-| struct                | an object                                                           |
-"""
+| struct                | an object                                                           |"""
 
 from __future__ import annotations
 
@@ -39,10 +38,7 @@ _FLOAT_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_json(node: BareType, value: Any) -> Any:
-    """Returns the JSON form of a value, as an object that `json.dumps` can write.
-
-    value: a value that a decoder of the type `node` has returned.
-    """
+    """Returns the JSON form of a value that a decoder of the type `node` has returned, for `json.dumps`."""
     match resolved(node):
         case FloatType():
             return _float_to_json(value)
@@ -71,10 +67,7 @@ def to_json(node: BareType, value: Any) -> Any:
 def from_json(node: BareType, form: Any, path: str = "$") -> Any:
     """Returns the value of a JSON form. Raises EncodeError if the form has the wrong shape for the type `node`.
 
-    This function does not check numbers, texts and lengths; the encoder checks them.
-
-    path: the path of the value in the message, for errors.
-    """
+    The encoder checks numbers, texts and lengths. path: the path of the value in the message, for errors."""
     match resolved(node):
         case FloatType() if isinstance(form, str):
             if form not in _FLOAT_WORDS:
@@ -114,7 +107,6 @@ def _float_to_json(value: float) -> float | str:
 
 
 def _chosen(union: UnionType, value: Any) -> tuple[int, BareType, Any]:
-    """Returns the tag, the member type and the member value of a union value."""
     for tag, member in union.members:
         if union.tagged and value.tag == tag:
             return tag, member, value.value

@@ -31,8 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     items_max: the number of items of all lists and entries of all maps of one message together. Lists of fixed length
         are not counted, because the type defines their length.
     depth_max: how deep values of a type that contains itself can be nested in each other. Other types are not counted,
-        because the schema fixes their depth.
-    """
+        because the schema fixes their depth."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX
     list_items_max: int = LIST_ITEMS_MAX

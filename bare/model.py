@@ -1,8 +1,7 @@
 """The type model: annotations and schemas are converted to this model, and every codec is compiled from this model.
 
-A type is a graph of the node classes in this module. A cycle in the graph always contains a `StructType` or a
-`NamedType`, whose parts can be set after its creation. Two nodes are equal only if they are the same object.
-"""
+A type is a graph of the nodes in this module. A cycle in the graph always contains a `StructType` or a `NamedType`,
+whose parts can be set after its creation. Two nodes are equal only if they are the same object."""
 
 from __future__ import annotations
 
@@ -25,17 +24,15 @@ class Unknown:
 
 
 class VarintType(msgspec.Struct, eq=False):
-    """The BARE type uint, or int if `signed` is True: a number of variable length on the wire, with at most 64 bits."""
+    """The BARE type uint, or int if `signed`: a number of variable length on the wire, with at most 64 bits."""
 
     signed: bool
 
 
 class FixedIntType(msgspec.Struct, eq=False):
-    """One of the BARE types u8 .. u64 and i8 .. i64.
+    """One of the BARE types u8 .. u64 and i8 .. i64, with values from `low` to `high` and `size` bytes.
 
-    name: the name of the BARE type. code: its format letter in Python's `struct` module. size: the size in bytes. low,
-    high: the smallest and the largest value.
-    """
+    code: its format letter in Python's `struct` module."""
 
     name: str
     code: str
@@ -45,10 +42,7 @@ class FixedIntType(msgspec.Struct, eq=False):
 
 
 class FloatType(msgspec.Struct, eq=False):
-    """One of the BARE types f32 and f64.
-
-    name: the name of the BARE type. code: its format letter in Python's `struct` module. size: the size in bytes.
-    """
+    """One of the BARE types f32 and f64, of `size` bytes. code: its format letter in Python's `struct` module."""
 
     name: str
     code: str
@@ -81,10 +75,7 @@ class EnumType(msgspec.Struct, eq=False):
 
 
 class OptionalType(msgspec.Struct, eq=False):
-    """The BARE type optional<item>.
-
-    wrapped: whether a present value is wrapped in `Some`, because the item itself can be None.
-    """
+    """The BARE type optional<item>. wrapped: whether a present value is in a `Some`, because the item can be None."""
 
     item: BareType
     wrapped: bool = False
@@ -98,29 +89,21 @@ class ListType(msgspec.Struct, eq=False):
 
 
 class MapType(msgspec.Struct, eq=False):
-    """The BARE type map<key><value>."""
-
     key: BareType
     value: BareType
 
 
 class UnionType(msgspec.Struct, eq=False):
-    """A BARE union.
-
-    members: the pairs (tag, type of the member), in the order of the definition. tagged: whether the values of the
-    union are `Tagged` objects.
-    """
+    """A BARE union. members: the pairs (tag, type), in order. tagged: whether its values are `Tagged` objects."""
 
     members: tuple[tuple[int, BareType], ...]
     tagged: bool
 
 
 class StructType(msgspec.Struct, eq=False):
-    """A BARE struct.
+    """A BARE struct. cls: the Python class. fields: the pairs (name, type), in wire order.
 
-    cls: the Python class. fields: the pairs (name, type), in wire order. positional: how many fields, from the first
-    on, the class accepts as positional arguments; the other fields are keyword arguments.
-    """
+    positional: how many fields, from the first on, are positional arguments of the class."""
 
     cls: type[Any]
     fields: tuple[tuple[str, BareType], ...] = ()
@@ -130,9 +113,8 @@ class StructType(msgspec.Struct, eq=False):
 class NamedType(msgspec.Struct, eq=False):
     """A reference by name to a type that contains itself and is not a struct.
 
-    target: the type with this name; None while the type is being built. kinds: the Python types that values of the type
-    may have, used while `target` is None; `Unknown` if they are not known yet.
-    """
+    target: the type with this name; None while the type is being built.
+    kinds: the Python types that its values may have, used while `target` is None, or `Unknown`."""
 
     name: str
     kinds: frozenset[type] = frozenset((Unknown,))
@@ -185,7 +167,6 @@ PRIMITIVES: dict[str, BareType] = {
 
 
 def parts(node: BareType) -> tuple[BareType, ...]:
-    """Returns the direct parts of a type, such as the item of a list."""
     match node:
         case OptionalType(item=item) | ListType(item=item):
             return (item,)
@@ -202,7 +183,6 @@ def parts(node: BareType) -> tuple[BareType, ...]:
 
 
 def resolved(node: BareType) -> BareType:
-    """Returns the type that a `NamedType` refers to. Returns any other type unchanged."""
     while isinstance(node, NamedType):
         assert node.target is not None, f"{node.name} was never filled"
         node = node.target
@@ -271,7 +251,7 @@ def needs_some(item: BareType) -> bool:
 
 
 def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
-    """Whether two members of a union can have values of the same Python type, so that values must state their tags.
+    """Whether values of a union must state their tags, because two members can have the same Python type.
 
     members: the pairs (tag, type of the member). The result is also True if a member type is still being built."""
     seen: set[type] = set()
@@ -284,9 +264,7 @@ def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
 
 
 def cycle_heads(root: BareType) -> frozenset[int]:
-    """Returns the ids of types that contain themselves: at least one type of every cycle that is reachable from `root`.
-
-    An id is the result of `id()` for the node of the type."""
+    """Returns the ids (`id()`) of types that contain themselves: at least one of every cycle that `root` reaches."""
     heads: set[int] = set()
     on_path: set[int] = set()
     done: set[int] = set()
@@ -295,6 +273,7 @@ def cycle_heads(root: BareType) -> frozenset[int]:
     on_path.add(id(root))
     while stack:
         node, rest = stack[-1]
+        # A node leaves the path when all types below it are done. A type that is met again on the path closes a cycle.
         below = next(rest, None)
         if below is None:
             stack.pop()
@@ -309,8 +288,6 @@ def cycle_heads(root: BareType) -> frozenset[int]:
 
 
 class Sizes:
-    """Computes lower bounds for the size of encoded values, and caches the results by type."""
-
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 

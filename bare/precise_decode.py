@@ -1,11 +1,8 @@
 """The precise decoder: decodes a message step by step. Its error describes what is wrong in the message, and where.
 
-Compiled decoders pass every unusual message to the precise decoder. So the precise decoder can be slow and is written
-plainly. It defines which messages are accepted.
-
-The offset of an error is the offset of the first wrong byte. This is the start of a wrong number, the first bad byte of
-a string, the start of a value whose bytes are missing, or the start of a repeated key.
-"""
+Compiled decoders pass every unusual message to it, so it can be slow and is written plainly. It defines which messages
+are accepted. The offset of an error is that of the first wrong byte: the start of a wrong number, the first bad byte of
+a string, the start of a value whose bytes are missing, or the start of a repeated key."""
 
 from __future__ import annotations
 
@@ -42,9 +39,7 @@ def decode_precisely(
 ) -> tuple[Any, int]:
     """Decodes the value at the offset `at`. Returns the value and the offset after the value. Raises only DecodeError.
 
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
-    whole: whether the value must end at the end of `data`.
-    """
+    heads: the result of `cycle_heads`. whole: whether the value must end at the end of `data`."""
     reader = _Reader(limits, heads, data, at)
     try:
         if len(data) > limits.message_bytes_max:
@@ -58,12 +53,9 @@ def decode_precisely(
 
 
 class _Reader:
-    """A reader of one message.
+    """A reader of one message. at: the offset of the next byte to read.
 
-    at: the offset of the next byte to read.
-
-    Invariant: 0 <= `at` <= len(data). `_steps` is the path to the value that is being read.
-    """
+    Invariant: 0 <= `at` <= len(data). `_steps` is the path to the value that is being read."""
 
     def __init__(self, limits: Limits, heads: frozenset[int], data: bytes, at: int) -> None:
         self.at = at
@@ -126,10 +118,7 @@ class _Reader:
                 return self.value(target)
 
     def _step(self, node: BareType, step: str) -> Any:
-        """Reads and returns a part of a value.
-
-        step: the part's place in the value, for the path in errors, such as `.data` or `[3]`.
-        """
+        """Reads and returns a part of a value. step: its position in the value, such as `.data` or `[3]`."""
         self._steps.append(step)
         value = self.value(node)
         self._steps.pop()
@@ -187,13 +176,9 @@ class _Reader:
         return node.by_value[number]
 
     def _count(self, what: str, limit: int, least: int) -> int:
-        """Reads and returns the number of items of a list or map.
+        """Reads the number of items of a list or map (`what`). Raises DecodeError for a number that cannot be right.
 
-        Raises DecodeError if the number is over the limit, or if the rest of the message is too short for the items.
-
-        what: "list" or "map", for errors.
-        least: the smallest size of an item in bytes.
-        """
+        least: the smallest size of an item in bytes."""
         start = self.at
         count = self._uint(f"{what} count")
         if count > limit:

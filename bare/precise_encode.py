@@ -1,10 +1,8 @@
 """The precise encoder: encodes a value step by step. Its error names the part of the value that does not fit its type.
 
-Compiled encoders pass every unusual value to the precise encoder. So the precise encoder can be slow and is written
-plainly. It defines which values are accepted: the exact Python types and, except for structs and enums, their
-subclasses (such as an `IntEnum` for an int). It also accepts `bytearray` and `memoryview` for data, and for a float an
-int that the float represents exactly.
-"""
+Compiled encoders pass every unusual value to it, so it can be slow and is written plainly. It defines which values are
+accepted: the exact Python types and, except for structs and enums, their subclasses (such as an `IntEnum` for an int);
+also `bytearray` and `memoryview` for data, and for a float an int that the float represents exactly."""
 
 from __future__ import annotations
 
@@ -41,10 +39,7 @@ _MISSING = object()
 
 
 def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], value: Any) -> bytes:
-    """Encodes a value and returns the message. Raises only EncodeError.
-
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
-    """
+    """Encodes a value and returns the message. Raises only EncodeError. heads: the result of `cycle_heads`."""
     writer = _Writer(limits, heads)
     try:
         writer.value(node, value)
@@ -56,10 +51,7 @@ def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], valu
 
 
 class _Writer:
-    """A writer of one message, which appends the bytes to `out`.
-
-    Invariant: `_steps` is the path to the value that is being written.
-    """
+    """A writer of one message. Invariant: `_steps` is the path to the value that is being written to `out`."""
 
     def __init__(self, limits: Limits, heads: frozenset[int]) -> None:
         self.out = bytearray()
@@ -130,10 +122,7 @@ class _Writer:
         return self.error(f"wants {what}, not {type(value).__name__}")
 
     def _step(self, node: BareType, step: str, value: Any) -> None:
-        """Writes a part of a value.
-
-        step: the part's place in the value, for the path in errors, such as `.data` or `[3]`.
-        """
+        """Writes a part of a value. step: its position in the value, such as `.data` or `[3]`."""
         self._steps.append(step)
         self.value(node, value)
         self._steps.pop()
@@ -202,9 +191,7 @@ class _Writer:
             self._step(node.item, f"[{index}]", item)
 
     def _count(self, items: int) -> None:
-        """Subtracts the items of a list or map from the number of items that the message can still have.
-
-        Raises EncodeError if the message has too many items."""
+        """Subtracts the items of a list or map from those that the message can still have. Raises EncodeError."""
         self._left -= items
         if self._left < 0:
             raise self.error(f"all lists and maps together are over the limit of {self._limits.items_max} items")

@@ -1,8 +1,7 @@
 """Converts Python annotations to the type model (`bare.model`). Schema texts are not handled here.
 
-A type that BARE cannot express is a mistake of the caller, not of a peer. So such a type raises TypeError. The text of
-the error names the class and the field.
-"""
+A type that BARE cannot express is a mistake of the caller, not of a peer, so it raises TypeError with the class and the
+field."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ PLAIN = {int: "int", float: "f64", bool: "bool", str: "str", bytes: "data", type
 
 
 def resolve(annotation: Any) -> BareType:
-    """Returns the model of an annotation. If `annotation` is already a model, returns it unchanged.
+    """Returns the model of an annotation, or a model unchanged.
 
     Raises TypeError for a type that BARE cannot express, and for a struct that contains itself without end."""
     if isinstance(annotation, BareType):
@@ -57,11 +56,7 @@ def resolve(annotation: Any) -> BareType:
 
 
 def enum_type(cls: type[enum.IntEnum]) -> EnumType:
-    """Returns the model of an enum.
-
-    Raises TypeError if the enum has no members, or if a value is not an unsigned 64-bit number (section 2 of the
-    draft).
-    """
+    """Returns the model of an enum. Raises TypeError without members, and for values above 64 bits (section 2)."""
     by_value = {member.value: member for member in cls}
     if not by_value:
         raise TypeError(f"enum {cls.__name__} has no members")
@@ -72,18 +67,15 @@ def enum_type(cls: type[enum.IntEnum]) -> EnumType:
 
 
 def check_map_key(key: BareType) -> None:
-    """Raises TypeError if a type cannot be the key of a map.
-
-    A key can be an enum, or a primitive type except f32, f64 and void (section 2 of the draft)."""
+    """Raises TypeError unless a map can have this key: an enum or a primitive but f32, f64, void (section 2)."""
     if not isinstance(key, VarintType | FixedIntType | BoolType | StrType | DataType | EnumType):
         raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
 
 
 class _Resolver:
-    """A converter of one annotation and of all annotations inside it to the type model.
+    """A converter of one annotation, and of all inside it, to the type model.
 
-    structs: the model of every struct class found so far, including classes whose fields are not converted yet.
-    """
+    structs: the model of every struct class found so far, including classes whose fields are not converted yet."""
 
     def __init__(self) -> None:
         self.structs: dict[type[Any], StructType] = {}
@@ -112,9 +104,7 @@ class _Resolver:
         raise TypeError(f"{annotation!r} has no BARE type: see the table in bare/types.py")
 
     def _item(self, annotation: Any) -> BareType:
-        """Returns the model of a part of another type, such as the item of a list.
-
-        Raises TypeError if the part is void, which is not allowed here (section 2 of the draft)."""
+        """Returns the model of a part of another type. Raises TypeError for void (draft, section 2)."""
         node = self.node(annotation)
         if isinstance(node, VoidType):
             raise TypeError("None (void) may only be a member of a union, or a whole message")
@@ -175,6 +165,7 @@ class _Resolver:
     def _struct(self, cls: type[msgspec.Struct]) -> BareType:
         if cls in self.structs:
             return self.structs[cls]
+        # The struct is known before its fields are converted, so that it can contain itself.
         struct = self.structs[cls] = StructType(cls)
         if not cls.__struct_fields__:
             raise TypeError(f"{cls.__name__} has no fields: a struct must have at least one")
@@ -194,10 +185,7 @@ class _Resolver:
 
 
 def _has_value(node: BareType, structs: dict[type[Any], StructType]) -> bool:
-    """Whether a type has a finite value. A struct that always contains itself has no finite value.
-
-    structs: all structs that the type contains, directly or indirectly.
-    """
+    """Whether a type has a finite value: a struct that always contains itself has none. structs: all in the type."""
     finite: set[int] = set()
     grown = True
     while grown:

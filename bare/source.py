@@ -17,10 +17,7 @@ COMPILED_FUNCTIONS = 100
 class Source:
     """The Python source of functions, and the objects to which this source refers by name.
 
-    names: objects to which the source can refer from the start, by name.
-
-    `Source` makes names for variables, too. Each of them has a number from one counter, so they are all different.
-    """
+    names: objects to which the source can refer from the start. Made names are all different."""
 
     def __init__(self, **names: Any) -> None:
         self._names: dict[str, Any] = names
@@ -37,16 +34,13 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Writes the line `head`, such as `if x:`, and returns a context manager for the body of the block.
-
-        Lines that are written inside the context manager are indented. At least one line must be written."""
+        """Writes the line `head`, such as `if x:`. Lines within the context are indented; there must be one."""
         self.line(head)
         self._indent += 1
         yield
         self._indent -= 1
 
     def name(self, prefix: str) -> str:
-        """Returns a new name that is used nowhere else in the source."""
         self._count += 1
         return f"{prefix}{self._count}"
 
@@ -58,10 +52,7 @@ class Source:
         return self._constants[id(value)]
 
     def made(self, name: str) -> Callable[..., Any]:
-        """Compiles all functions and returns the function with this name.
-
-        Call it once, after all functions are written.
-        """
+        """Compiles all functions and returns the one with this name. To be called once, after all are written."""
         # Only some functions are compiled at a time, because the memory that Python needs grows with the size of the
         # text.
         starts = [*self._starts[::COMPILED_FUNCTIONS], len(self._lines)]
@@ -70,7 +61,6 @@ class Source:
         return self.function(name)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Returns the compiled function with this name. Call it after `made`."""
         function: Callable[..., Any] = self._names[name]
         return function
 

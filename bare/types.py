@@ -20,8 +20,7 @@
 | union             | `Annotated[A | B, Union({0: A, 1: B})]`; see `Union`                               |
 | struct            | a subclass of `msgspec.Struct`; its fields in the order of `__struct_fields__`     |
 
-Metadata of other libraries inside `Annotated` is ignored.
-"""
+Metadata of other libraries inside `Annotated` is ignored."""
 
 from __future__ import annotations
 
@@ -55,16 +54,13 @@ Bool: TypeAlias = bool
 Str: TypeAlias = str
 Data: TypeAlias = bytes
 Void: TypeAlias = None
-"""The aliases from `UInt` to `Void` are the annotations of the scalar types of BARE. The table at the top of this
-module shows the BARE type of each alias.
-"""
+"""The annotations of the scalar types of BARE; see the table at the top of this module."""
 
 
 class Fixed(msgspec.Struct, frozen=True):
     """The metadata in the annotation of `bytes` or `list[T]` with a fixed length (data[n], list<T>[n]).
 
-    length: the number of bytes or items.
-    """
+    length: the number of bytes or items."""
 
     length: int
 
@@ -72,10 +68,9 @@ class Fixed(msgspec.Struct, frozen=True):
 class Union:
     """The metadata in the annotation of a union: a dict from the tags on the wire to the member types.
 
-    A value of the union is the plain member value, and the exact Python type of this value selects the tag. If two
-    members have the same Python type (such as `Int` and `UInt`), this is not possible. Then use the annotation
-    `Annotated[Tagged, Union({...})]`, and make every value a `Tagged`.
-    """
+    A value of the union is the plain member value, whose exact Python type selects the tag. If two members have the
+    same Python type (such as `Int` and `UInt`), use the annotation `Annotated[Tagged, Union({...})]`, and `Tagged`
+    values."""
 
     __slots__ = ("members",)
 
@@ -93,11 +88,7 @@ class Union:
 
 
 class Tagged(msgspec.Struct, frozen=True):
-    """A value of a union that has several members with the same Python type.
-
-    tag: the tag of the member on the wire.
-    value: the member value.
-    """
+    """A value of a union that has several members with the same Python type. tag: the tag of the member on the wire."""
 
     tag: int
     value: Any

@@ -6,8 +6,7 @@ Compiled codecs call these functions for numbers of more than one byte.
 
 A number has at most 64 bits, so at most ten bytes, and the tenth byte has one bit of the number. Only the shortest form
 is valid: if a number has several bytes, the last byte is not zero. An int is first mapped to a uint by the zigzag
-mapping: 0, -1, 1, -2 are sent as 0, 1, 2, 3.
-"""
+mapping: 0, -1, 1, -2 are sent as 0, 1, 2, 3."""
 
 from __future__ import annotations
 
@@ -22,11 +21,10 @@ FIRST_BYTE = tuple(bytes((value | 128,)) for value in range(128))
 
 
 def long_uint(data: bytes, at: int) -> tuple[int, int]:
-    """Decodes the number at the offset `at`. Returns the number and the offset after the number.
+    """Decodes the number at the offset `at`, whose first byte is over 127. Returns the number and the offset after it.
 
-    The first byte must be over 127. Raises Irregular if the number is not in its shortest form or has over 64 bits.
-    Raises IndexError if bytes are missing.
-    """
+    Raises Irregular if the number is not in its shortest form or has over 64 bits, or IndexError."""
+    # Numbers of two and three bytes are nearly all long numbers, so they are decoded without a loop.
     first = data[at] & 127
     second = data[at + 1]
     if second < 128:
@@ -50,10 +48,7 @@ def long_uint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def decode_uint(data: bytes, at: int) -> tuple[int, int]:
-    """Decodes the number at the offset `at`. Returns the number and the offset after the number.
-
-    Raises Irregular and IndexError as `long_uint` does.
-    """
+    """Decodes the number at the offset `at`. Returns the number and the offset after it. Raises as `long_uint` does."""
     value = data[at]
     return (value, at + 1) if value < 128 else long_uint(data, at)
 

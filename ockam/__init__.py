@@ -11,8 +11,7 @@
 - `TcpTransport` connects nodes. `FrameReader` and `FrameWriter` encode and decode frames, without sockets.
 
 This package does not depend on streams or SQL. Each public name is imported on its first use, so a client
-that needs only `Protocol` does not have to install trio.
-"""
+that needs only `Protocol` does not have to install trio."""
 
 from __future__ import annotations
 

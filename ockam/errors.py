@@ -18,9 +18,8 @@ class AddressInUse(OckamError):
 
 
 class RemoteProtocolError(OckamError):
-    """Error: the peer broke the protocol. The peer's bytes are not a valid frame or message, or came too slowly.
+    """Error: the peer's bytes are not a valid frame or message, or came too slowly. The connection is closed.
 
-    The connection is closed.
     kind: a short, fixed word for counters, for example `oversized`, `undecodable`, `version` or `header`."""
 
     def __init__(self, kind: str, what: str) -> None:
@@ -28,10 +27,7 @@ class RemoteProtocolError(OckamError):
         self.kind = kind
 
     def without_frames(self) -> Self:
-        """Returns this error without its traceback and its causes.
-
-        Their frames have the messages that were being read. Messages are not garbage collected, so an error that is
-        stored would never let go of them."""
+        """Returns this error without its traceback, which would retain the messages that were being read."""
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)
 

@@ -1,6 +1,4 @@
-"""LogRate: bounds the log lines that peers can cause, for example by requests that the node refuses.
-
-A peer can cause thousands of such lines in a second, which would fill the disk and hide all other lines."""
+"""LogRate: bounds the log lines that peers can cause, which could fill the disk and hide all other lines."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from ockam.quotas.usage import party_key
 
 INTERVAL_S = 10.0
 HOST_LINES_MAX = 10
-"""The most lines about one host in an interval. An IPv6 network of 64 bits counts as one host."""
 LINES_MAX = 100
-"""The most lines in an interval."""
 
 
 class LogRate:
@@ -33,9 +29,7 @@ class LogRate:
         self._left_out = 0
 
     def log(self, write: Callable[..., Any], event: str, *, peer: str, **fields: Any) -> None:
-        """Writes the line, or counts it. The next written line has the count as `left_out`.
-
-        write: a method of a logger. peer: the `host:port` that has caused the line."""
+        """Writes the line by a method of a logger, or counts it. The next written line has the count as `left_out`."""
         now_s = self._now_s()
         if now_s >= self._until_s:
             self._until_s = now_s + INTERVAL_S

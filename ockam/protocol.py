@@ -1,6 +1,4 @@
-"""Protocol: encodes and decodes payloads. A payload is the name of a protocol and a message of this protocol.
-
-A request and its answer have the same protocol name. The services define the protocols."""
+"""Protocol: encodes and decodes payloads. A payload is the name of a protocol and a message of this protocol."""
 
 from __future__ import annotations
 
@@ -63,7 +61,6 @@ class Protocol(Generic[Q, A]):
         return _decoder(self, self.response, "response")
 
     def is_in(self, payload: bytes) -> bool:
-        """Whether a payload has the name of this protocol."""
         return payload.startswith(self.tag)
 
     def body(self, payload: bytes) -> bytes:
@@ -119,7 +116,6 @@ FAILURE = "the node failed: "
 SHOWN_CHARACTERS_MAX = 64
 """The most characters of a peer's text, which can have 16 MiB, that an answer or a log line shows."""
 SMALL_SIZE_END = 128
-"""The smallest size that takes more than one byte in BARE."""
 _body_decoder = bare.Decoder(bytes)
 _body_encoder = bare.Encoder(bytes)
 _name_decoder = bare.Decoder(str)

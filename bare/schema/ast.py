@@ -1,8 +1,7 @@
 """The syntax tree of a schema text. This module checks nothing.
 
 Two trees are equal if they mean the same. Positions, comments, the order of definitions, and whether a number is
-written in the text do not count.
-"""
+written in the text do not count. closing: the comments before a closing brace or the end."""
 
 from __future__ import annotations
 
@@ -13,8 +12,6 @@ import msgspec
 
 
 class Position(NamedTuple):
-    """A position in a schema text. Lines and columns count from 1."""
-
     line: int
     column: int
 
@@ -27,8 +24,7 @@ class Comments(msgspec.Struct, frozen=True):
     """The comments of one item of a schema, without the `#`.
 
     above: the comments on the lines before the item; None stands for an empty line.
-    beside: the comment on the item's own line, or None.
-    """
+    beside: the comment on the item's own line, or None."""
 
     above: tuple[str | None, ...] = ()
     beside: str | None = None
@@ -62,8 +58,6 @@ class Primitive(_Node, frozen=True):
 
 
 class FixedData(_Node, frozen=True):
-    """The type data[length]."""
-
     length: int
     at: Position = NOWHERE
 
@@ -76,8 +70,6 @@ class Name(_Node, frozen=True):
 
 
 class Optional(_Node, frozen=True):
-    """The type optional<item>. item: the type of a present value."""
-
     item: Type
     at: Position = NOWHERE
 
@@ -91,19 +83,12 @@ class List(_Node, frozen=True):
 
 
 class Map(_Node, frozen=True):
-    """The type map<key><value>."""
-
     key: Type
     value: Type
     at: Position = NOWHERE
 
 
 class EnumMember(_Node, frozen=True):
-    """A member of an enum: a name and its number.
-
-    stated: whether the text of the schema states the number.
-    """
-
     name: str
     value: int
     stated: bool = True
@@ -112,22 +97,12 @@ class EnumMember(_Node, frozen=True):
 
 
 class Enum(_Node, frozen=True):
-    """The type enum { members }.
-
-    closing: the comments before the closing brace; None stands for an empty line.
-    """
-
     members: tuple[EnumMember, ...]
     closing: tuple[str | None, ...] = ()
     at: Position = NOWHERE
 
 
 class UnionMember(_Node, frozen=True):
-    """A member of a union: a type and its tag.
-
-    stated: whether the text of the schema states the tag.
-    """
-
     type: Type
     tag: int
     stated: bool = True
@@ -136,19 +111,12 @@ class UnionMember(_Node, frozen=True):
 
 
 class Union(_Node, frozen=True):
-    """The type union { members }.
-
-    closing: the comments before the closing brace; None stands for an empty line.
-    """
-
     members: tuple[UnionMember, ...]
     closing: tuple[str | None, ...] = ()
     at: Position = NOWHERE
 
 
 class Field(_Node, frozen=True):
-    """A field of a struct: a name and a type."""
-
     name: str
     type: Type
     comments: Comments = NO_COMMENTS
@@ -156,11 +124,6 @@ class Field(_Node, frozen=True):
 
 
 class Struct(_Node, frozen=True):
-    """The type struct { fields }.
-
-    closing: the comments before the closing brace; None stands for an empty line.
-    """
-
     fields: tuple[Field, ...]
     closing: tuple[str | None, ...] = ()
     at: Position = NOWHERE
@@ -170,11 +133,7 @@ Type = Primitive | FixedData | Name | Optional | List | Map | Enum | Union | Str
 
 
 class Definition(_Node, frozen=True):
-    """A definition of a named type, such as `type Age u8`.
-
-    name: the new name.
-    type: the type with this name.
-    """
+    """A definition of a named type, such as `type Age u8`."""
 
     name: str
     type: Type
@@ -183,17 +142,13 @@ class Definition(_Node, frozen=True):
 
 
 class Document(_Node, frozen=True):
-    """A whole schema: its definitions by name, in the order of the text.
-
-    closing: the comments at the end of the text.
-    """
+    """A whole schema: its definitions by name, in the order of the text."""
 
     definitions: dict[str, Definition]
     closing: tuple[str | None, ...] = ()
 
 
 def parts(type_: Type) -> tuple[Type, ...]:
-    """Returns the types that a type directly contains, such as the item type of a list."""
     match type_:
         case Optional(item=item) | List(item=item):
             return (item,)
@@ -208,17 +163,13 @@ def parts(type_: Type) -> tuple[Type, ...]:
 
 
 def names_in(type_: Type) -> list[Name]:
-    """Returns all references by name inside a type, in the order of the text."""
     if isinstance(type_, Name):
         return [type_]
     return [name for part in parts(type_) for name in names_in(part)]
 
 
 def is_in_order(definitions: Iterable[Definition]) -> bool:
-    """Whether every definition comes after the definitions that it uses.
-
-    Names that `definitions` does not define are ignored.
-    """
+    """Whether every definition comes after the definitions that it uses. Undefined names are ignored."""
     listed = list(definitions)
     waiting = {definition.name for definition in listed}
     for definition in listed:
@@ -229,11 +180,9 @@ def is_in_order(definitions: Iterable[Definition]) -> bool:
 
 
 def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
-    """Sorts definitions so that each definition comes after the definitions that it uses.
+    """Sorts definitions so that each comes after the definitions that it uses. The order changes only where needed.
 
-    The order changes only where this is needed. If types contain each other in a circle, no such order exists. One type
-    of the circle then comes before a definition that it uses.
-    """
+    If types contain each other in a circle, no such order exists, and one comes before a definition that it uses."""
     placed: dict[str, Definition] = {}
     open_names: set[str] = set()
     for root in definitions.values():

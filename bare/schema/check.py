@@ -26,13 +26,11 @@ from bare.schema.ast import (
 
 
 def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
-    """Checks a schema. Raises SchemaError for the first mistake.
+    """Checks a schema. Raises SchemaError for the first mistake. known: definitions of other texts that it can use.
 
-    known: definitions of other texts that the schema can use.
     older: allow what drafts before -06 allowed: names used before their definition, types that contain themselves, and
-        values and tags out of order.
-    pedantic: require that the text states every enum value and union tag.
-    """
+    values and tags out of order.
+    pedantic: require that the text states every enum value and union tag."""
     checker = _Checker(document.definitions, known, older, pedantic)
     checker.names()
     checker.endless()
@@ -41,10 +39,7 @@ def check(document: Document, known: Mapping[str, Definition], *, older: bool, p
 
 
 class _Checker:
-    """The check of one schema.
-
-    Call `names`, `endless` and `type` in this order, because each relies on the earlier checks.
-    """
+    """The check of one schema. `names`, `endless` and `type` rely on each other in this order."""
 
     def __init__(
         self,
@@ -60,10 +55,7 @@ class _Checker:
         self._pedantic = pedantic
 
     def names(self) -> None:
-        """Checks that every used name is defined.
-
-        In the current drafts, a name must be defined before its first use.
-        """
+        """Checks that every used name is defined, in the current drafts before its first use."""
         before: set[str] = set(self._known) - set(self._own)
         for definition in self._own.values():
             for name in names_in(definition.type):
@@ -82,6 +74,7 @@ class _Checker:
         """Checks that every type has a finite value."""
         finite: set[str] = set(self._known) - set(self._own)
         ordered = in_order(self._own)
+        # A type is finite if all types that it cannot do without are. This is repeated until no further one is found.
         grown = True
         while grown:
             grown = False
@@ -89,6 +82,7 @@ class _Checker:
                 if definition.name not in finite and _blocking(definition.type, finite) is None:
                     finite.add(definition.name)
                     grown = True
+        # For the error, the circle of types is followed to where it closes.
         for definition in self._own.values():
             blocking = _blocking(definition.type, finite)
             seen = {definition.name}
@@ -100,7 +94,6 @@ class _Checker:
                 blocking = _blocking(self._own[blocking.name].type, finite)
 
     def type(self, type_: Type) -> None:
-        """Checks a type and all types that are written inside it."""
         match type_:
             case Enum():
                 self._enum(type_)
@@ -175,9 +168,7 @@ class _Checker:
 
 
 def _blocking(type_: Type, finite: set[str]) -> Name | None:
-    """Returns the first name that prevents a type from having a finite value, or None if the type has a finite value.
-
-    finite: the names of the types that are known to have a finite value."""
+    """Returns the first name that prevents a type from having a finite value, or None."""
     match type_:
         case Name():
             return None if type_.name in finite else type_

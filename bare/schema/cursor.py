@@ -26,7 +26,6 @@ class Cursor:
 
     @property
     def after_next(self) -> Token:
-        """The token after the next token, or the end token at the end of the text."""
         return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
 
     def advance(self) -> Token:

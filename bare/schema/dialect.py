@@ -6,8 +6,7 @@
   Names and tags can be in any order, and types can contain themselves if they have a finite value. The stream
   specification is written in this dialect.
 - `auto`: texts of either kind. It is the same as `legacy`, because the legacy rules accept every current text with
-  the same meaning.
-"""
+  the same meaning."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line:
     """Returns the checked definitions of a schema text. Raises SchemaError.
 
     pedantic: require that the text states every enum value and union tag.
-    line: the number of the text's first line, for errors.
-    """
+    line: the number of the text's first line, for errors."""
     return parse_with(text, {}, dialect, pedantic=pedantic, line=line)
 
 

@@ -1,8 +1,7 @@
 """Formats schemas: writes a schema, with its comments, in the current syntax and a fixed layout.
 
-A definition is written after the definitions that it uses, because the current drafts require this. If types contain
-each other, no such order exists. Then the definitions keep their order, and the text can only be read as legacy.
-"""
+A definition is written after the definitions that it uses, as the current drafts require. If types contain each other,
+the definitions keep their order, and the text can only be read as legacy."""
 
 from __future__ import annotations
 

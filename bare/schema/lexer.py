@@ -17,8 +17,7 @@ class Token:
     """A word, a sign, or the end of the text (an empty token).
 
     beside: the comment after the token on the same line, or None.
-    above: the other comments between the previous token and this token; None stands for an empty line after a comment.
-    """
+    above: the other comments between the previous token and this token; None: an empty line after a comment."""
 
     text: str
     at: Position
@@ -37,6 +36,7 @@ def tokens(text: str, line: int = 1) -> list[Token]:
         if match["space"]:
             line += match[0].count("\n")
             if "\n" in match[0]:
+                # A comment behind a token on its line belongs to that token, and any other one to the next token.
                 line_start = match.start() + match[0].rindex("\n") + 1
         elif match["comment"] is not None:
             comment = match["comment"].rstrip()

@@ -7,8 +7,7 @@
 | union         | the plain value of a member; `bare.Tagged` if members share a Python type          |
 | optional<T>   | None or the plain value; None or `bare.Some` if T can itself be None               |
 | list, map     | list, dict                                                                         |
-| others        | int, float, bool, str, bytes, None                                                 |
-"""
+| others        | int, float, bool, str, bytes, None                                                 |"""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class Schema:
 
     document: the syntax tree of the text.
     known: another schema, whose type names the methods accept too. An unknown name raises KeyError.
-    types: the Python classes of the structs and enums, by name.
-    """
+    types: the Python classes of the structs and enums, by name."""
 
     def __init__(self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT) -> None:
         self.document = document
@@ -98,20 +96,16 @@ def load(
     """Returns the codecs of a schema text. Raises SchemaError.
 
     known: a schema whose type names the text can use; the result has these names too.
-    line: the number of the text's first line, for errors.
-    """
+    line: the number of the text's first line, for errors."""
     document = parse_with(text, {} if known is None else known.scope, dialect, line=line)
     return Schema(document, known, limits)
 
 
 def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LIMITS_DEFAULT) -> list[Schema]:
-    """Returns the codecs of each schema block in a Markdown document.
+    """Returns the codecs of each schema block in a Markdown document. Raises SchemaError with lines of the document.
 
-    Raises SchemaError, whose line numbers count from the start of the document.
-
-    If a block uses a name that it does not define, the latest definition in an earlier block applies. The stream
-    specification needs this: it defines `Request` in several sections, and some sections use names of other sections.
-    """
+    For a name that a block does not define, the latest definition in an earlier block applies. The stream specification
+    needs this: it defines `Request` in several sections, and some sections use names of other sections."""
     schemas: list[Schema] = []
     for block in blocks(markdown):
         known = schemas[-1] if schemas else None
@@ -120,10 +114,7 @@ def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LI
 
 
 def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -> dict[str, ast.Definition]:
-    """Returns the definitions of a document by name. Each alias (such as `type A B`) is replaced by its type.
-
-    known: the definitions of other texts that the document can use.
-    """
+    """Returns the definitions of a document by name, each alias (such as `type A B`) replaced by its type."""
     meant: dict[str, ast.Definition] = {}
     for definition in document.definitions.values():
         type_ = definition.type
@@ -134,14 +125,10 @@ def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -
 
 
 class _Builder:
-    """A builder of the model (`bare.model`) of each definition.
+    """A builder of the model (`bare.model`) of each definition, after the definitions that it uses.
 
-    A definition must be built after the definitions that it uses.
-
-    A type that contains itself is created empty at its first use, and filled when its own definition is built. The
-    parameter `place` of the methods is the path of a type in the schema, such as `Outer.field.2`. This path is the name
-    of the Python class for a struct or enum without a name.
-    """
+    A type that contains itself is created empty at its first use, and filled when its own definition is built. `place`
+    is the path of a type in the schema, such as `Outer.field.2`, which names a class without a name."""
 
     def __init__(self, document: ast.Document, known: dict[str, BareType]) -> None:
         self.types: dict[str, type[Any]] = {}
@@ -156,6 +143,7 @@ class _Builder:
             assert isinstance(promised, StructType)
             self.models[name] = self._filled(promised, definition.type, name)
             return
+        # Only a struct can be filled later; any other type that was used before its definition is a reference by name.
         node = self._node(definition.type, name)
         named = self._promised.get(name)
         if isinstance(named, NamedType):

@@ -1,8 +1,7 @@
 """Finds the schemas in a Markdown document. It does not read the schemas.
 
-A schema is a fenced block with the language `bare`. A fenced block without a language is a schema too if it begins,
-after any comments, with `type` or `enum` and a name.
-"""
+A schema is a fenced block with the language `bare`, or without one if it begins, after any comments, with `type` or
+`enum`."""
 
 from __future__ import annotations
 
@@ -14,11 +13,7 @@ _SCHEMA_START = re.compile(r"(?:\s+|#[^\n]*\n)*(?:type|enum)\s+[A-Z]")
 
 
 class Block(NamedTuple):
-    """A schema in a Markdown document.
-
-    text: the text of the schema.
-    line: the number of its first line, from 1.
-    """
+    """A schema in a Markdown document. text: its text. line: the number of its first line, from 1."""
 
     text: str
     line: int

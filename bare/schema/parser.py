@@ -15,8 +15,7 @@ The older syntax has these rules in addition:
     any        = "string" / "data<" n ">" / "[]" any / "[" n "]" any / "map[" any "]" any
                / "(" any ["=" n] *("|" any ["=" n]) ")" / "{" 1*(name ":" any) "}"
 
-`bare.schema.check` checks the meaning of a text.
-"""
+`bare.schema.check` checks the meaning of a text."""
 
 from __future__ import annotations
 
@@ -56,15 +55,11 @@ _MEMBER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 def parse_text(text: str, older: bool, line: int = 1) -> Document:
     """Returns the definitions of a schema text. Raises SchemaError.
 
-    older: accept the older syntax besides the current syntax.
-    line: the number of the text's first line, for errors.
-    """
+    older: accept the older syntax, too. line: the number of the text's first line, for errors."""
     return _Parser(tokens(text, line), older).document()
 
 
 class _Parser(Cursor):
-    """A parser of one schema text."""
-
     def __init__(self, found: list[Token], older: bool) -> None:
         super().__init__(found)
         self._older = older
@@ -95,6 +90,7 @@ class _Parser(Cursor):
         if not _TYPE_NAME.fullmatch(self.next.text):
             raise self.error(f"a type name is expected, not {self.found()}: A-Z first, then letters and digits")
         name = self.advance().text
+        # A frequent mistake gets an error of its own.
         if self.next.text in ("=", ":"):
             raise self.error(f"nothing stands between a name and its type: remove {self.found()}")
         if keyword.text == "enum":

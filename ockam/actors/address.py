@@ -1,7 +1,4 @@
-"""Addresses and routes: their types, and the conversion to and from text. This module does not resolve host names.
-
-The text form of an address is for example `stream_service` or `1#127.0.0.1:4000`; `=>` joins the addresses of a route.
-"""
+"""Addresses and routes: their types, and the conversion to and from text. It does not resolve host names."""
 
 from __future__ import annotations
 
@@ -19,10 +16,8 @@ DEFAULT_PORT = 4000
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s]")
-"""Matches a character that no host contains, for example of a URL. The error of a name resolver would not explain it.
-"""
+"""Matches a character that no host contains, for example of a URL: the error of a resolver would not explain it."""
 SHOWN_BYTES_MAX = 200
-"""The most bytes of a peer's address that a log line or an error message shows."""
 
 
 class Address(NamedTuple):
@@ -55,9 +50,7 @@ def tcp(destination: str) -> Address:
 
 
 def complete_address(text: str) -> str:
-    """Returns the `host:port` for a text that a person typed. A host without a port gets DEFAULT_PORT.
-
-    Raises InvalidAddress if the text is neither a host nor `host:port`."""
+    """Returns the `host:port` for a text that a person typed; a host alone gets DEFAULT_PORT. Raises InvalidAddress."""
     from ipaddress import IPv6Address, ip_address
 
     text = text.strip()
@@ -84,7 +77,6 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def _example(text: str) -> str:
-    """Returns the `host:port` that the person probably meant, as an example for an error message."""
     scheme, mark, rest = text.partition("://")
     place = (rest if mark else scheme).partition("/")[0].rpartition("@")[2]
     host, _, port = place.rpartition(":")

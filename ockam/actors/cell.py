@@ -119,7 +119,6 @@ class Cell:
         self._dispatcher.call_later(delay_s, self._restart)
 
     def fail(self, messages: Sequence[Message], reason: str) -> None:
-        """Answers the sender of each message with the worker's `failure_payload`, if that is not None."""
         for message in messages:
             self._dispatcher.count_drop("failed")
             # The worker that failed may fail at this, too.
@@ -151,9 +150,7 @@ class Cell:
 
 
 class CellContext:
-    """The context of one worker object until the worker stops or crashes. See `ockam.actors.worker.Context`.
-
-    After that, `pause` and `resume` do nothing, and functions that wait in `call_later` are not called."""
+    """The context of one worker object (`ockam.actors.worker.Context`). After its end, late callbacks do nothing."""
 
     __slots__ = ("_cell", "_dispatcher", "_ended")
 

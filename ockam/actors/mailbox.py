@@ -15,7 +15,6 @@ from ockam.quotas.usage import Usage
 MESSAGES_MAX = 20_000
 """The number of messages at which a mailbox is full. Connections that deliver to it stop reading until it has room."""
 BYTES_MAX = 16 * 1024 * 1024
-"""The total size of the payloads at which a mailbox is full."""
 RUN_MESSAGES_MAX = 10_000
 """The most messages that a worker gets in one call of `receive`."""
 
@@ -35,18 +34,17 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 
 
 class Mailbox:
-    """The messages that wait for one worker, in the order of their arrival.
+    """The messages that wait for one worker, in the order of their arrival. `put` never refuses a message.
 
-    `put` never refuses a message. A connection stops reading while a mailbox to which it has delivered messages is
-    `full`, so a mailbox exceeds its limits by at most one read of each connection. A worker that cannot take more
-    messages calls `hold`; then its mailbox counts as full until `admit` is called.
+    A connection stops reading while a mailbox to which it has delivered messages is `full`, so a mailbox exceeds its
+    limits by at most one read of each connection. It also counts as full from `hold` to `admit`.
 
     is_link: whether it is that of a connection that this node has made, by which it passes messages on.
     is_peer: whether it is that of a connection whose peer has called this node.
 
-    Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
-    waiting messages. `_counted` lists these messages, oldest first. Each entry is for messages that arrived together:
-    the value of `_received` after them, their bytes, and the usage."""
+    Invariant: if the node holds only so many bytes for an identity, its usage counts those of its waiting messages.
+    `_counted` lists these messages, oldest first, for each arrival the value of `_received` after it, its bytes, and
+    the usage."""
 
     __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer")
 
@@ -78,7 +76,6 @@ class Mailbox:
             self._hold_for(message.origin.usage, len(message.payload))
 
     def put_run(self, run: Sequence[Message]) -> None:
-        """Adds many messages of one sender, in order."""
         self._messages.extend(run)
         # A list is summed faster than a generator, and every push of a busy node passes here.
         size_bytes = sum([len(message.payload) for message in run])
@@ -89,7 +86,6 @@ class Mailbox:
             self._hold_for(usage, size_bytes)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Puts messages back to the front of the mailbox, because the worker took them but did not handle them."""
         self._messages.extendleft(reversed(messages))
         self._size_bytes += sum(len(message.payload) for message in messages)
 
@@ -123,7 +119,6 @@ class Mailbox:
             await self._room.wait()
 
     def release(self) -> None:
-        """Drops all messages and wakes all tasks in `wait_room`, because the worker has stopped."""
         self._messages.clear()
         self._give_back()
         self._size_bytes = 0

@@ -24,14 +24,10 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     """Where a message entered this node. The node sets the origin; a peer cannot choose it.
 
     kind: "local" for a worker of this node, "tcp" for a connection.
-    peer: the `host:port` of the other side, for logs.
-    identity: the identity that the other side has proved; ANONYMOUS for a plain connection.
+    peer: the `host:port` of the other side, for logs. identity: the identity that it has proved.
     frame_bytes_max: the largest frame that can carry an answer, in bytes.
-    backlog_bytes: returns the number of unsent bytes for the other side.
-    backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; it depends on the
-    memory of all peers.
-    holdings: the memory that this node uses for the other side.
-    usage: what the identity uses of this node, with its limits."""
+    backlog_bytes: returns the unsent bytes for the other side; backlog_bytes_max: above which no answer should be sent.
+    holdings: the memory that this node uses for the other side. usage: what its identity uses, with its limits."""
 
     kind: str
     peer: str = ""
@@ -50,7 +46,6 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def who(self) -> dict[str, str]:
-        """The sender, as fields of a log line."""
         return {"peer": self.peer, "identity": str(self.identity)}
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
@@ -63,10 +58,7 @@ HERE = Origin("local", identity=NODE)
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A routed message. After it was sent, a message never changes.
-
-    onward_route: the remaining hops to the receiver.
-    return_route: the route for an answer."""
+    """A routed message, which never changes after it was sent. onward_route: the remaining hops to the receiver."""
 
     onward_route: Route
     return_route: Route

@@ -1,7 +1,4 @@
-"""Node: registers workers under addresses, routes messages to workers, and runs workers. It reads no sockets.
-
-Routing a message is a plain call that puts the message into a mailbox. At the end of a batch, a context manager, the
-node runs each worker whose mailbox has messages."""
+"""Node: registers workers under addresses, routes messages to workers, and runs workers. It reads no sockets."""
 
 from __future__ import annotations
 
@@ -30,15 +27,13 @@ RUNS_PER_BATCH_MAX = 10_000
 logger = structlog.get_logger(__name__)
 
 Forward = Callable[[Message], Mailbox | None]
-"""A function of a transport that forwards a message whose next hop is not a worker of this node. Returns the mailbox
-that got the message, or None if the transport refuses the message."""
+"""Forwards a message whose next hop is no worker here. Returns the mailbox that got it, or None."""
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node. All fields except `workers` are counted since the start.
 
-    workers: the number of addresses in use.
-    routed: messages put into mailboxes.
+    workers: the number of addresses in use. routed: messages put into mailboxes.
     dropped: messages that were not delivered or that failed, by reason.
     crashes: crashes of workers. Each is followed by a restart, unless the worker must not be restarted."""
 
@@ -66,15 +61,12 @@ class Batch:
 class Node:
     """The router of messages between the workers of one process, and from workers to transports.
 
-    depth: the number of nested open batches, 0 if no batch is open.
-    gate: decides which messages the workers get; None: every worker gets all its messages.
+    depth: the number of nested open batches. gate: decides which messages the workers get; None: all.
     usages: what the identities of the peers use, and their limits.
 
-    Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` exactly once.
-    """
+    Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` once."""
 
     def __init__(self, nursery: trio.Nursery, usages: Usages | None = None) -> None:
-        """usages: None means that no identity has a limit."""
         self._nursery = nursery
         self.usages = usages if usages is not None else Usages()
         self._timers = Timers(nursery, self._call)
@@ -113,7 +105,7 @@ class Node:
             cell.stop()
 
     def retire(self, address: Address) -> list[Message]:
-        """Stops the worker at this address, as `unregister` does. Returns the messages that it has not got yet."""
+        """Stops the worker at this address. Returns the messages that it has not got yet."""
         waiting: list[Message] = []
         mailbox = self.find_mailbox(address)
         while mailbox is not None and (run := mailbox.take_run()):
@@ -136,16 +128,14 @@ class Node:
 
     def register_forward(self, address_type: int, forward: Forward) -> Forward | None:
         """Registers the transport for one address type: it gets the messages whose next hop is no worker of this node.
-
         Returns the function that was registered before."""
         before = self._forwards.get(address_type)
         self._forwards[address_type] = forward
         return before
 
     def send(self, message: Message) -> bool:
-        """Puts a message into the mailbox of its next hop, and runs the worker unless a batch is open.
-
-        Returns False if no worker or transport took the message."""
+        """Puts a message into the mailbox of its next hop, and runs the worker unless a batch is open. Returns False if
+        no worker or transport took the message."""
         with self._batch:
             return self.deliver(message) is not None
 
@@ -155,9 +145,8 @@ class Node:
             self.deliver_run(messages if isinstance(messages, list) else list(messages))
 
     def deliver(self, message: Message) -> Mailbox | None:
-        """Puts a message into the mailbox of its next hop. The worker runs when the open batch ends.
-
-        Returns the mailbox that got the message, or None if no worker or transport took the message."""
+        """Puts a message into the mailbox of its next hop. The worker runs when the open batch ends. Returns the
+        mailbox that got the message, or None if no worker or transport took the message."""
         route = message.onward_route
         if not route:
             return None
@@ -210,21 +199,19 @@ class Node:
         return mailboxes
 
     def batch(self) -> Batch:
-        """Returns a context manager that collects messages, and at its end calls each worker with all its messages.
-
-        So the whole batch costs a worker only one call, one commit and one send."""
+        """Returns a context manager that collects messages, and at its end calls each worker with all its messages. So
+        the whole batch costs a worker only one call, one commit and one send."""
         return self._batch
 
     def end_batch(self) -> None:
-        """Ends a batch; only `Batch` calls this. At the end of the outermost batch, the workers with messages run."""
+        """Ends a batch. At the end of the outermost batch, the workers with messages run."""
         self.depth -= 1
         if not self.depth and (self._ready or self._at_end):
             self._run_ready()
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
-        """Calls the function after the open batch has ended and its workers have run, or now if no batch is open.
-
-        The function must not raise."""
+        """Calls the function after the open batch has ended and its workers have run, or now if no batch is open. The
+        function must not raise."""
         if self.depth:
             self._at_end.append(function)
         else:
@@ -254,7 +241,6 @@ class Node:
         self._ready.append(cell)
 
     def mailboxes(self) -> Iterator[Mailbox]:
-        """Iterates over the mailboxes of all workers, once for each address of a worker."""
         return (cell.mailbox for cell in self._cells.values())
 
     def statistics(self) -> NodeStatistics:
@@ -265,7 +251,6 @@ class Node:
             function()
 
     def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
-        """Passes a message to the transport for its next hop. Returns the mailbox that got the message, or None."""
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None
@@ -321,6 +306,5 @@ class Node:
             cell.make_ready()
 
     def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None:
-        """Counts a crash of a worker, and restarts the worker. failed: the messages that the worker failed on."""
         self._crashes += 1
         cell.crash(failed, error)

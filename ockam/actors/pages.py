@@ -23,11 +23,11 @@ def ask_all(
     protocol: Protocol[Any, A],
     on_answers: Callable[[list[A]], None],
 ) -> bool:
-    """Sends a request that one worker of this node has got to all nodes with streams in a database of their own.
+    """Sends a request that a worker has got to all nodes with a database of their own. Returns False if this node is
+    alone.
 
-    elsewhere: None without other nodes. part: the address at which the worker answers for its own node only.
-    on_answers: called with the answers of all, also of this node. A missing answer or an error goes to the sender.
-    Returns False, and does nothing, if this node answers alone."""
+    part: the address at which the worker answers for its own node only.
+    on_answers: called with the answers of all. A missing answer or an error goes to the sender."""
     if elsewhere is None or message.onward_route[0] == part:
         return False
 
@@ -47,11 +47,13 @@ def ask_all(
 
 
 def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any], limit: int) -> tuple[list[T], bool]:
-    """Joins pages with the same begin. Returns the first entries of all together, and whether more follow.
+    """Joins pages with the same begin. Returns the first entries of all together, at most `limit`, and whether more
+    follow.
 
-    pages: the entries of each page in order, and whether more follow there. key: the order. limit: the most entries."""
+    pages: the entries of each page in order, and whether more follow there. key: the order."""
     # Behind the end of a page that is not the last one, entries can be missing.
     ends = [key(entries[-1]) for entries, more in pages if more and entries]
     joined = sorted((entry for entries, _ in pages for entry in entries), key=key)
+    # So only the entries up to the first such end are complete.
     whole = [entry for entry in joined if not ends or key(entry) <= min(ends)]
     return whole[:limit], bool(ends) or len(whole) > limit

@@ -9,7 +9,7 @@ import trio
 
 
 class Timers:
-    """Calls functions when they are due, in the order of their due times. run: calls one function, and must not raise.
+    """Calls functions in the order of their due times. run: calls one of them, and must not raise.
 
     Invariant: while functions wait, one task sleeps until the earliest is due. The task ends when no function waits."""
 

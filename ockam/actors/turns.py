@@ -1,8 +1,7 @@
 """Turns: shares the time of the event loop between connections, so that busy connections do not delay the others.
 
-A step of a connection handles all messages of one read. While the event loop is busy, each turn of the loop (one pass
-over the ready tasks) lets only some connections make a step, first those that used little time lately. Otherwise no
-connection waits here. This module reads no sockets."""
+A step of a connection handles all messages of one read. While the event loop is busy, each turn of the loop lets only
+some connections make a step, first those that used little time lately."""
 
 from __future__ import annotations
 
@@ -12,44 +11,36 @@ from collections import deque
 import trio
 
 BUSY_S = 0.03
-"""The event loop counts as busy while its recent work exceeds this many seconds. Recent work is the time that
-connections have used, minus BUSY_SHARE of the time that has passed."""
+"""The event loop is busy above this many seconds of recent work: used time minus BUSY_SHARE of the passed time."""
 BUSY_SHARE = 0.8
 
 LIGHT_S = 0.005
-"""A connection with at most this many seconds of recent work is light, and light connections go first. Recent work is
-the time that it has used, minus LIGHT_SHARE of the time that has passed."""
+"""A connection with at most this much recent work (used time minus LIGHT_SHARE of the passed time) goes first."""
 LIGHT_SHARE = 0.1
 TURN_LIGHT_S = 0.006
-"""The estimated time that light connections may use in one turn of the event loop."""
+"""The estimated time of light connections in one turn of the loop. The others have TURN_OTHERS_S."""
 TURN_OTHERS_S = 0.004
-"""The estimated time that all other connections (heavy, new or ending) may use in one turn. Light connections have a
-time of their own, so neither group can block the other."""
 STEP_S = 0.003
 """The longest step of a connection while the loop is busy. After a longer one, it reads fewer bytes at a time."""
 STEP_QUIET_S = 0.01
-"""The same limit while the loop is not busy."""
 COST_S = 0.0002
 """The expected time of a connection's first step. Later steps are expected to take as long as the last one."""
 LIGHT_ABOUT_S = 0.1
 """After a light connection has waited, other light connections are expected for this many seconds."""
 PAUSE_S = 0.001
-"""The time for which the event loop sleeps in each turn while light connections are expected. Their answers depend on
-the thread that writes to the database, which gets the interpreter's lock at once while the loop sleeps, and otherwise
-only every 5 ms."""
+"""While light connections are expected, the loop sleeps so long in each turn. The thread that writes to the database
+then gets the interpreter's lock at once, and otherwise only every 5 ms."""
 LEAVE_S = 0.0005
-"""The expected time to end a connection."""
 READ_BYTES_MAX = 256 * 1024
 READ_BYTES_MIN = 4 * 1024
 READ_BYTES_FIRST = 16 * 1024
 
 
 class Share:
-    """The time that one connection has used lately, and the number of bytes that it may read at a time.
+    """The recent work of one connection, and the number of bytes that it may read at a time.
 
     host: the identity or the host of the peer (`usage.party_key`); connections of different hosts alternate.
-    is_known: whether the peer has sent a message.
-    cost_s: the time of the connection's last step."""
+    is_known: whether the peer has sent a message. cost_s: the time of the connection's last step."""
 
     __slots__ = ("_at_s", "_used_s", "cost_s", "host", "is_known", "read_bytes")
 
@@ -62,7 +53,6 @@ class Share:
         self._at_s = -math.inf
 
     def used_s(self, now_s: float) -> float:
-        """Returns the recent work in seconds (LIGHT_S)."""
         return max(0.0, self._used_s - (now_s - self._at_s) * LIGHT_SHARE) if self._used_s else 0.0
 
     def note(self, now_s: float, cost_s: float) -> None:
@@ -72,7 +62,7 @@ class Share:
 
 
 class TurnQueue:
-    """A queue of connections that wait for the event loop. Hosts alternate; those of one host stay in order."""
+    """Connections that wait for the event loop. Hosts alternate; those of one host stay in order."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, deque[tuple[Share, trio.Event]]] = {}
@@ -98,9 +88,7 @@ class TurnQueue:
 
 
 class Turns:
-    """Decides for all connections of one node when each may use the event loop again.
-
-    Invariant: while connections wait, one task lets a few of them continue in each turn of the loop."""
+    """Decides when each connection of a node may use the event loop. Invariant: while any wait, a task runs."""
 
     def __init__(self, nursery: trio.Nursery, *, read_bytes_max: int) -> None:
         self._nursery = nursery

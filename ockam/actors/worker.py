@@ -1,8 +1,7 @@
 """Worker: the base class of actors. The node calls a worker with a list of its messages, called a run.
 
-A worker never blocks and never awaits. For work that takes time (a commit, a read, a timer), it passes a callback, and
-may `pause` its mailbox until the callback is called. So a worker needs no task, a thousand workers can share one
-commit, and the whole node can run in virtual time. A worker does not depend on the transport of its messages."""
+A worker never blocks and never awaits. For work that takes time, it passes a callback, and may `pause` its mailbox
+until then. So a thousand workers can share one commit, and the whole node can run in virtual time."""
 
 from __future__ import annotations
 
@@ -20,9 +19,7 @@ class Context(Protocol):
     """The interface through which a worker calls its node, until the worker stops."""
 
     @property
-    def address(self) -> Address:
-        """The first address of the worker."""
-        ...
+    def address(self) -> Address: ...
 
     def send(self, message: Message) -> bool:
         """Sends a message. Returns False if no worker or transport took the message."""
@@ -78,7 +75,6 @@ class Worker:
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
         """Returns the answer to a message that the gate has refused (`ockam.identity.gate.Gate`). None means no answer.
-
         Raises ProtocolError if the message is not valid; then no answer is sent."""
         return error_payload(reason)
 
@@ -88,9 +84,7 @@ class Worker:
 
 
 class HandlingFailed(Exception):
-    """Error: a worker failed on one message of a list. position: the index of this message, from 0.
-
-    The later messages of the list were not handled."""
+    """Error: a worker failed on one message of a list, at this position from 0. The later ones were not handled."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"message {position} of the run")
@@ -98,5 +92,4 @@ class HandlingFailed(Exception):
 
 
 WorkerFactory = Callable[[], Worker]
-"""A function that creates a worker. The node calls it at the start, and again after each crash of the worker. So state
-that must survive a crash must be stored outside the worker."""
+"""Creates a worker, at the start and after each crash. State that must survive a crash is stored elsewhere."""

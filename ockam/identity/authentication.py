@@ -27,7 +27,6 @@ NODE_AUTHENTICATE = local("node_authenticate")
 
 class Status(enum.IntEnum):
     OK = 0
-    """The token is accepted. The connection now has the identity that the answer names."""
     UNKNOWN = 1
     """The node does not know this token, or the payload is no authentication."""
     EXPIRED = 2
@@ -42,8 +41,6 @@ class Status(enum.IntEnum):
 
 # type AuthenticateRequest struct { request_id: uint  token: str }
 class AuthenticateRequest(msgspec.Struct, frozen=True):
-    """A peer's token. A `repr` does not show the token."""
-
     request_id: bare.UInt
     token: str
 
@@ -53,11 +50,10 @@ class AuthenticateRequest(msgspec.Struct, frozen=True):
 
 # type AuthenticateAnswer struct { request_id: uint  status: uint  identity: str  reason: str }
 class AuthenticateAnswer(msgspec.Struct, frozen=True):
-    """The answer to a token.
+    """The answer to a token. status: a `Status`; a later node can have more of them. reason: for people; empty if all
+    is well.
 
-    status: a `Status`; a later node can have more of them.
-    identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal.
-    reason: a sentence for people; empty if all is well."""
+    identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal."""
 
     request_id: bare.UInt
     status: bare.UInt
@@ -69,13 +65,10 @@ AUTHENTICATE = Protocol("node/authenticate/1", AuthenticateRequest, Authenticate
 
 
 class Verdict(NamedTuple):
-    """The result of an authentication. identity: None if the token is refused. reason: says why, and what to do."""
-
     status: Status
     identity: Identity | None = None
     reason: str = ""
 
 
 def has_authentication_beyond(route: Route) -> bool:
-    """Whether the next node would take a message with this route for an authentication of this node."""
     return len(route) > 1 and route[1] == NODE_AUTHENTICATE

@@ -1,6 +1,5 @@
-"""Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused ones.
-
-It knows no files and no connections. `authentication` has the messages."""
+"""Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused
+ones."""
 
 from __future__ import annotations
 
@@ -20,20 +19,16 @@ from ockam.quotas.usage import party_key
 
 _ROUTE = (NODE_AUTHENTICATE,)
 REQUEST_BYTES_MAX = 512
-"""The largest payload that is decoded as an authentication; a real one has about 100 bytes. A connection with a larger
-one is closed at once, without an answer."""
+"""The largest payload that is decoded; a real one has about 100 bytes. A larger one gets no answer."""
 WAITING_MAX = 16
-"""The most refused connections of one host that wait for their answer. Further ones are closed at once, without an
-answer and without a log line, so that a flood of wrong tokens costs little."""
+"""The most refused connections of one host that wait for their answer. Further ones are closed without one."""
 
 NO_AUTHENTICATION = "this is no authentication with a token (docs/wire.md)"
 TOO_LARGE = f"the payload of the authentication is larger than {REQUEST_BYTES_MAX} bytes"
 
 
 class Proof(NamedTuple):
-    """The result of an authentication. It retains no bytes of the peer but the route of the answer.
-
-    answer: the answer to send; None if the payload is too large to be answered."""
+    """The result of an authentication. answer: None if the payload is too large to be answered."""
 
     verdict: Verdict
     answer: Message | None
@@ -52,11 +47,9 @@ class Authenticator:
         refusal_delay_s: float = 0.0,
         waiting_max: int = WAITING_MAX,
     ) -> None:
-        """find: returns the verdict on the text of a token.
-        on_refused: called with the `host:port` of the peer, its identity without the token, and the verdict, before a
-        refusal is answered.
-        refusal_delay_s: the seconds between a refused token and the answer, against peers that connect again at once.
-        """
+        """find: returns the verdict on a token. on_refused: called with the peer, its identity and the verdict, before
+        the answer.
+        refusal_delay_s: the seconds between a refused token and the answer, against peers that try again."""
         self._find = find
         self._on_refused = on_refused
         self._refusal_delay_s = refusal_delay_s
@@ -70,8 +63,8 @@ class Authenticator:
     def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof:
         """Judges the first message of a connection. Before a refusal is answered, the caller must call `refuse`.
 
-        peer: the `host:port` of the peer. known: the identity that the connection has without a token.
-        is_encrypted: whether the connection uses TLS."""
+        peer: its `host:port`. known: its identity without a token. is_encrypted: whether the connection uses TLS."""
+        # A large payload is not decoded: before it has proved anything, a peer must cost little.
         if len(message.payload) > REQUEST_BYTES_MAX:
             return Proof(Verdict(Status.UNKNOWN, reason=TOO_LARGE), None)
         try:
@@ -83,19 +76,16 @@ class Authenticator:
         return Proof(verdict, reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict)))
 
     async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict | None:
-        """Judges a token that came in another protocol, such as HTTP. Waits before it refuses one.
-
-        Parameters as for `judge`. Returns None if too many refusals to this host wait already."""
+        """Judges a token that came in another protocol, such as HTTP. Waits before it refuses one. Parameters as for
+        `judge`. Returns None if too many refusals to this host wait already."""
         verdict = self._judge(text, peer, known, is_encrypted)
         if verdict.identity is None and not await self.refuse(peer, known, verdict):
             return None
         return verdict
 
     async def refuse(self, peer: str, known: Identity, verdict: Verdict) -> bool:
-        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait: then there is no
-        answer.
-
-        Meanwhile the caller must retain nothing that the peer has sent: many can wait, and a frame can have 16 MiB."""
+        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait. Meanwhile the
+        caller must retain nothing that the peer has sent: many can wait, and a frame can have 16 MiB."""
         # A host can have all addresses of its IPv6 network.
         key = party_key(ANONYMOUS, peer)
         if self._waiting[key] >= self._waiting_max:
@@ -111,7 +101,6 @@ class Authenticator:
         return True
 
     def report(self, peer: str, known: Identity, verdict: Verdict) -> None:
-        """Reports a refusal that is not answered. `refuse` reports the others."""
         self._on_refused(peer, known, verdict)
 
     def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict:

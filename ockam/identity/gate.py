@@ -39,12 +39,10 @@ class Gate(Protocol):
         ...
 
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
-        """Records that a peer at `host:port` was refused for its certificate, or that its TLS failed.
-
-        identity: the identity that the peer had proved before, if its connection was open."""
+        """Records that a peer was refused for its certificate, or that its TLS failed. identity: that of its open
+        connection."""
         ...
 
 
 def is_denied(reason: str) -> bool:
-    """Whether the reason of an `error` says that a gate has refused the request."""
     return reason.startswith((REFUSAL + DENIED, DENIED))

@@ -1,7 +1,6 @@
 """GenerationCache: a bounded cache that forgets the entries that were not used lately.
 
-An entry that is added or found belongs to the young generation. When it is full, the old generation is forgotten, and
-the young one becomes the old one. So finding an entry costs hardly more than a look-up in a dict."""
+A used entry belongs to the young generation. When that is full, it becomes the old one."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ GENERATION_BYTES_MAX = 3 * 1024 * 1024
 FORGOTTEN_BITS = 1 << 15
 """The number of bits in the record of forgotten keys. Each forgotten key sets one bit, which its hash selects."""
 FORGOTTEN_MAX = 8192
-"""After this many forgotten keys, their record is cleared. At most a quarter of its bits are set by then, so a new key
-is seldom mistaken for a forgotten one."""
+"""After this many forgotten keys, their record is cleared, so a new key is seldom mistaken for a forgotten one."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -50,7 +48,6 @@ class GenerationCache(Generic[K, V]):
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all entries, and makes the cache as small as a new one."""
         self.young: dict[K, V] = {}
         self._old: dict[K, V] = {}
         self._young_bytes = self._old_bytes = 0
@@ -82,10 +79,10 @@ class GenerationCache(Generic[K, V]):
         self._put(key, value)
 
     def resize(self, change_bytes: int) -> None:
-        """Records that the value of a key in the young generation has grown by this many bytes."""
         self._young_bytes += change_bytes
 
     def _put(self, key: K, value: V) -> None:
+        # A full generation becomes the old one before the entry is added, so that the entry is young.
         if len(self.young) >= self._most or self._young_bytes >= GENERATION_BYTES_MAX:
             self._age()
         self.young[key] = value

@@ -1,6 +1,4 @@
-"""Identity: who the other side of a connection or channel has proved to be. It does not decide what an identity may do.
-
-No route, no payload and no forwarding node can set or change it."""
+"""Identity: who the other side of a connection or channel has proved to be. No route or payload can change it."""
 
 from __future__ import annotations
 

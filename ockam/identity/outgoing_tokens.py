@@ -1,7 +1,6 @@
-"""OutgoingTokens: the tokens by which a node proves its own name to other nodes, for its own requests.
+"""OutgoingTokens: the tokens by which a node proves its own name to other nodes.
 
-A token is sent only on connections for the node's own messages: with a token on a connection for forwarded messages,
-other peers would act in the name of the node."""
+They are not for connections with forwarded messages: other peers would act in the name of the node."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ from ockam.identity.token import Token, TokenError, is_this_machine
 from ockam.protocol import ProtocolError
 
 ANSWERS = local("node_authenticated")
-"""The address of the worker that gets the answers of other nodes."""
 OPEN_MAX = 1_000
 """The most unanswered authentications that are remembered. The oldest are forgotten first."""
 
@@ -27,9 +25,7 @@ logger = structlog.get_logger(__name__)
 
 
 class OutgoingTokens:
-    """The tokens for destinations (`host:port`), and the authentications that have no answer yet.
-
-    Invariant: at most OPEN_MAX authentications are remembered."""
+    """The tokens for destinations (`host:port`), and at most OPEN_MAX authentications without an answer."""
 
     def __init__(self, tokens: Mapping[str, Token] | None = None) -> None:
         self._tokens = dict(tokens or {})
@@ -50,7 +46,6 @@ class OutgoingTokens:
             )
 
     def authentication(self, destination: str, connection: Address) -> Message:
-        """Returns the first message of a connection. Raises ConnectFailed if the token cannot be read."""
         try:
             token = self._tokens[destination].read()
         except TokenError as error:

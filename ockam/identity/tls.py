@@ -1,6 +1,4 @@
-"""TLS settings: which certificate, which key and which certificate authority each side of a connection uses.
-
-Both sides read PEM files, allow only TLS 1.3, and read them again when they have changed. Nothing is connected here."""
+"""TLS settings: the certificate, key and authorities of each side, in PEM files that are watched for changes."""
 
 from __future__ import annotations
 
@@ -39,8 +37,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     certificate, key: the client's certificate, with which it proves its identity, and its private key; if key is None,
     the file of the certificate has the key, too.
     server_name: the name, or the IP address, that the certificate of the server must have; None: the host of the
-    address to which the client connects.
-    """
+    address to which the client connects."""
 
     ca: str | None = None
     certificate: str | None = None
@@ -63,9 +60,8 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class OutgoingTls(msgspec.Struct, frozen=True):
-    """The TLS of the connections that a node makes to other nodes.
+    """The TLS of the connections that a node makes to other nodes. tls: None: no connection uses TLS.
 
-    tls: the settings for all destinations; None: no connection uses TLS.
     plaintext: the `host:port` destinations to which the node connects without TLS all the same."""
 
     tls: Tls | None = None
@@ -106,9 +102,7 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
 
 
 class ServerTls:
-    """The TLS of a listener, which can read its files again. Open connections keep the keys that they have.
-
-    Invariant: the context and the revoked fingerprints come from files that were valid together."""
+    """The TLS of a listener. Invariant: the context and the revoked fingerprints come from files that fit together."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
         self.files = files
@@ -116,9 +110,7 @@ class ServerTls:
         self._context, self.revoked = _load(files)
 
     def reload(self, *, changed_only: bool) -> bool:
-        """Reads the files again, with `changed_only` only if a file has changed since. Returns whether they were read.
-
-        Raises TlsFilesError if a file is not valid; then everything stays as it was."""
+        """Reads the files again, with `changed_only` only if one has changed. Returns whether. Raises TlsFilesError."""
         signature = signature_of(self.files.paths())
         if changed_only and signature == self._signature:
             return False
@@ -127,13 +119,10 @@ class ServerTls:
         return True
 
     def layer(self) -> TlsLayer:
-        """Returns a new TLS connection for an accepted peer, whose handshake has not begun."""
         return TlsLayer(self._context, server_side=True)
 
     def refusal(self, certificate: PeerCertificate | None, now_s: float) -> tuple[str, str] | None:
-        """Returns why a connection with this certificate must end (a key of KINDS and a text), or None.
-
-        now_s: seconds since 1970."""
+        """Returns why a connection with this certificate must end (a key of KINDS and a text), or None."""
         if certificate is None:
             return None
         if certificate.fingerprint in self.revoked:
@@ -162,7 +151,6 @@ def _client_context(tls: Tls, signature: Signature) -> ssl.SSLContext:
 
 
 def new_client_context(tls: Tls) -> ssl.SSLContext:
-    """Returns a context of its own for a client. Raises TlsFilesError."""
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if tls.ca is None:
         context.load_default_certs()

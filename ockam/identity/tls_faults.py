@@ -1,7 +1,4 @@
-"""TlsFault: why a TLS handshake or a TLS connection failed, as a short fixed word and a sentence that says what to do.
-
-Of OpenSSL's hundred reasons, those that an operator can cause are mapped to the kinds of `KINDS`. It reads no sockets.
-"""
+"""TlsFault: why a TLS handshake or connection failed, as a short fixed word and a sentence of advice."""
 
 from __future__ import annotations
 
@@ -10,20 +7,18 @@ import ssl
 from ockam.errors import RemoteProtocolError
 
 ALERT_PROTOCOL_VERSION = bytes.fromhex("15030300020246")
-"""A TLS alert: fatal, protocol_version (RFC 8446 §6), for a peer whose first byte is not that of TLS. Every client of
-ours recognizes its first bytes."""
+"""A TLS alert (fatal, protocol_version, RFC 8446 §6) for a peer whose first byte is not that of TLS."""
 FIRST_BYTES = b"\x15\x16"
 """The first byte of each side of a TLS connection: the type of an alert or a handshake record (RFC 8446 §5.1)."""
 REFUSED = b"refused: "
-"""The first bytes that the node sends over a TLS connection if it refuses the peer's certificate after the handshake.
-The reason and a line feed follow."""
+"""The first bytes over a TLS connection whose certificate is refused after the handshake; reason and line feed
+follow."""
 
 ENDED_IN_HANDSHAKE = "it ended the connection during the TLS handshake; does it speak TLS at this port?"
 
 PROBE = "stream-node-probe"
 """The protocol (ALPN) in the hello by which a client of ours finds out whether a silent server speaks TLS."""
 PROBED = "tls_probed"
-"""The kind of the fault that ends such a connection. It is no fault of anybody, so nothing warns of it."""
 
 KINDS = {
     "tls_expired": "a certificate has expired, or is not valid yet",
@@ -39,7 +34,6 @@ KINDS = {
     "tls_version": "the other side does not speak TLS 1.3",
     "tls_wrong_name": "the certificate is for another name",
 }
-"""The kinds of a TlsFault. They are the words of the node's counters."""
 
 _OF_OUR_CHECK = {
     9: "tls_expired",

@@ -24,8 +24,7 @@ class PeerCertificate(msgspec.Struct, frozen=True):
     """The certificate that the other side has proved to own.
 
     name: the common name of the subject; else the first DNS name of the certificate; else "".
-    fingerprint: the SHA-256 of the certificate in DER, as 64 hexadecimal digits.
-    not_after_s: the time of its expiry, in seconds since 1970."""
+    fingerprint: the SHA-256 of the certificate in DER, in hexadecimal. not_after_s: its end, in seconds since 1970."""
 
     name: str
     fingerprint: str
@@ -46,7 +45,6 @@ class TlsLayer:
     The caller must send them in the order of the calls."""
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
-        """server_name: the name that the certificate of the server must have; for a client only."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name
@@ -71,6 +69,7 @@ class TlsLayer:
             return self._outgoing.read()
         except ssl.SSLError as error:
             raise tls_fault(error, self._outgoing.read()) from error
+        # The handshake is complete only with a certificate that can be named in logs and rules.
         self.certificate = self._read_certificate()
         self.is_open = True
         return self._outgoing.read()
@@ -84,9 +83,8 @@ class TlsLayer:
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes:
-        """Returns the plaintext of all records that these received bytes complete; can be empty. Raises TlsFault.
-
-        To be called once with no bytes directly after the handshake, whose end can have come with the first records."""
+        """Returns the plaintext of all records that these received bytes complete; can be empty. Raises TlsFault. To be
+        called once with no bytes directly after the handshake, whose end can have come with the first records."""
         if data:
             self._incoming.write(data)
         pieces = []
@@ -104,11 +102,9 @@ class TlsLayer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def take_outgoing(self) -> bytes:
-        """Returns the bytes to send that `decrypt` has made: answers to a change of keys that the other side began."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def goodbye(self) -> bytes:
-        """Returns the bytes that announce the end of our side. Nothing can be encrypted afterwards."""
         if self.is_open:
             # OpenSSL reports that the other side has not announced its end yet. We do not wait for that.
             with contextlib.suppress(ssl.SSLError):

@@ -1,7 +1,6 @@
 """TlsListener: the TLS handshakes of the peers that connect to this node, and their certificates afterwards.
 
-A peer that never finishes its handshake costs a socket and some kilobytes, so the number of handshakes is limited:
-above it, the oldest stalled one is closed. This module accepts no connections; see `tcp`."""
+A peer that never finishes its handshake costs a socket, so above a limit, the oldest stalled one is closed."""
 
 from __future__ import annotations
 
@@ -17,13 +16,10 @@ from ockam.identity.tls_layer import PeerCertificate, TlsLayer
 from ockam.transport.listener import SilentConnection, SilentConnections
 
 HANDSHAKE_READ_BYTES = 16 * 1024
-"""The most bytes that are read at a time. The two messages of a client have some kilobytes."""
 
 
 class TlsListener:
-    """TLS for the connections that one node accepts.
-
-    Invariant: at most `handshakes_max` handshakes are under way."""
+    """TLS for the connections that one node accepts. Invariant: at most `handshakes_max` handshakes are under way."""
 
     def __init__(
         self,
@@ -33,7 +29,6 @@ class TlsListener:
         handshakes_max: int = HANDSHAKES_MAX,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """handshake_s: the longest time of one handshake. now_s: returns the seconds since 1970."""
         self._server = server
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max
@@ -47,11 +42,10 @@ class TlsListener:
     async def handshake(
         self, connection: SilentConnection, stream: trio.abc.Stream, turns: Turns, share: Share
     ) -> TlsLayer | None:
-        """Completes the handshake with a peer, in the task of its connection. Returns None if the peer closes it first.
-
-        Raises TlsFault, whose `alert` tells the peer the reason."""
+        """Completes the handshake with a peer. Returns None if the peer closes first. Raises TlsFault."""
         if len(self._under_way) >= self._handshakes_max and self._under_way.close_oldest() is None:
             raise TlsFault("tls_timeout", "too many TLS handshakes are under way")
+        # While the handshake runs, the connection may be closed to make room for another one.
         layer = self._server.layer()
         self._under_way.add(connection)
         try:

@@ -35,10 +35,8 @@ async def connect_tls(stream: trio.abc.Stream, layer: TlsLayer) -> None:
 async def receive_decrypted(
     stream: trio.abc.Stream, layer: TlsLayer, put_raw: Callable[[bytes], None], bytes_max: int
 ) -> bytes:
-    """Returns the next bytes, or b"" if the other side has closed its sending side. Raises TlsFault.
-
-    put_raw: sends the bytes with which TLS itself answers the other side, for example after a change of keys.
-    bytes_max: the most bytes to read from the stream at a time."""
+    """Returns the next bytes, or b"" if the other side has closed its sending side. Raises TlsFault. put_raw: sends the
+    bytes with which TLS itself answers, for example after a change of keys."""
     # The other side may have sent its first bytes together with the end of its handshake.
     chunk = b""
     while not layer.ended:

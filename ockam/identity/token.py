@@ -1,7 +1,6 @@
-"""Token: a secret by which a client proves its name to a node. This module makes and finds tokens, and checks none.
+"""Token: a secret by which a client proves its name to a node: `sntok_` and 64 hexadecimal digits, 256 random bits.
 
-A token is the prefix `sntok_` and 64 hexadecimal digits, 256 random bits. Programs that look for secrets find it by the
-expression TOKEN. A token never appears in a log line, an error or a `repr`."""
+Programs that look for secrets find it by TOKEN. A token never appears in a log line, an error or a `repr`."""
 
 from __future__ import annotations
 
@@ -123,7 +122,6 @@ def new_token() -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether an IP address is a loopback address. False for any other text."""
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:

@@ -1,8 +1,7 @@
-"""PeerMemory: limits the memory that a node uses for all its peers together. It reads no sockets.
+"""PeerMemory: limits the memory that a node uses for all its peers together.
 
-Three kinds of memory are counted: the headers that connections remember (header), answers that peers have not taken yet
-(unread), and waiting requests (parked), such as a pull that waits for a message. Unfinished frames (`partial_frames`)
-and mailboxes have limits of their own."""
+It counts remembered headers (header), answers that peers have not taken yet (unread), and waiting requests (parked).
+Unfinished frames and mailboxes have limits of their own."""
 
 from __future__ import annotations
 
@@ -16,15 +15,11 @@ from ockam.quotas.usage import UNLIMITED, Usage
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
 """The default limit: an eighth of a computer with 1 GiB, and twice the largest backlog of one connection."""
 SHARE_BYTES_MIN = 64 * 1024
-"""A connection with at most this many bytes of unsent answers is never slowed down."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):
-    """The memory for all peers by kind, and what freed memory since the start.
-
-    forgotten: the number of connections whose headers were forgotten.
-    given_up: the number of waiting pulls that were answered early.
-    closed: the number of connections that were closed as slow consumers."""
+    """The memory for all peers by kind, and what freed memory since the start: connections whose headers were
+    forgotten, pulls that were answered early (given_up), and slow consumers that were closed."""
 
     size_bytes: int
     bytes_max: int
@@ -70,13 +65,11 @@ class Holdings:
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def beside(self, forget: Callable[[], None], close: Callable[[], None]) -> Holdings:
-        """Returns a new `Holdings` in the same `PeerMemory`, for something beside it, such as a secure channel."""
         holdings = Holdings(self._memory, forget, close)
         holdings.count_for(self._usage)
         return holdings
 
     def count_for(self, usage: Usage) -> None:
-        """Counts the memory for another identity from now on, because the peer has proved who it is."""
         self._usage.hold(-self.size_bytes)
         self._usage = usage
         usage.hold(self.size_bytes)
@@ -97,10 +90,8 @@ class Holdings:
             memory.grant_rooms()
 
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
-        """Counts the memory of a pull that waits for a message.
-
-        give_up: ends the wait and must call `unpark`. Called with True to free memory: then it also answers the pull.
-        Called with False after the end of the connection, when no answer can be sent."""
+        """Counts the memory of a waiting pull. give_up: ends the wait and calls `unpark`; with True, to free memory, it
+        also answers the pull; with False, the connection has ended."""
         if self.has_ended:
             return
         self._parked[pull] = size_bytes, give_up
@@ -109,17 +100,14 @@ class Holdings:
         self._sum()
 
     def unpark(self, pull: Hashable) -> None:
-        """Stops counting the memory of a pull whose wait has ended. Safe to repeat."""
         size_bytes = self._parked.pop(pull, (0, None))[0]
         self._memory.parked_bytes -= size_bytes
         self.parked_bytes -= size_bytes
         self._sum()
 
     def watch(self, watcher: Hashable, tell: Callable[[bool], None]) -> None:
-        """Registers a callback: `tell(False)` when the peer has taken answers, `tell(True)` when the connection ends.
-
-        A worker uses it to delay pulls until their peer has taken earlier answers. When the connection ends, the worker
-        must subtract the memory of its pulls with `note_waiting`, and call `unwatch`."""
+        """Registers a callback: `tell(False)` when the peer has taken answers, so that its delayed pulls may go on;
+        `tell(True)` when the connection ends: then call `note_waiting` and `unwatch`."""
         self._watchers[watcher] = tell
 
     def unwatch(self, watcher: Hashable) -> None:
@@ -142,13 +130,11 @@ class Holdings:
         return room
 
     def tell_taken(self) -> None:
-        """Calls every watcher with False, because the peer has taken enough answers to get more."""
         if self._watchers:
             for tell in list(self._watchers.values()):
                 tell(False)
 
     def end(self) -> None:
-        """Frees all counted memory of the connection, because the connection has ended. Safe to repeat."""
         self._give_up_parked(answers=False)
         for tell in list(self._watchers.values()):
             tell(True)
@@ -182,7 +168,6 @@ class Holdings:
         return forgets, self._give_up_parked(answers=True)
 
     def yield_all(self) -> None:
-        """Closes the connection as a slow consumer, because its peer does not take its answers."""
         self._close()
         self.end()
 
@@ -190,8 +175,7 @@ class Holdings:
 class Room(msgspec.Struct, eq=False):
     """The room for one large answer, from before its messages are read until they count as unread.
 
-    The parameters are those of `Holdings.reserve`. has_come: whether the room may be used. is_late: whether it has been
-    waited for so long that it needs to fit beside other rooms only."""
+    has_come: whether it may be used. is_late: whether it needs to fit beside other rooms only, after a long wait."""
 
     memory: PeerMemory
     holdings: Holdings
@@ -202,12 +186,10 @@ class Room(msgspec.Struct, eq=False):
     is_late: bool = False
 
     def insist(self) -> None:
-        """Waits for the end of other rooms only. Does nothing if the room has come or ended."""
         self.is_late = True
         self.memory.grant_rooms()
 
     def end(self) -> None:
-        """Gives the room back, or waits for it no longer. Safe to repeat."""
         if self.memory.rooms.pop(self, self) is None:
             self.memory.grant_rooms()
 
@@ -249,6 +231,7 @@ class PeerMemory:
 
     def grant_rooms(self) -> None:
         """Grants the rooms that were asked for, oldest first, while they and all unread answers are in the limit."""
+        # Rooms that were granted and not used yet count like unread answers.
         granted = [room for room in self.rooms if room.has_come]
         reserved_bytes = sum(room.size_bytes for room in granted)
         busy = {room.holdings for room in granted}

@@ -42,7 +42,6 @@ class SharedUse:
     """The file as one process uses it. Invariant: a process changes only its own counts, and only with the lock."""
 
     def __init__(self, descriptor: int, processes: int, number: int) -> None:
-        """descriptor: of the file, which has `shared_bytes`. number: that of this process, from 0."""
         self._descriptor = descriptor
         self._processes = processes
         self._size = entry_bytes(processes)
@@ -55,7 +54,6 @@ class SharedUse:
                 self._map[own : own + len(nothing)] = nothing
 
     def take(self, key: str, limit: str, most: int | None) -> bool:
-        """Counts one more open thing of an identity. Returns False, and counts nothing, if `most` are open already."""
         with self._locked():
             entry = self._find(key)
             if entry is None:
@@ -75,7 +73,6 @@ class SharedUse:
                 self._add(entry + self._own + _PLACES[limit] * _COUNT.size, -1)
 
     def create(self, key: str, partitions: int, per_hour: int) -> bool:
-        """Counts created partitions. Returns False, and counts nothing, if they are too many."""
         with self._locked():
             entry = self._find(key)
             if entry is None:
@@ -94,7 +91,6 @@ class SharedUse:
         _COUNT.pack_into(self._map, at, max(0, _COUNT.unpack_from(self._map, at)[0] + change))
 
     def _find(self, key: str) -> int | None:
-        """Returns the position of an identity's entry, which is made if there is none. None: the file is full."""
         digest = blake2b(key.encode(), digest_size=16).digest()
         first, free = int.from_bytes(digest[:4], "big") % ENTRIES, None
         # The entries are a hash table with open addressing: the search begins where the digest says.

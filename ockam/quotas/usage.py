@@ -25,7 +25,6 @@ IPV6_PREFIX_BITS = 64
 REFUSED_CONNECTIONS_MAX = 16
 """The new connections of an identity with too many that stay open until their first request is refused."""
 USAGES_MAX = 10_000
-"""If the node knows this many identities and a new one comes, it forgets the identities that use nothing."""
 ANONYMOUS_PREFIX = "anonymous:"
 SHARED = "everybody without a certificate or token at this address counts for it; "
 ADVICE = {
@@ -36,7 +35,6 @@ ADVICE = {
     "block_publish_sessions_max": "end sessions that are not needed",
     "block_subscribe_sessions_max": "end subscriptions that are not needed",
 }
-"""By limit, what a client that exceeds the limit can do."""
 
 
 REFUSING_LIMITS = frozenset((*OPEN_LIMITS, "streams_per_hour"))
@@ -44,10 +42,10 @@ REFUSING_LIMITS = frozenset((*OPEN_LIMITS, "streams_per_hour"))
 
 
 class LimitStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the limits of identities. `open`, `refused` and `slowed` are by limit.
+    """The statistics of the limits of identities. `open`, `refused` and `slowed` are by limit, the last two since the
+    start.
 
-    identities: the number of identities that use something now. held_bytes: the bytes that the node holds for them.
-    open: the number of things that are open, such as connections. refused: the number of refused requests.
+    identities: the number of those that use something now. held_bytes: the bytes that the node holds for them.
     slowed: how often the node had to wait before it read from an identity."""
 
     identities: int
@@ -58,10 +56,7 @@ class LimitStatistics(msgspec.Struct, frozen=True):
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """The event that an identity has exceeded a limit.
-
-    key: the text of the identity.
-    reason, peer: the text of the refusal and the `host:port` of its receiver; peer is empty if nothing was refused."""
+    """The event that an identity (key) has exceeded a limit. peer: the receiver of the refusal, or ""."""
 
     key: str
     limit: str
@@ -70,7 +65,6 @@ class Excess(msgspec.Struct, frozen=True):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether a request was refused. If not, the node reads more slowly from the identity."""
         return self.limit in REFUSING_LIMITS
 
 
@@ -105,22 +99,18 @@ def find_network(text: str) -> IPv6Network | None:
 
 
 def is_limited(reason: str) -> bool:
-    """Whether the reason of an `error` says that the sender's identity has exceeded a limit."""
     return reason.startswith((REFUSAL + LIMITED, LIMITED))
 
 
 class Waiting(Protocol):
     """An object that makes the connections of one identity wait, such as `usage_waits.UsageWaits`."""
 
-    def tell_room(self) -> None:
-        """Called when the node holds few enough bytes for the identity to read from its connections again."""
-        ...
+    def tell_room(self) -> None: ...
 
 
 class Usage:
     """What one identity uses. All connections, channels and workers that serve the identity share this object.
 
-    key: the text of the identity.
     is_rated: whether the requests or the bytes in a second are limited.
     counts_bytes: whether the bytes that the node holds for the identity are limited.
     waiting: makes the identity's connections wait (`usage_waits`); None if none of them has waited yet.
@@ -158,13 +148,12 @@ class Usage:
     # Refusals.
 
     def take(self, limit: str, peer: str = "") -> str | None:
-        """Counts one more open thing, such as a connection. If the limit forbids it, returns the reason and counts
-        nothing.
-
-        limit: one of `usage_machine.OPEN_LIMITS`. The caller calls `give_back` when the thing has ended."""
+        """Counts one more open thing (one of `usage_machine.OPEN_LIMITS`) until `give_back` is called. If the limit
+        forbids it, returns the reason and counts nothing."""
         if not self.machine.take(limit):
             return self.refuse(limit, peer)
         most: int | None = getattr(self.machine.limits, limit)
+        # The other processes of the node count, too. If there is no room there, this process takes its count back.
         if self._shared is not None and not self._shared.take(self.key, limit, most):
             self.machine.give_back(limit)
             return self.refuse(limit, peer)
@@ -176,7 +165,6 @@ class Usage:
             self._shared.give_back(self.key, limit)
 
     def create(self, partitions: int, now_s: float, peer: str = "") -> str | None:
-        """Counts partitions that will be created. If they are too many, returns the reason and counts nothing."""
         most = self.machine.limits.streams_per_hour
         if self._shared is not None and most is not None:
             may_create = self._shared.create(self.key, partitions, most)
@@ -186,20 +174,16 @@ class Usage:
 
     @property
     def turns_away(self) -> bool:
-        """Whether a new connection of this identity must be closed at once.
-
-        The first ones above the limit stay open for one request, so that its refusal can say why."""
+        """Whether a new connection must be closed at once, because many stay open for one refused request."""
         return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self.machine.has_room("connections_max")
 
     def reason(self, limit: str) -> str:
-        """Returns the text of the refusal for a request that exceeds this limit."""
         name, most = SETTING_PREFIX + limit, getattr(self.machine.limits, limit)
         advice = ADVICE.get(limit, "send less at a time")
         shared = SHARED if self.key.startswith(ANONYMOUS_PREFIX) else ""
         return f"{LIMITED}{name} is {most} for {self.key}; {shared}{advice}, or ask the operator to raise it"
 
     def refuse(self, limit: str, peer: str) -> str:
-        """Reports that a peer has exceeded this limit. Returns the text of the refusal."""
         reason = self.reason(limit)
         self._note(Excess(self.key, limit, reason, peer))
         return reason
@@ -207,7 +191,6 @@ class Usage:
     # Bytes in flight.
 
     def hold(self, change_bytes: int) -> None:
-        """Counts bytes that the node holds for the identity. A negative number gives bytes back."""
         self.machine.hold(change_bytes)
         if change_bytes < 0 and self.waiting is not None:
             self._tell_room()
@@ -253,11 +236,10 @@ class Usages:
         self._slowed: Counter[str] = Counter()
 
     def get(self, key: str, now_s: float) -> Usage:
-        """Returns the usage of an identity. key: the result of `party_key`, or the text of a channel's identity.
-
-        A caller that retains the result must count something in it: an identity that uses nothing can be forgotten."""
+        """Returns the usage of an identity. A caller that retains it must count something in it."""
         usage = self._usages.get(key)
         if usage is None:
+            # Anybody can come from many addresses, so identities that use nothing are forgotten.
             if len(self._usages) >= USAGES_MAX:
                 self.forget_unused(now_s)
             usage = self._usages[key] = Usage(key, self.limits_of(key), self._exceeded, self._shared)
@@ -265,9 +247,7 @@ class Usages:
 
     def limits_of(self, key: str) -> IdentityLimits:
         """Returns the limits of an identity. The most precise pattern that sets a limit decides, else the general
-        limit.
-
-        A star at the end of a pattern matches any text; the pattern `anonymous` matches all anonymous peers."""
+        limit. A star at the end of a pattern matches any text; `anonymous` matches all anonymous peers."""
         limits = self._limits
         if not self._limits_loopback and key.startswith(ANONYMOUS_PREFIX):
             address = find_address(key.removeprefix(ANONYMOUS_PREFIX))
@@ -280,12 +260,10 @@ class Usages:
         return msgspec.structs.replace(limits, **changes) if changes else limits
 
     def replace_tables(self, tables: Mapping[str, Mapping[str, int | None]], now_s: float) -> None:
-        """Replaces the limits for single identities, by pattern and name; None means no limit."""
         self._tables = {pattern: dict(table) for pattern, table in tables.items()}
         self._tell_limits(now_s)
 
     def replace_limits(self, limits: IdentityLimits, now_s: float, *, limits_loopback: bool) -> None:
-        """Replaces the general limits. Nothing that is open ends."""
         self._limits = limits
         self._limits_loopback = limits_loopback
         self._tell_limits(now_s)
@@ -316,7 +294,6 @@ class Usages:
 
 
 def _precision(pattern: str) -> tuple[bool, int]:
-    """Orders patterns from the general to the precise ones."""
     return not pattern.endswith("*") and pattern != "anonymous", len(pattern)
 
 

@@ -1,7 +1,4 @@
-"""UsageMachine: counts what one identity uses of a node, and compares it with the identity's limits. It reads no clock.
-
-There are three kinds of limits: the number of things that are open now; rates, that is requests, bytes or created
-partitions in some time; and the bytes that the node holds for the identity now."""
+"""UsageMachine: counts what one identity uses of a node, and compares it with its limits. It reads no clock."""
 
 from __future__ import annotations
 
@@ -17,11 +14,9 @@ OPEN_LIMITS = (
     "block_publish_sessions_max",
     "block_subscribe_sessions_max",
 )
-"""The limits of `IdentityLimits` on the number of things that are open at one time."""
 STEP_S = 0.005
 """With a limit on its rate, an identity's bytes are read in pieces for this time, so others never wait long."""
 READ_BYTES_MIN = 2 * 1024
-"""The smallest number of bytes that are read at a time, even if the limits are very low."""
 BURST_S = 1.0
 """After a pause, an identity can send at once what its limit allows in this many seconds."""
 HOUR_S = 3_600.0
@@ -59,9 +54,7 @@ NO_LIMITS = IdentityLimits()
 class Bucket:
     """A bucket of permits, which fills with time. If too many are taken, its owner must wait for the missing ones.
 
-    rate: the number of permits that come in a second. room_max: the most permits that the bucket holds.
-
-    Invariant: the number of permits is at most `room_max`."""
+    rate: those that come in a second. Invariant: the number of permits is at most `room_max`."""
 
     __slots__ = ("_at_s", "_room", "rate", "room_max")
 
@@ -72,7 +65,6 @@ class Bucket:
         self._at_s = -math.inf
 
     def room(self, now_s: float) -> float:
-        """Returns the number of permits in the bucket; negative if more were taken than it had."""
         if self._room >= self.room_max:
             return self.room_max
         return min(self.room_max, self._room + max(0.0, now_s - self._at_s) * self.rate)
@@ -85,7 +77,6 @@ class Bucket:
         return max(0.0, -self.room(now_s) / self.rate)
 
     def changed(self, rate: float, room_max: float, now_s: float) -> Bucket:
-        """Returns a bucket with another rate and size, from which as many permits are taken as from this one."""
         bucket = Bucket(rate, room_max)
         used = self.room_max - self.room(now_s)
         if used > 0:
@@ -95,8 +86,6 @@ class Bucket:
 
 class UsageMachine:
     """What one identity uses, and its limits. Times are monotonic seconds.
-
-    held_bytes: the bytes that the node holds for the identity.
 
     Invariant: no count is negative. A count is at most its limit, unless the limit was lowered since."""
 
@@ -127,7 +116,6 @@ class UsageMachine:
         return most is None or self._open[limit] < most
 
     def take(self, limit: str) -> bool:
-        """Counts one more open thing. Returns False, and counts nothing, if the limit does not allow it."""
         if not self.has_room(limit):
             return False
         self._open[limit] += 1
@@ -148,7 +136,6 @@ class UsageMachine:
         return self._requests is not None or self._bytes is not None
 
     def spend(self, requests: int, size_bytes: int, now_s: float) -> None:
-        """Counts received requests, and the bytes that were read for them or sent."""
         if self._requests is not None:
             self._requests.spend(requests, now_s)
         if self._bytes is not None:
@@ -156,6 +143,7 @@ class UsageMachine:
 
     def note_request_bytes(self, requests: int, size_bytes: int) -> None:
         """Updates the estimated size of the identity's requests after a read that completed this number of them."""
+        # A read without a complete request means that requests are larger than estimated.
         found_bytes = size_bytes / requests if requests else self._request_bytes + size_bytes
         self._request_bytes = found_bytes if not self._request_bytes else (self._request_bytes + found_bytes) / 2
 
@@ -169,7 +157,6 @@ class UsageMachine:
         return max(delays)
 
     def read_bytes_max(self) -> int:
-        """Returns the most bytes to read at a time: about as much as the limits allow in STEP_S seconds."""
         found = math.inf
         if self._requests is not None:
             found = max(1.0, self._requests.rate * STEP_S) * self._request_bytes
@@ -178,7 +165,6 @@ class UsageMachine:
         return 1 << 62 if found == math.inf else max(READ_BYTES_MIN, int(found))
 
     def may_create(self, partitions: int, now_s: float) -> bool:
-        """Counts created partitions. Returns False, and counts nothing, if they are too many."""
         bucket = self._streams
         if bucket is None:
             return True
@@ -190,7 +176,6 @@ class UsageMachine:
     # Bytes in flight.
 
     def hold(self, change_bytes: int) -> None:
-        """Counts bytes that the node holds for the identity. A negative number gives bytes back."""
         self.held_bytes += change_bytes
 
     @property
@@ -210,9 +195,7 @@ class UsageMachine:
 
 
 def _changed(bucket: Bucket | None, count: int | None, room_s: float, per_s: float, now_s: float) -> Bucket | None:
-    """Returns the bucket for a new limit of `count` permits in `per_s` seconds; None without a limit.
-
-    bucket: the bucket of the earlier limit. It holds the permits of `room_s` seconds."""
+    """Returns the bucket for a new limit of `count` permits in `per_s` seconds, with room for `room_s` seconds."""
     if count is None:
         return None
     rate = count / per_s

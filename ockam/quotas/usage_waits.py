@@ -1,6 +1,4 @@
-"""UsageWaits: makes the connections of one identity wait while the identity exceeds a limit. It decides nothing.
-
-Waiting loses nothing: while the node does not read from a connection, TCP stops its peer from sending."""
+"""UsageWaits: makes the connections of one identity wait while the identity exceeds a limit. It decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ class UsageWaits:
         self._room: trio.Event | None = None
 
     async def wait_turn(self) -> None:
-        """Waits until the limits on requests and bytes in a second allow reading again, in the order of the calls."""
         # Only the first connection in the line looks at the time. So a thousand connections wake no oftener than one.
         async with self._turn:
             while True:

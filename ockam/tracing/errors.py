@@ -1,5 +1,3 @@
-"""TracingUnavailable: the error of traces that cannot be made."""
-
 from __future__ import annotations
 
 

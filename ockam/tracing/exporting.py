@@ -1,6 +1,4 @@
-"""How spans leave this process: a bounded queue, and a thread that sends them to the collector. Needs the extra `otel`.
-
-Both are OpenTelemetry's own. The classes here count: OpenTelemetry does not say how many spans it has lost."""
+"""How spans leave this process: OpenTelemetry's queue and thread, which do not count lost spans. Needs `otel`."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ WAITING_MAX = 8_192
 
 
 class CountingExporter(SpanExporter):
-    """Sends spans by another exporter, and counts them. It runs in the exporting thread.
-
-    on_outage: called with True when the first spans fail, and with False when spans are accepted again."""
+    """Sends spans by another exporter, and counts them. on_outage: called when sending fails (True) or works again."""
 
     def __init__(self, exporter: SpanExporter, on_outage: Callable[[bool], None]) -> None:
         self._exporter = exporter
@@ -55,10 +51,8 @@ class CountingExporter(SpanExporter):
 
 
 class CountingProcessor(BatchSpanProcessor):
-    """The queue of spans, bounded and counted. Spans enter it in the threads that make them.
-
-    Invariant: `waiting` is at least the number of spans in the queue of OpenTelemetry, so that queue, which drops
-    without counting, is never full."""
+    """The queue of spans, bounded and counted. Invariant: `waiting` is at least the number of spans in OpenTelemetry's
+    own queue, which would drop without counting."""
 
     def __init__(self, exporter: CountingExporter) -> None:
         super().__init__(exporter, max_queue_size=WAITING_MAX)
@@ -94,7 +88,6 @@ class CountingProcessor(BatchSpanProcessor):
         return TracingStatistics(exporter.exported, exporter.failed, self._dropped, self.waiting)
 
     def close(self, timeout_s: float) -> None:
-        """Sends the waiting spans, at most for `timeout_s` seconds. Spans that are not sent by then are lost."""
         ending = threading.Thread(target=self.shutdown, name="traces-end", daemon=True)
         ending.start()
         ending.join(timeout_s)
@@ -106,11 +99,8 @@ class CountingProcessor(BatchSpanProcessor):
 def make_exporting(
     url: str | None, service: str, on_outage: Callable[[bool], None] | None
 ) -> tuple[TracerProvider, CountingProcessor]:
-    """Starts the exporting thread. url: where to send spans; None: as the variables of OpenTelemetry say.
-
-    Its variables also choose the traces, and more (OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES,
-    OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY). service, on_outage: see `ockam.tracing.opening.open_tracing`.
-    """
+    """Starts the exporting thread. OpenTelemetry's variables choose the traces, and more (OTEL_TRACES_SAMPLER,
+    OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY). url: None: as they say."""
     if on_outage is not None:
         # OpenTelemetry logs each request that fails. A collector that is down for hours must not fill the log.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

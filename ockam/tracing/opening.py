@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
 TRACES_PATH = "/v1/traces"
-"""The path at which a collector takes traces (OTLP over HTTP). It is added to an address that has no path."""
 INSTALL = "pip install 'stream-node[otel]'"
 
 

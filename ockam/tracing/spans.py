@@ -16,7 +16,6 @@ from ockam.tracing.statistics import TracingStatistics
 Attributes: TypeAlias = Mapping[str, str | int]
 
 CLOSE_TIMEOUT_S = 2.0
-"""The time in which the last spans are sent when a program ends."""
 PROPAGATOR = TraceContextTextMapPropagator()
 KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
 
@@ -56,9 +55,7 @@ class Tracing:
         return self._processor.admit(spans)
 
     def parent_of(self, traceparent: str) -> Any | None:
-        """Returns the parent by which `record` continues the trace of another process.
-
-        Returns None if this is no traceparent, or if its trace was not chosen."""
+        """Returns the parent for `record` that continues a trace; None: no traceparent, or not chosen."""
         context = PROPAGATOR.extract({"traceparent": traceparent})
         span = trace.get_current_span(context).get_span_context()
         return context if span.is_valid and span.trace_flags.sampled else None

@@ -34,8 +34,6 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class Caller:
-    """Opens connections, and remembers which framing each destination speaks. tls: the TLS of the connections."""
-
     def __init__(self, tls: OutgoingTls) -> None:
         self._tls = tls
         # The framing of a destination that was called with `auto`, and the time until which it counts.
@@ -64,7 +62,6 @@ class Caller:
         return stream, LEGACY, tls
 
     def forget(self, destination: str) -> None:
-        """Forgets the framing of a destination that did not speak it: the next call finds it out anew."""
         self._known.pop(destination, None)
 
     async def _open(self, destination: str, is_own: bool, *, greets: bool) -> tuple[trio.SocketStream, TlsLayer | None]:
@@ -75,6 +72,7 @@ class Caller:
         is_open = False
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
+                # The time limit is for all steps together: name, connection, TLS and hello.
                 settings = self._tls.find(destination, is_own)
                 stream = await trio.open_tcp_stream(host, port)
                 if settings is not None:
@@ -95,7 +93,6 @@ class Caller:
 
 
 async def _is_answered(stream: trio.SocketStream) -> bool:
-    """Returns whether the other node answers our hello in time. The answer stays unread."""
     try:
         # A byte 00 is no hello but the beginning of a legacy node's heartbeat. Any other answer counts: the connection
         # then ends with a fault that says what came instead of a hello.

@@ -206,7 +206,6 @@ class Connection(Worker):
             self._nursery.start_soon(self._send_loop)
 
     async def _send_loop(self) -> None:
-        """Sends until no bytes wait. Ends early if the connection had to be closed."""
         machine = self._machine
         while machine.backlog.chunks:
             data = machine.backlog.take()
@@ -221,7 +220,6 @@ class Connection(Worker):
         self._sends = False
 
     async def _send(self, data: bytes) -> bool:
-        """Sends all bytes. Returns False if the connection had to be closed."""
         machine = self._machine
         view = memoryview(data)
         # The time limit applies to each part, and the backlog shrinks after each part.
@@ -275,17 +273,14 @@ class Connection(Worker):
         return machine.end_reason
 
     def close(self, reason: str) -> None:
-        """Ends the connection now, and drops all unsent bytes. Safe to repeat."""
         self._machine.close(reason)
         self._scope.cancel()
 
     def stop_reading(self) -> None:
-        """Stops reading from the peer. Answers are still sent, until `close` or `close_when_sent` is called."""
         self._machine.stop_reading()
         self._read_scope.cancel()
 
     def close_when_sent(self) -> None:
-        """Stops reading, and ends the connection when all waiting bytes have been sent."""
         self._machine.close_when_sent()
         self._closing.set()
         self._read_scope.cancel()
@@ -297,7 +292,6 @@ class Connection(Worker):
             self.close("slow_consumer")
 
     async def _linger(self) -> None:
-        """Waits after the end of reading, so that late answers can be sent."""
         until_s = self._machine.linger_until_s()
         while until_s > trio.current_time():
             await trio.sleep_until(until_s)
@@ -349,7 +343,6 @@ class Connection(Worker):
         self._partial_frames.note(self, self._machine.drop_partial(), 0)
 
     def _send_alert(self, error: RemoteProtocolError) -> None:
-        """Sends the peer the alert of its failed TLS handshake, if the socket takes the few bytes at once."""
         if isinstance(error, TlsFault) and self._socket is not None and not self._machine.backlog.size_bytes:
             send_nowait(self._socket, error.alert)
 
@@ -368,7 +361,6 @@ class Connection(Worker):
 
     async def _route(self, chunk: bytes) -> bool:
         """Delivers the messages that these bytes complete. Then waits for room for more messages and more answers.
-
         Returns False if the messages are refused, for the reason that `_turn_away` finds."""
         machine = self._machine
         began_s = trio.current_time()
@@ -412,7 +404,6 @@ class Connection(Worker):
 
     def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Handles a token in the peer's first message. Returns the messages after it, with the identity it proved.
-
         Returns all messages if there is no token, and none if the token is refused."""
         proof = self._who.take_token(messages[0], self._tls)
         if proof is not None:
@@ -427,8 +418,7 @@ class Connection(Worker):
         return messages
 
     async def _turn_away(self) -> str:
-        """Ends reading after a refusal. Returns the reason: a short, fixed word. Raises RemoteProtocolError after a
-        refused token."""
+        """Ends reading. Returns the reason: a short, fixed word. Raises RemoteProtocolError after a refused token."""
         refused = self._who.refused
         if refused is None:
             return TOO_MANY

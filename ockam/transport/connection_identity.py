@@ -1,7 +1,4 @@
-"""ConnectionIdentity: the identity of the peer on one connection. It reads and sends nothing.
-
-A peer proves its identity by a certificate during its TLS handshake, by a token in its first message, or before, over
-another protocol such as HTTP."""
+"""ConnectionIdentity: the identity of the peer on one connection. It reads and sends nothing."""
 
 from __future__ import annotations
 
@@ -12,16 +9,13 @@ from ockam.identity.tls_layer import TlsLayer, identity_of
 
 
 class ConnectionIdentity:
-    """The identity of the peer on one connection. refused: the result of a refused token, otherwise None."""
-
     def __init__(
         self, peer: str, *, proved: Identity | None, authenticator: Authenticator | None, takes_certificate: bool
     ) -> None:
-        """peer: the `host:port` of the peer.
-        proved: the identity that the peer has proved already; None if it has proved nothing.
+        """proved: the identity that the peer has proved already, for example over HTTP; None: none yet.
         authenticator: judges the token of the peer; None if this peer sends no token.
-        takes_certificate: whether the peer's certificate proves a name. The names of servers come from other
-        authorities than those of clients, so the certificate of a node that we called gives no rights."""
+        takes_certificate: whether the peer's certificate proves a name. That of a node that we called does not, because
+        the names of servers come from other authorities."""
         self._peer = peer
         self._proved = proved
         self._authenticator = authenticator
@@ -32,9 +26,7 @@ class ConnectionIdentity:
         return self._proved or identity_of(tls.certificate if tls is not None and self._takes_certificate else None)
 
     def take_token(self, first: Message, tls: TlsLayer | None) -> Proof | None:
-        """Judges the token in the first message of the peer. Returns None if the message is no authentication.
-
-        After a refusal the result is in `refused`, and the caller calls `delay_refusal`."""
+        """Judges the token in the peer's first message, if it has one. After a refusal, call `delay_refusal`."""
         if self._authenticator is None or not self._authenticator.is_meant(first):
             return None
         proof = self._authenticator.judge(first, self._peer, self.find(tls), tls is not None)
@@ -50,6 +42,7 @@ class ConnectionIdentity:
         assert refused is not None, "no token was refused"
         assert authenticator is not None, "only an authenticator refuses a token"
         known = self.find(tls)
+        # A payload that is too large gets no answer. The refusal is reported all the same.
         if refused.answer is None:
             authenticator.report(self._peer, known, refused.verdict)
             return "token_too_large"

@@ -35,17 +35,14 @@ BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
 BACKLOG_BYTES_HARD = 64 * 1024 * 1024
 """Above this many unsent bytes of a connection, it is closed: its peer is a slow consumer."""
 FORWARDED_BYTES_MAX = 16 * 1024 * 1024
-"""Above this many waiting bytes of other peers' messages, messages that another node has passed on are refused."""
+"""Above this many waiting bytes, messages that another node has passed on are refused."""
 SEND_BYTES = 1024 * 1024
 """The largest number of bytes in one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
-"""When a peer has closed its sending side, ours stays open until we have sent nothing for this long. An answer that
-waits for its commit leaves within that time."""
+"""When a peer has closed its sending side, ours stays open until we have been silent for this long."""
 LINGER_S_MAX = 5.0
-"""The longest time for which our sending side stays open after the peer has closed its own. Our side is closed at once
-if the peer had sent no message for this long."""
+"""The longest time for which our sending side stays open then. It is closed at once if no message came for so long."""
 HELLO_TIMEOUT_S = 5.0
-"""The longest wait for the hello (the opening byte) of a node that we connected to. The real clients wait as long."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +51,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     hello_s: the longest wait for the hello (the opening byte) of a node that we connected to.
     frame_s: the longest time from the first byte of a frame to its last byte.
     send_s: the longest time that the peer may take to accept 1 MiB.
-    idle_s: the longest time without a byte from the peer; None means no limit.
-    """
+    idle_s: the longest time without a byte from the peer; None means no limit."""
 
     hello_s: float = HELLO_TIMEOUT_S
     frame_s: float = 30.0
@@ -64,11 +60,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionStatistics(msgspec.Struct, frozen=True):
-    """The statistics of one connection.
-
-    received, sent: the number of messages since the connection began.
-    backlog_bytes: the number of unsent bytes.
-    """
+    """The statistics of one connection. received, sent: numbers of messages. backlog_bytes: the unsent bytes."""
 
     peer: str
     framing: str
@@ -90,7 +82,6 @@ class State(enum.Enum):
     NOT_READING = "not reading"
     """The node is stopping and accepts no more requests. Answers are still sent."""
     DRAINING = "draining"
-    """No more bytes are read, and the connection ends when all waiting bytes have been sent."""
     CLOSED = "closed"
 
 
@@ -127,10 +118,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 class Backlog:
     """The unsent bytes of one connection, and the messages of other peers that wait to be forwarded.
 
-    A forwarded message is encoded only when there is room. So the peers that send to a slow peer have to wait, and
-    their messages do not fill our memory.
-
-    forwarded_bytes: the size of the payloads of the forwarded messages.
+    A forwarded message is encoded only when there is room, so that the peers that send to a slow peer have to wait.
 
     Invariant: `size_bytes` is the size of all `chunks` plus `sending_bytes`, the bytes that were taken but not sent."""
 
@@ -146,7 +134,6 @@ class Backlog:
         self.size_bytes += len(data)
 
     def take(self) -> bytes:
-        """Removes and returns all waiting bytes. These bytes count as unsent until `note_sent` is called."""
         data = b"".join(self.chunks)
         self.chunks.clear()
         self.sending_bytes += len(data)
@@ -158,7 +145,6 @@ class Backlog:
 
     @property
     def refuses(self) -> bool:
-        """Whether messages that another node has passed on are refused (FORWARDED_BYTES_MAX)."""
         return self.forwarded_bytes > FORWARDED_BYTES_MAX
 
     def forward(self, run: Sequence[Message]) -> None:
@@ -176,7 +162,6 @@ class Backlog:
         return run
 
     def clear(self) -> int:
-        """Drops all bytes and messages. Returns the number of dropped forwarded messages."""
         dropped = len(self.forwarded)
         self.chunks.clear()
         self.forwarded.clear()
@@ -197,8 +182,7 @@ class ConnectionMachine:
     partial_bytes: the received bytes of the unfinished frame.
 
     Invariant: in OPEN and HELD_BACK the framing is known. An unfinished frame has a deadline. `_close_reason` is set
-    only in CLOSED. Forwarded messages wait only while unsent bytes wait.
-    """
+    only in CLOSED. Forwarded messages wait only while unsent bytes wait."""
 
     def __init__(
         self,
@@ -211,11 +195,10 @@ class ConnectionMachine:
         is_named: bool = True,
     ) -> None:
         """wire: the framing if we connected to the node, which has our hello already; otherwise None.
-        address: the connection's address, which becomes the first hop of every return route.
-        share_bytes: lowers a limit while the memory for all peers is nearly used up
-        (`ockam.quotas.memory.PeerMemory.share_bytes`).
-        origin: creates the `Origin` of the received messages.
-        is_named: whether return routes name the connection. If not, they go on as they came."""
+        address: the connection's address, the first hop of every return route if `is_named`; if not, these go on as
+        they came.
+        share_bytes: lowers a limit while the memory for all peers is nearly used up (`PeerMemory.share_bytes`).
+        origin: creates the `Origin` of the received messages."""
         self.limits = limits
         self._share_bytes = share_bytes
         self.backlog = Backlog()
@@ -266,7 +249,6 @@ class ConnectionMachine:
         return is_high
 
     def reading_ended(self, reason: str, now_s: float) -> None:
-        """Records that no more bytes come from the peer. reason: a short, fixed word for counters."""
         self._reading_reason = reason
         self._reading_ended_at_s = now_s
         self._change(Event.READING_ENDED)
@@ -278,13 +260,11 @@ class ConnectionMachine:
         self._change(Event.CLOSE_WHEN_SENT)
 
     def close(self, reason: str) -> None:
-        """Ends the connection now. Safe to repeat: only the first reason counts."""
         if self._close_reason is None:
             self._close_reason = reason
         self._change(Event.CLOSE)
 
     def end(self) -> int:
-        """Records that the connection has ended. Returns the number of forwarded messages that were not sent."""
         self._change(Event.CLOSE)
         return self.backlog.clear()
 
@@ -299,9 +279,8 @@ class ConnectionMachine:
     # Incoming bytes.
 
     def receive_opening(self, chunk: bytes, now_s: float) -> tuple[bytes, bytes]:
-        """Processes the next bytes in the state OPENING. An empty `chunk` means that the peer's hello did not arrive.
-
-        Returns the bytes to send at once, and the received bytes after the hello. Raises RemoteProtocolError."""
+        """Processes the next bytes in the state OPENING; none: the peer's hello did not arrive. Returns the bytes to
+        send at once, and the received bytes after the hello. Raises RemoteProtocolError."""
         reply = b""
         wire = self.wire
         if wire is None:
@@ -360,14 +339,12 @@ class ConnectionMachine:
         return messages, failure
 
     def drop_partial(self) -> int:
-        """Drops the unfinished frame, because no more bytes will come. Returns the number of dropped bytes."""
         if self._reader is not None:
             self._reader.drop_partial()
         dropped_bytes, self.partial_bytes = self.partial_bytes, 0
         return dropped_bytes
 
     def excuse(self, waited_s: float) -> None:
-        """Extends the deadline of the unfinished frame, because this node did not read for `waited_s` seconds."""
         self.frame_deadline_s += waited_s
 
     def read_deadline_s(self, now_s: float) -> float:
@@ -381,7 +358,6 @@ class ConnectionMachine:
         return RemoteProtocolError("idle", f"nothing came for {self.limits.idle_s} s")
 
     def linger_until_s(self) -> float:
-        """Returns the time until which our sending side stays open after reading has ended."""
         # A peer that has closed its sending side can still read answers, and messages before a bad frame are answered
         # too. If no message came shortly before the end, no answer is due.
         ended_s = self._reading_ended_at_s
@@ -398,7 +374,7 @@ class ConnectionMachine:
 
     @property
     def unread_bytes(self) -> int:
-        """The bytes that the peer has not taken. Forwarded answers to a caller count too: other nodes do not wait."""
+        """The unsent bytes for the peer, for a caller with its waiting answers of other nodes, which do not wait."""
         return self.backlog.size_bytes + (self.backlog.forwarded_bytes if self._has_called else 0)
 
     @property
@@ -406,7 +382,6 @@ class ConnectionMachine:
         return self.unread_bytes > BACKLOG_BYTES_HARD
 
     def take_forwarded(self) -> list[Message]:
-        """Removes and returns the forwarded messages that may be sent now; an empty list if there is no room."""
         room_bytes = self.soft_bytes() - self.backlog.size_bytes
         return self.backlog.take_forwarded(room_bytes) if room_bytes >= 0 else []
 
@@ -420,7 +395,6 @@ class ConnectionMachine:
 
     @property
     def header_bytes(self) -> int:
-        """The estimated memory of the remembered message headers of both directions, in bytes."""
         if self._reader is None or self.writer is None:
             return 0
         return self._reader.known_bytes + self.writer.known_bytes
@@ -431,7 +405,6 @@ class ConnectionMachine:
                 known.forget()
 
     def was_idle(self) -> bool:
-        """Returns whether no message was received or sent since the last call."""
         before, self._activity = self._activity, self.received + self.sent
         return before == self._activity
 

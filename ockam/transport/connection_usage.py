@@ -1,6 +1,4 @@
-"""ConnectionUsage: what one connection adds to the usage of its peer's identity. It reads and sends nothing.
-
-A peer is known by its address, and after a TLS handshake by its certificate."""
+"""ConnectionUsage: what one connection adds to the usage of its peer's identity. It reads and sends nothing."""
 
 from __future__ import annotations
 
@@ -23,16 +21,14 @@ TOO_MANY = "identity_connections_max"
 
 
 class ConnectionUsage:
-    """What one connection adds to the usage of its peer's identity, from `join` to `leave`.
+    """What one connection adds to the usage of its peer's identity, from `join` to `leave` (before and after:
+    UNLIMITED).
 
-    usage: the usage of the identity; UNLIMITED before `join`, after `leave`, and for nodes that this node has called.
-    refusal: the reason why the requests of this connection are refused, because the identity has too many connections.
-    """
+    refusal: the reason why its requests are refused, because the identity has too many connections."""
 
     def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:
-        """waits_room: whether reading waits while the node holds too many bytes for the identity. For requests of
-        another door, such as HTTP, it does not: they have waited there, and their bytes may be those of the awaited
-        answer."""
+        """waits_room: whether reading waits while the node holds too many bytes for the identity. Requests of another
+        door, such as HTTP, have waited there, and their bytes may be those of the awaited answer."""
         self._usages = usages
         self._waits_room = waits_room
         self._peer = peer
@@ -42,7 +38,6 @@ class ConnectionUsage:
         self.refusal: str | None = None
 
     def join(self, identity: Identity) -> None:
-        """Counts the connection for this identity from now on, and no longer for the earlier identity."""
         now_s = trio.current_time()
         key = party_key(identity, self._peer)
         if key == self.usage.key:
@@ -58,7 +53,6 @@ class ConnectionUsage:
         self._share.host = key
 
     def leave(self) -> None:
-        """Stops counting the connection. Safe to repeat."""
         usage, self.usage = self.usage, UNLIMITED
         if usage is UNLIMITED:
             return
@@ -89,7 +83,6 @@ class ConnectionUsage:
                     node.refuse(message, self.refusal)
 
     def read_bytes(self) -> int:
-        """Returns the most bytes to read at a time."""
         share_bytes = self._share.read_bytes
         return min(share_bytes, self.usage.machine.read_bytes_max()) if self.usage.is_rated else share_bytes
 

@@ -1,6 +1,4 @@
-"""Elsewhere: the streams of a cluster that other nodes serve, and the links to these nodes. Only interfaces.
-
-`stream_node.fleet.cluster` implements both. Without a cluster, the services have no `Elsewhere`."""
+"""Elsewhere: the streams of a cluster that other nodes serve, and the links to these nodes. Only interfaces."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ class Elsewhere(Protocol):
 
     name: str
 
-    def is_elsewhere(self, stream: Address) -> bool:
-        """Whether this node does not serve the stream at this address now."""
-        ...
+    def is_elsewhere(self, stream: Address) -> bool: ...
 
     def send(self, stream: Address, message: Message) -> None:
         """Sends a message to the node that serves the stream, in the order of the calls. It waits for such a node."""
@@ -29,20 +25,15 @@ class Elsewhere(Protocol):
         """Returns the address of the first partition of a stream. Its node keeps the consumers of the stream."""
         ...
 
-    def served_since_s(self, stream: Address) -> float:
-        """Returns the time from which on this node serves a stream, on trio's clock."""
-        ...
+    def served_since_s(self, stream: Address) -> float: ...
 
     def owner_of(self, stream: Address) -> tuple[str, int]:
         """Returns the `host:port` of the other node that serves a stream ("": none), and the epoch of its ownership."""
         ...
 
     def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
-        """Sends a request to every node with a database of its own, also to this one, if there are several; else
-        returns False.
-
-        message: its next hop is a worker that all these nodes have.
-        on_done: called once with the payloads of the answers, or with None if a node does not answer in time."""
+        """Sends a request to the worker of every node with a database of its own, if there are several; else returns
+        False. on_done: called once with the payloads of the answers, or with None if one does not come in time."""
         ...
 
 

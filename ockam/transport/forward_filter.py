@@ -1,12 +1,9 @@
 """ForwardFilter: decides which messages of other peers may leave this node over one connection.
 
 It drops three kinds of messages, and answers their senders if they understand an answer (`forwarding.is_sender_told`):
-
-- a message that has passed through this node before, because nodes that forward to each other would send it forever
-- a message that another node has passed on to this one, while too much waits for the node that it goes to: if this node
-  waited instead, two nodes that forward to each other could wait for each other
-- an authentication of another peer, because the next node would take it for an authentication of this node
-"""
+- a message that has passed through this node before: nodes that forward to each other would send it forever
+- a message that another node has passed on, while too much waits: if this node waited, two nodes could block each other
+- an authentication of another peer, because the next node would take it for one of this node"""
 
 from __future__ import annotations
 
@@ -38,9 +35,8 @@ class ForwardFilter:
         self._told: set[str] = set()
 
     def passed(self, run: Iterable[Message], *, is_full: bool) -> list[Message]:
-        """Returns those of these messages of other peers that may leave, in order. Counts and answers the others.
-
-        is_full: whether messages that another node has passed on are refused, because too much waits for the peer."""
+        """Returns those messages that may leave, in order. Counts and answers the others. is_full: whether messages
+        that another node has passed on are refused, because too much waits for the peer."""
         passed: list[Message] = []
         onward: Route | None = None
         back: Route | None = None
@@ -49,6 +45,7 @@ class ForwardFilter:
             # Most messages of a run have the same routes, which are checked once.
             if message.return_route is not back or message.onward_route is not onward:
                 onward, back = message.onward_route, message.return_route
+                # The authentication comes first: it must not leave whatever else holds.
                 if has_authentication_beyond(onward):
                     why = AUTHENTICATION
                 else:

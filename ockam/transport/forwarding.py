@@ -1,8 +1,7 @@
 """Forwarding between nodes: answers requests that cannot be forwarded, and remembers unanswered requests.
 
 Only requests of our own protocols (`node/…`) get such an answer: one of the real producers publishes every message that
-it receives, even errors (facts/ockam.md §0.9). Pushes get none either: an `error` does not tell whether the push was
-stored, and the sender repeats the push by itself. This module sends and receives nothing."""
+it receives (facts/ockam.md §0.9). Pushes get none: it would not tell whether the push was stored."""
 
 from __future__ import annotations
 
@@ -21,7 +20,6 @@ NOT_FORWARDED = "not passed on: "
 UNREACHABLE = "no way to "
 """The first words of the reason in an `error` for an unreachable destination. The request can succeed later."""
 CONNECTION_PREFIX = b"TCP_"
-"""The first bytes of the address of every connection. Only the node creates such addresses."""
 OPEN_REQUESTS_MAX = 10_000
 """The most unanswered forwarded requests that are remembered for one connection. The oldest are forgotten first."""
 
@@ -59,30 +57,26 @@ def through(connection: Address, message: Message) -> Message:
 
 
 def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
-    """Whether a message with this return route has passed through this node before, over a still open connection.
-
-    A peer cannot prevent that the node adds the address of the connection as the first hop. So if a later hop is also a
-    connection of this node, the message has been here. is_here: returns whether an address belongs to this node."""
+    """Whether a message with this return route has passed through this node before, over a still open connection."""
+    # The node adds the connection as the first hop, which a peer cannot prevent. A later hop that is also a connection
+    # of this node was added when the message was here before.
     return any(
         hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) and is_here(hop) for hop in return_route[1:]
     )
 
 
 def is_passed_on(return_route: Route) -> bool:
-    """Whether another node has passed this message on: behind our hop is a connection of that node. A sender can
-    pretend this, and then its messages can be refused sooner."""
+    """Whether another node has passed this message on. A sender can pretend it, and is then refused sooner."""
     return any(hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) for hop in return_route[1:])
 
 
 def leaves(onward_route: Route) -> bool:
-    """Whether a message with this onward route is for another node."""
     return onward_route[0].type != LOCAL or onward_route[0].value.startswith(CONNECTION_PREFIX)
 
 
 class OpenRequests:
-    """The return routes of the unanswered requests that were forwarded over one connection, and their senders.
-
-    Invariant: there are at most OPEN_REQUESTS_MAX routes, and at most OPEN_REQUESTS_MAX senders, the oldest first."""
+    """The routes of the unanswered requests that were forwarded over one connection, and their senders. Invariant:
+    there are at most OPEN_REQUESTS_MAX of each, the oldest first."""
 
     __slots__ = ("_routes", "_senders")
 
@@ -108,11 +102,11 @@ class OpenRequests:
                 self._note_sender(route[0])
             if is_sender_told(message):
                 self._routes[route] = None
+                # A dict keeps its order, so the first route is the oldest.
                 if len(self._routes) > OPEN_REQUESTS_MAX:
                     del self._routes[next(iter(self._routes))]
 
     def is_sender(self, connection: Address) -> bool:
-        """Whether messages of the peer on this connection were forwarded, so that answers may go back to it."""
         return connection in self._senders
 
     def _note_sender(self, connection: Address) -> None:

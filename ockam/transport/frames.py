@@ -33,8 +33,6 @@ Pieces: TypeAlias = dict[int, tuple[bytes, bytes]]
 
 
 class Header(NamedTuple):
-    """A received header: its bytes (raw), and the two routes that they encode."""
-
     raw: bytes
     onward_route: Route
     return_route: Route
@@ -83,12 +81,10 @@ class FrameReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of received bytes of the unfinished frame; 0 if no frame is unfinished."""
         return self._waiting_bytes
 
     def feed(self, chunk: bytes) -> list[Message]:
         """Processes the next bytes. Returns the messages of all frames that are now complete. Raises BadFrame.
-
         Heartbeats and empty frames are left out."""
         self._parts.append(chunk)
         self._waiting_bytes += len(chunk)
@@ -196,9 +192,8 @@ class FrameReader:
     def _learn_envelope(
         self, data: bytes, start: int, begin: int, end: int, payload_bytes: int
     ) -> tuple[int, int, bytes, bytes]:
-        """Returns the envelope of a frame: first byte, size after the header, bytes before and bytes after the payload.
-
-        start: the position of the header. begin, end: the bounds of the bytes after the header."""
+        """Returns the envelope of a frame (first byte, size after the header, bytes before and after the payload).
+        start: the position of the header. begin, end: the bounds of the bytes after it."""
         # A frame may have further parts, such as a tracing context. Then its size does not tell the size of its
         # payload, so no envelope is learned from it.
         head, tail = self._wire.around_payload(payload_bytes)
@@ -210,7 +205,6 @@ class FrameReader:
         return (data[start], end - begin, head, tail) if is_plain else NO_ENVELOPE
 
     def _find_header(self, data: bytes, start: int, end: int) -> Header:
-        """Returns the header of the frame `data[start:end]`. Decodes the header if it is not remembered."""
         known = self._known
         # The size of a header is unknown before it is decoded, so each known size is tried.
         for size in self._known_sizes:
@@ -255,12 +249,10 @@ class FrameHeads:
         self._known.forget()
 
     def around(self, raw: bytes) -> Pieces:
-        """Returns the remembered envelopes of frames with the header `raw`, by payload size."""
         return self._known.young.get(raw) or self._known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-        """Returns the envelope of a payload of this size, and remembers it unless the header is too long. Raises
-        FrameTooLarge."""
+        """Returns the envelope of a payload of this size, and remembers it for a short header. Raises FrameTooLarge."""
         wire = self._wire
         head, tail = wire.around_payload(size_bytes)
         size = len(raw) + len(head) + size_bytes + len(tail)
@@ -300,10 +292,9 @@ class FrameWriter:
         self._heads.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
-        """Encodes messages. Returns the number of frames, and the bytes of all frames.
-
-        The first hop of each onward route is this connection and is left out of the frame. A message that is too large
-        for the framing is given to `too_large` and skipped."""
+        """Encodes messages. Returns the number of frames, and the bytes of all frames. The first hop of each onward
+        route is this connection and is left out of the frame. A message that is too large for the framing is given to
+        `too_large` and skipped."""
         onward_route = return_route = None
         raw, parts = b"", list[bytes]()
         around: Pieces = {}

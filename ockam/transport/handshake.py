@@ -25,11 +25,9 @@ from ockam.transport.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.transport.wire_legacy import LEGACY
 
 DECIDING_BYTES = 7
-"""The number of first bytes that is always enough to distinguish the two framings."""
 
 
 def maybe_wire(first: bytes) -> Wire | None:
-    """Returns the framing of a peer with these first bytes; None if more bytes are needed."""
     if not first:
         return None
     # The head framing begins with 01, and so does a legacy frame of 256 to 511 bytes.
@@ -56,8 +54,7 @@ def is_client_hello(first: bytes) -> bool:
 
         16 03 xx   u16 length of the record   01   u24 length of the message   03 03
 
-    No legacy frame begins so: read as one, the bytes would announce 5632 bytes or more, and routes that do not fit.
-    """
+    No legacy frame begins so: read as one, the bytes would announce 5632 bytes or more, and routes that do not fit."""
     if len(first) < 11 or first[:2] != b"\x16\x03" or first[5] != 1 or first[9:11] != b"\x03\x03":
         return False
     # A ClientHello may continue in further records, but its first record has no room for anything else.
@@ -77,15 +74,12 @@ class FramingDetector:
 
     @property
     def frame_begun(self) -> bool:
-        """Whether the peer has begun its first frame. Before, it may be silent without limit, even after a hello."""
         return self.received not in (b"", HEAD.hello)
 
     def feed(self, chunk: bytes) -> bytes:
-        """Processes the next bytes. Returns our hello if it must be sent now, otherwise b"".
-
-        Raises RemoteProtocolError (`torn_header`) if a byte that was answered as a hello began a legacy frame, TlsFault
-        (`tls_unexpected`) if the peer speaks TLS, or TlsFault (PROBED) if a client of ours only asks who speaks here.
-        """
+        """Processes the next bytes. Returns our hello if it must be sent now, otherwise b"". Raises RemoteProtocolError
+        (`torn_header`) if a byte that was answered as a hello began a legacy frame, TlsFault (`tls_unexpected`) if the
+        peer speaks TLS, or TlsFault (PROBED) if a client of ours only asks who speaks here."""
         self.received += chunk
         if is_client_hello(self.received):
             # Our hello tells a client of ours that a node without TLS is here.
@@ -105,7 +99,6 @@ class FramingDetector:
 
 
 def strip_hello(first: bytes, wire: Wire) -> bytes:
-    """Removes the framing's hello from the first bytes of a peer. Raises RemoteProtocolError if it is not there."""
     hello = wire.hello
     if not first.startswith(hello):
         raise RemoteProtocolError("header", f"the peer opened with {first[:1].hex() or 'nothing'}, not {hello.hex()}")

@@ -1,8 +1,7 @@
 """Waits of a connection's reader for the mailboxes that it has filled: which ones it waits for.
 
-A link is a connection by which many peers send: one that this node has made to pass messages of other peers on, or one
-of another cluster member. Two nodes that forward to each other must not wait for each other, and a slow peer must not
-stop everybody whose answers come through its link. A connection that waits reads no bytes, so TCP stops its peer."""
+A link is a connection by which many peers send. Two nodes that forward to each other must not wait for each other, and
+a slow peer must not stop everybody whose answers come through its link."""
 
 from __future__ import annotations
 

@@ -16,14 +16,12 @@ import structlog
 import trio
 
 OPEN_FILES_RESERVE = 64
-"""Open files that are reserved for the database, the logs and everything else that is not a connection."""
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""The errors of accept(2) which mean that the process or the computer has no room for another connection."""
 NO_ROOM_PAUSE_S = 0.1
 """The pause after an error of `NO_ROOM`. The kernel offers the same connection again at once, without end."""
 CANDIDATES_MAX = 32
-"""The most silent connections that are checked to make room for a new connection, oldest first. A connection with
-unread bytes is not closed: its peer has just sent something. If all have unread bytes, the new one is refused."""
+"""The most silent connections that are checked to make room, oldest first. One with unread bytes is not closed: its
+peer has just sent something."""
 
 logger = structlog.get_logger(__name__)
 
@@ -31,10 +29,8 @@ logger = structlog.get_logger(__name__)
 async def accept_all(
     listener: trio.SocketListener, take: Callable[[trio.SocketStream], None], no_room: Callable[[], None]
 ) -> None:
-    """Accepts connections until it is cancelled. Raises OSError if the listener itself fails.
-
-    take: called with each new connection.
-    no_room: called after each error of NO_ROOM, to close a silent connection. (`trio.serve_listeners` cannot.)"""
+    """Accepts connections until it is cancelled. take: called with each. no_room: called after each error of NO_ROOM,
+    to close a silent connection. Raises OSError if the listener itself fails."""
     async with listener:
         while True:
             try:
@@ -69,7 +65,6 @@ def connections_that_fit(connections_max: int) -> int:
 
 
 def has_unread(descriptor: int) -> bool:
-    """Whether a socket has received bytes that were not read yet. descriptor: -1 if the socket is closed."""
     return descriptor >= 0 and any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
 
 
@@ -80,13 +75,11 @@ class SilentConnection(Protocol):
 
 
 class SilentConnections:
-    """The connections that have sent no message yet, oldest first.
+    """The connections that have sent no message yet, oldest first. They are retained while there is room, since a real
+    client can send its first message late, and fail if it was disconnected.
 
-    A real client can connect, send its first message much later, and fail if it was disconnected meanwhile. So silent
-    connections are kept as long as there is room.
-
-    Invariant: an accepted connection is in this collection until its first message or its end, whichever comes first.
-    """
+    Invariant: an accepted connection is in this collection until its first message or its end, whichever comes
+    first."""
 
     def __init__(self) -> None:
         self._silent: dict[SilentConnection, None] = {}
@@ -103,6 +96,7 @@ class SilentConnections:
     def close_oldest(self) -> SilentConnection | None:
         """Closes and returns the oldest silent connection without unread bytes, among the CANDIDATES_MAX oldest."""
         for connection in list(islice(self._silent, CANDIDATES_MAX)):
+            # Unread bytes may be the first message of the connection.
             if not connection.has_unread():
                 self.discard(connection)
                 connection.close("gave_way")

@@ -16,11 +16,8 @@ async def open_framing(
     receive_some: Callable[[int], Awaitable[bytes | bytearray]],
     put: Callable[[bytes], None],
 ) -> bytes | None:
-    """Returns the bytes after the hello of the peer, or None if the peer has closed the connection.
-
-    read: returns the next bytes of the peer, within the machine's deadlines.
-    receive_some: returns at most this many of the next bytes. put: sends bytes to the peer.
-    Raises RemoteProtocolError."""
+    """Returns the bytes after the hello of the peer, or None if the peer has closed the connection. Raises
+    RemoteProtocolError. read: returns the next bytes within the machine's deadlines. put: sends bytes."""
     frames = b""
     while machine.state is State.OPENING:
         if machine.wire is None:

@@ -1,7 +1,6 @@
-"""PartialFrames: limits the memory of the unfinished frames of all connections together. It reads no sockets.
+"""PartialFrames: limits the memory of the unfinished frames of all connections together.
 
-A peer can send most of a frame and never the rest. Above the limit, one connection with a large unfinished frame is
-read at a time; if none were, all of them would wait for each other forever."""
+Above the limit, one connection with a large one is read at a time; if none were, all would wait forever."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ class PartialFrames:
         return self._size_bytes
 
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
-        """Updates the size of the unfinished frame of the connection `holder`."""
         self._size_bytes += now_bytes - before_bytes
+        # The large frame is complete, so another connection may be read.
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:
             self._turn = None
         if self._room is not None and (self._turn is None or self._size_bytes < self._bytes_max):
@@ -41,6 +40,7 @@ class PartialFrames:
     async def wait_turn(self, holder: object) -> None:
         """Waits until the connection `holder` may be read: below the limit each may, above the limit one at a time."""
         while self._size_bytes >= self._bytes_max and self._turn is not holder:
+            # Nobody else is read above the limit, so this connection may complete its frame.
             if self._turn is None:
                 self._turn = holder
                 return

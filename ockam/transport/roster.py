@@ -35,10 +35,7 @@ class _Mark(NamedTuple):
 
 
 class Presence:
-    """One connection in the roster.
-
-    peer: the `host:port` of the other side. began_s: the time of its begin.
-    counted: the part of its traffic that already counts for a party."""
+    """One connection. peer: its `host:port`. counted: the part of its traffic that counts for a party already."""
 
     __slots__ = ("_connection", "_identity", "_last", "_party", "_since", "began_s", "counted", "peer")
 
@@ -53,7 +50,6 @@ class Presence:
 
     @property
     def party(self) -> str:
-        """The party that uses the connection (`ockam.quotas.usage.party_key`)."""
         identity = self._connection.identity
         if identity is not self._identity:
             self._identity, self._party = identity, party_key(identity, self.peer)
@@ -64,7 +60,6 @@ class Presence:
         self._since, self._last = self._last, _Mark(now_s, found.received_bytes, found.sent_bytes)
 
     def rates(self, found: ConnectionStatistics, now_s: float) -> tuple[float, float]:
-        """Returns the bytes received and sent in a second, over one to two looks. found: the present statistics."""
         seconds = max(now_s - self._since.at_s, SECONDS_MIN)
         received, sent = found.received_bytes - self._since.received_bytes, found.sent_bytes - self._since.sent_bytes
         return received / seconds, sent / seconds
@@ -90,19 +85,17 @@ class Roster:
             self.forget(connection)
 
     def forget(self, connection: Connected) -> None:
-        """Removes a connection from the roster without counting its traffic since the last `settle`."""
         self._open.pop(connection, None)
 
     def settle(self, connection: Connected, moved: Traffic) -> None:
-        """Counts the traffic of a connection, since its begin, for the party that has used it until now. To be called
-        before the identity of an open connection changes."""
+        """Counts the traffic of a connection for the party that has used it until now, before its identity changes."""
         presence = self._open[connection]
+        # Peers can come under any number of names, so further parties are counted together.
         party = presence.party if presence.party in self._past or len(self._past) < PARTIES_MAX else OTHERS
         self._past.setdefault(party, Traffic()).add(moved.less(presence.counted))
         presence.counted = moved
 
     def look(self, now_s: float) -> None:
-        """Samples the bytes of all connections. To be called every few seconds."""
         for presence in self._open.values():
             presence.look(now_s)
 
@@ -114,7 +107,6 @@ class Roster:
         return found
 
     def close(self, is_meant: Callable[[Connected, Presence], bool], reason: str) -> dict[Connected, Presence]:
-        """Closes the connections that the function chooses, and returns them. reason: a short word for counters."""
         meant = {connection: presence for connection, presence in self._open.items() if is_meant(connection, presence)}
         for connection in meant:
             connection.close(reason)

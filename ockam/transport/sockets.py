@@ -15,10 +15,8 @@ class HasDescriptor(Protocol):
 
 
 def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
-    """Sends the bytes that the socket accepts right now. Returns the bytes that were not sent.
-
-    No task may be sending on the socket, and no earlier bytes may wait. If the socket is full, closed or broken,
-    returns all bytes: the caller sends them with a function that waits or fails."""
+    """Sends the bytes that the socket accepts right now, and returns the others: all if it is full, closed or broken.
+    No task may be sending on the socket, and no earlier bytes may wait."""
     try:
         sent = os.write(socket.fileno(), data)
     except OSError:
@@ -27,13 +25,11 @@ def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
 
 
 def socket_name(address: tuple[Any, ...]) -> str:
-    """Returns the `host:port` of a socket address, with brackets around an IPv6 host."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 async def end_stream(stream: trio.abc.Stream, goodbye: bytes) -> None:
-    """Closes a stream at once. goodbye: bytes that are sent before, if the socket takes them."""
     # Closing a socket does not await. Any other stream awaits while closing, so cancellation is shielded off.
     if isinstance(stream, trio.SocketStream):
         if goodbye:

@@ -1,7 +1,4 @@
-"""TcpTransport: TCP between nodes. It listens, connects to other nodes, and forwards messages to allowed destinations.
-
-Every connection is a worker (`connection`). Messages of remote peers are forwarded only to destinations that the
-operator has allowed, so the node is not an open relay."""
+"""TcpTransport: TCP between nodes. It listens, connects, and forwards to allowed destinations: it is no open relay."""
 
 from __future__ import annotations
 
@@ -51,9 +48,7 @@ from ockam.transport.wire import Wire
 
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
-"""The seconds between two searches for idle connections, whose remembered message headers are then freed."""
 NO_ROOM_CLOSED_MAX = 16
-"""The most connections that are closed together if no more files can be opened. They have sent no message yet."""
 REFUSALS_TOLD_INTERVAL_S = 10.0
 """The shortest time between two log lines about too many connections. There could be thousands in a second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
@@ -130,14 +125,12 @@ class TcpTransport:
 
     async def listen(self, host: str, port: int) -> list[str]:
         """Starts to accept connections. Returns the `host:port` of each listening socket; port 0 picks a free port.
-
         Raises OSError if a listening socket cannot be opened."""
         return self.listen_at(await trio.open_tcp_listeners(port, host=host))
 
     def listen_at(self, listeners: Sequence[trio.SocketListener]) -> list[str]:
-        """Starts to accept connections at sockets that listen already. Returns their `host:port`.
-
-        Increases the process's soft limit of open files, and accepts only as many connections as this limit allows."""
+        """Starts to accept connections at sockets that listen already. Returns their `host:port`. Increases the
+        process's soft limit of open files, and accepts only as many connections as this limit allows."""
         self._connections_max = connections_that_fit(self._connections_max)
         self._nursery.start_soon(self._serve, listeners)
         return [socket_name(listener.socket.getsockname()) for listener in listeners]
@@ -152,7 +145,6 @@ class TcpTransport:
         self._nursery.start_soon(self._run, connection)
 
     async def connect_link(self, destination: str, link: LinkEnd) -> Connection:
-        """Connects to another member of this node's cluster. Raises ConnectFailed, InvalidAddress."""
         return await self._connect(destination, link=link)
 
     async def _connect(
@@ -186,9 +178,7 @@ class TcpTransport:
         self._allow_forward = frozenset(destination.encode() for destination in destinations)
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Closes the connections of all peers whose identity the function chooses. Returns the number of connections.
-
-        reason: a short, fixed word for counters."""
+        """Closes the connections of the peers whose identity the function chooses. Returns their number."""
         meant = [each for each in self._connections if is_meant(each.identity)]
         for connection in meant:
             connection.close(reason)
@@ -198,7 +188,6 @@ class TcpTransport:
         self._listening.cancel()
 
     def stop_reading(self) -> None:
-        """Stops reading requests from all peers. Answers are still sent."""
         self._reads = False
         for connection in self._connections:
             connection.stop_reading()
@@ -216,7 +205,6 @@ class TcpTransport:
             connection.close("shutdown")
 
     def end_refused(self) -> None:
-        """Ends the connections whose certificate has been revoked, or has expired."""
         if self._tls is None:
             return
         for connection in list(self._connections):
@@ -248,7 +236,6 @@ class TcpTransport:
                 nursery.start_soon(self._look_for_idle)
 
     async def _look_for_idle(self) -> None:
-        """Frees the memory of idle connections and unused identities every IDLE_INTERVAL_S, without end."""
         while True:
             await trio.sleep(IDLE_INTERVAL_S)
             for connection in self._connections:
@@ -282,7 +269,6 @@ class TcpTransport:
         self._nursery.start_soon(self._run, connection)
 
     def _give_way(self) -> bool:
-        """Closes the oldest connection that has sent no message yet. Returns False if there is none."""
         given = self._silent.close_oldest()
         if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
             self._refusals_told_s = trio.current_time()
@@ -300,7 +286,6 @@ class TcpTransport:
         return True
 
     def _make_room(self) -> None:
-        """Closes connections that have sent no message yet, because the process can open no more files."""
         for _ in range(NO_ROOM_CLOSED_MAX):
             if not self._give_way():
                 return
@@ -314,7 +299,6 @@ class TcpTransport:
         identity: Identity | None = None,
         link: LinkEnd | None = None,
     ) -> Connection:
-        """Creates the worker of a connection. identity: what the peer has proved already; None: it proves it here."""
         address = local(CONNECTION_PREFIX + self._new_id().encode())
         connection = Connection(
             self._node,
@@ -381,7 +365,6 @@ class TcpTransport:
             self._node.gate.note_tls_refused(connection.peer, connection.identity, reason)
 
     def _tell_gone(self, connection: Connection) -> None:
-        """Sends an `error` for each unanswered request that was forwarded over an ended connection."""
         reason = ENDED if connection.fault is None else f"{ENDED}: {connection.fault}"
         if connection.open_requests is not None and connection.link is not None:
             connection.link.ended(connection.open_requests)
@@ -398,7 +381,6 @@ class TcpTransport:
 
     def _forward(self, message: Message) -> Mailbox | None:
         """Forwards a message to the TCP destination of its next hop, over the one connection to that destination.
-
         Returns the mailbox of the connection, or the one where messages wait for it; None if the message is refused."""
         # Two rules must allow the destination: the operator's list, and then the rights of the sender.
         hop = message.onward_route[0]

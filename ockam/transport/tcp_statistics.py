@@ -1,5 +1,3 @@
-"""TcpStatistics: the statistics of a node's TCP connections."""
-
 from __future__ import annotations
 
 import msgspec
@@ -38,11 +36,8 @@ class Traffic(msgspec.Struct):
 class TcpStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's TCP connections.
 
-    accepted: the number of accepted connections since the start.
-    closed: the number of closed and refused connections since the start, by reason.
-    silent: the number of open connections that have sent no message yet.
-    handshakes: the number of TLS handshakes under way.
-    past: the traffic of all connections that have ended.
+    accepted, closed: since the start; the closed and refused ones by reason. past: the traffic of those that ended.
+    silent: the open ones that have sent no message yet. handshakes: the TLS handshakes under way.
     identities: the number of open connections by the source of their identity, for example `token`."""
 
     accepted: int

@@ -1,6 +1,4 @@
-"""Wire: the interface of the two framings of Ockam messages: `head` since June 2024, `legacy` before.
-
-A frame is a length, a header (the two routes) and a payload, whose content is not decoded here."""
+"""Wire: the interface of the two framings of Ockam messages: `head` since June 2024, `legacy` before."""
 
 from __future__ import annotations
 
@@ -28,24 +26,18 @@ class Wire(Protocol):
 
     def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
         """Returns the onward route and the return route of the body `data[at:end]`, and the position after both.
-
-        Another body that begins with the same bytes has the same routes, so decoded routes can be remembered.
-        Raises RemoteProtocolError."""
+        Another body that begins with the same bytes has the same routes, so decoded routes can be remembered. Raises
+        RemoteProtocolError."""
         ...
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
-        """Returns the payload of the body `data[start:end]`. at: the position after the routes.
-
-        Raises RemoteProtocolError if the rest of the body is not valid."""
+        """Returns the payload of the body `data[start:end]`. at: the position after the routes. Raises
+        RemoteProtocolError if the rest of the body is not valid."""
         ...
 
-    def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
-        """Encodes the header: the two routes."""
-        ...
+    def encode_routes(self, onward_route: Route, return_route: Route) -> bytes: ...
 
-    def encode_payload(self, payload: bytes) -> bytes:
-        """Encodes the part of a body after the routes, including the payload."""
-        ...
+    def encode_payload(self, payload: bytes) -> bytes: ...
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
         """Returns the bytes that `encode_payload` adds before and after every payload of this size."""

@@ -19,7 +19,6 @@ from ockam.errors import RemoteProtocolError
 from ockam.transport.wire_legacy import ROUTE_HOPS_MAX, refusal_of_sizes
 
 UNSIGNED, BYTE_STRING, TEXT_STRING, ARRAY = 0, 2, 3, 4
-"""The CBOR major types that are used here (RFC 8949 §3.1)."""
 NULL = 0xF6
 MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
@@ -60,6 +59,7 @@ class HeadWire:
             if data[end] != BREAK:
                 raise _undecodable("an indefinite array without its end")
         size, at = read_head(data, at, end, BYTE_STRING)
+        # The payload is followed by the tracing context, null or a text, and by nothing else.
         stop = at + size
         if stop >= end:
             raise _undecodable("the payload is longer than the frame")
@@ -79,7 +79,6 @@ class HeadWire:
 
 
 def read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
-    """Returns the route that is encoded at `at`, and the position after it. Raises RemoteProtocolError."""
     hops, at = read_head(data, at, end, ARRAY)
     if hops > ROUTE_HOPS_MAX:
         raise _undecodable(f"a route of {hops} hops; at most {ROUTE_HOPS_MAX}")
@@ -106,16 +105,13 @@ def read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
 
 
 def _check_tracing_context(data: bytes, at: int, end: int) -> None:
-    """Raises RemoteProtocolError unless the bytes from `at` to `end` are exactly one CBOR text string."""
     size, at = read_head(data, at, end, TEXT_STRING)
     if at + size != end:
         raise _undecodable("bytes behind the message, or a tracing context that is cut")
 
 
 def read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
-    """Returns the length or number in the head of the CBOR item at `at`, and the position of its content.
-
-    Raises RemoteProtocolError if the head is not valid, or has another major type."""
+    """Returns the number or length of the CBOR item of this major type at `at`, and the position of its content."""
     if at >= end:
         raise _undecodable("the frame ends inside the message")
     first = data[at]
@@ -124,6 +120,7 @@ def read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
     small = first & 31
     if small < 24:
         return small, at + 1
+    # The number stands in the next 1, 2, 4 or 8 bytes.
     width = {24: 1, 25: 2, 26: 4, 27: 8}.get(small)
     if width is None or at + 1 + width > end:
         raise _undecodable(f"a CBOR length that is indefinite or cut, at byte {at}")
@@ -131,7 +128,6 @@ def read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
 
 
 def write_route(route: Route) -> bytes:
-    """Encodes a route: an array of addresses, each of a type and a byte string."""
     parts = [write_head(ARRAY, len(route))]
     for address in route:
         parts += (b"\x82", write_head(UNSIGNED, address.type), write_head(BYTE_STRING, len(address.value)))

@@ -6,8 +6,7 @@
     | endian N  | uint 1 (2) | count, {type, value} each  | the same      | uint length + |
     +-----------+------------+----------------------------+---------------+---------------+
 
-We send version 1. A message of version 2 has a tracing context after the payload, which is decoded and ignored.
-"""
+We send version 1. A message of version 2 has a tracing context after the payload, which is decoded and ignored."""
 
 from __future__ import annotations
 
@@ -23,10 +22,9 @@ TRACED_VERSION = 2
 ROUTE_HOPS_MAX = 64
 """The most hops of a route. The longest real route has about five, so a longer one is a loop or an attack."""
 ADDRESS_BYTES_MAX = 1024 + 64
-"""The most bytes of an address: those of the longest name of a stream, with a prefix. Real addresses have a few tens.
-"""
+"""The most bytes of an address: the longest name of a stream, with a prefix. Real addresses have a few tens."""
 ROUTE_BYTES_MAX = 8 * 1024
-"""The most bytes of all addresses of a route. Routes of waiting requests are kept, so they could fill the memory."""
+"""The most bytes of all addresses of a route. Routes of waiting requests stay in memory."""
 
 
 # type RouteAddress struct { type: uint  value: data }
@@ -110,7 +108,6 @@ def _route(addresses: list[RouteAddress]) -> Route:
 
 
 def refusal_of_sizes(address_bytes: int, route_bytes: int) -> str | None:
-    """Returns the reason why a route is too large, or None. address_bytes: the size of its largest address."""
     if address_bytes > ADDRESS_BYTES_MAX:
         return f"an address of {address_bytes} bytes; at most {ADDRESS_BYTES_MAX}"
     if route_bytes > ROUTE_BYTES_MAX:

@@ -1,8 +1,7 @@
 """AdmissionMachine: decides whether a handshake can begin and a channel can open. It only counts, and has no clock.
 
-Whoever reaches the listener can begin handshakes before proving an identity. So the handshakes that a host begins in a
-second, those under way on one connection, and those on the node are limited. If too many are under way, a new one takes
-the place of the oldest, whose peer has probably given up."""
+Whoever reaches the listener can begin handshakes before proving an identity, so their number and rate are limited. If
+too many are under way, a new one takes the place of the oldest, whose peer has probably given up."""
 
 from __future__ import annotations
 
@@ -20,8 +19,6 @@ C = TypeVar("C", bound=Hashable)
 
 class AdmissionMachine(Generic[C]):
     """The handshakes under way and the open channels, by connection. C: the type of a handshake or channel.
-
-    The number of channels of one identity is limited elsewhere (`ockam.quotas.usage`).
 
     Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with these two."""
 
@@ -64,6 +61,7 @@ class AdmissionMachine(Generic[C]):
     def open(self, channel: C) -> str | None:
         """Makes a handshake an open channel. Returns None, or the reason why there is no room for it."""
         peer = self.handshakes[channel]
+        # The limits on channels apply only now: most handshakes of a flood never come so far.
         limits = self._limits
         if len(self.channels) >= limits.channels_max:
             return "channels_max"

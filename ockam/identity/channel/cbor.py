@@ -13,10 +13,7 @@ _SMALLEST = {1: 24, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
 
 
 class CborError(ValueError):
-    """Error: the bytes are not the expected CBOR.
-
-    is_map: whether a map came where an array was expected.
-    """
+    """Error: the bytes are not the expected CBOR. is_map: whether a map came where an array was expected."""
 
     def __init__(self, text: str, *, is_map: bool = False) -> None:
         super().__init__(text)
@@ -24,9 +21,7 @@ class CborError(ValueError):
 
 
 class CborReader:
-    """Reads items one after the other. Each method raises CborError if the next item is not of its kind.
-
-    at: the position of the next item in `data`."""
+    """Reads items of `data` one after the other, from `at` on. Each method raises CborError for other items."""
 
     __slots__ = ("_data", "_end", "at")
 
@@ -39,20 +34,17 @@ class CborReader:
         return self._head(UNSIGNED)
 
     def array(self, items: int) -> None:
-        """Reads the beginning of an array that must have this many items."""
         found = self._head(ARRAY)
         if found != items:
             raise CborError(f"an array of {found} items at byte {self.at}; {items} are expected")
 
     def array_of(self, items_min: int, items_max: int) -> int:
-        """Reads the beginning of an array with `items_min` to `items_max` items. Returns their number."""
         found = self._head(ARRAY)
         if not items_min <= found <= items_max:
             raise CborError(f"an array of {found} items at byte {self.at}; {items_min} to {items_max} are accepted")
         return found
 
     def byte_string(self, size_bytes: int | None = None) -> bytes:
-        """Reads a byte string, of `size_bytes` if that is not None."""
         size = self._head(BYTE_STRING)
         if size_bytes is not None and size != size_bytes:
             raise CborError(f"{size} bytes at byte {self.at}; {size_bytes} are expected")
@@ -68,7 +60,6 @@ class CborReader:
         return self._data[self.at - 1] == TRUE
 
     def null(self) -> bool:
-        """Reads a null if the next item is one. Returns whether it was."""
         is_null = self.at < self._end and self._data[self.at] == NULL
         self.at += is_null
         return is_null
@@ -78,7 +69,6 @@ class CborReader:
             raise CborError(f"{self._end - self.at} bytes behind the message")
 
     def since(self, start: int) -> bytes:
-        """Returns the bytes from `start` to the present position, for example to verify a signature over them."""
         return self._data[start : self.at]
 
     def _head(self, major: int) -> int:

@@ -4,8 +4,7 @@ It reads no sockets and no clock, and knows no routes; the ephemeral key and the
 copied and never stored: a copy would use the same keys with the same nonces again, which destroys all protection.
 
     initiator   NEW --begin--> SENT_1 --receive_2--> OPEN
-    responder   NEW --receive_1--> SENT_2 --receive_3--> OPEN        every state --> CLOSED
-"""
+    responder   NEW --receive_1--> SENT_2 --receive_3--> OPEN        every state --> CLOSED"""
 
 from __future__ import annotations
 
@@ -34,7 +33,6 @@ class State(Enum):
     SENT_1 = "sent 1"
     SENT_2 = "sent 2"
     OPEN = "open"
-    """Both sides have proved their identities, and messages are exchanged."""
     CLOSED = "closed"
 
 
@@ -108,13 +106,12 @@ class ChannelMachine:
         return answer
 
     def receive_2(self, data: bytes, now_s: int) -> bytes:
-        """Reads message 2 and returns message 3; the channel is then open. now_s: seconds since 1970.
-
-        Raises HandshakeFailed if the message is not a message 2 of this handshake; a correct one is still accepted
-        later. Raises PeerRefused if the other side is not accepted; then the channel has ended."""
+        """Reads message 2 and returns message 3; the channel is then open. now_s: seconds since 1970. Raises
+        HandshakeFailed if the message is not a message 2 of this handshake; a correct one is still accepted later.
+        Raises PeerRefused if the other side is not accepted; then the channel has ended."""
         handshake = self._expect(State.SENT_1)
-        # The message decrypts, so it is of this handshake. From here on a refusal is final.
         proof = handshake.read_2(data)
+        # The message has decrypted, so it is of this handshake. From here on a refusal is final.
         try:
             peer = self._accept(proof, handshake.remote_static, now_s)
         except PeerRefused:
@@ -126,16 +123,17 @@ class ChannelMachine:
         return answer
 
     def receive_3(self, data: bytes, now_s: int) -> None:
-        """Reads message 3; the channel is then open. now_s: seconds since 1970.
-
-        Raises HandshakeFailed as `receive_2` does. Raises PeerRefused if the other side is not accepted; then the
-        channel has ended, and the caller must send `close` of the error, an encrypted Close."""
+        """Reads message 3; the channel is then open. now_s: seconds since 1970. Raises HandshakeFailed as `receive_2`
+        does. Raises PeerRefused if the other side is not accepted; then the channel has ended, and the caller must send
+        `close` of the error, an encrypted Close."""
         handshake = self._expect(State.SENT_2)
+        # A message 3 that does not decrypt changes nothing: everybody can send one.
         proof = handshake.read_3(data)
         try:
             peer = self._accept(proof, handshake.remote_static, now_s)
         except PeerRefused as error:
-            # The keys are known, so the other side can be told. Otherwise it would believe that the channel is open.
+            # The keys are known, so the refusal can be reported. Otherwise it would believe that the channel is open.
+            # It is the first and only message of this key: the machine ends here.
             error.close = Sealer(handshake.keys(is_initiator=False).send).seal(CLOSE)
             self._end(Event.REFUSED)
             raise
@@ -177,13 +175,11 @@ class ChannelMachine:
         return self.seal_many((plaintext,))[0]
 
     def open_many(self, run: Sequence[bytes]) -> tuple[list[bytes], list[CiphertextRefused]]:
-        """Returns the plaintexts of the valid messages, and the others' errors, in order. Raises ChannelClosed."""
         if self._opener is None:
             raise self._closed()
         return self._opener.open_many(run)
 
     def open(self, data: bytes) -> bytes:
-        """Returns the plaintext of one message. Raises CiphertextRefused if it is not valid, and ChannelClosed."""
         if self._opener is None:
             raise self._closed()
         return self._opener.open(data)
@@ -193,13 +189,12 @@ class ChannelMachine:
 
     def take_control(self, plaintext: bytes) -> None:
         """Handles a decrypted message that is not for a worker: a Close ends the channel, and a Refresh renews `peer`.
-
         Raises PlaintextRefused or IdentityRefused if the message is not valid; the channel stays open."""
         assert not plaintext.startswith(PAYLOAD_HEAD)
         assert self.peer is not None
         renewed = read_control(plaintext)
         # A Close has no identity. A Refresh must be of the same one, and its history must go on from the known history:
-        # otherwise the owner of an old key could take the channel over.
+        # otherwise a key that was replaced would count again.
         if renewed is None:
             self._end(Event.CLOSE_RECEIVED)
         elif renewed.identifier != self.peer.identifier:
@@ -212,12 +207,10 @@ class ChannelMachine:
 
     @property
     def sent(self) -> int:
-        """The number of messages that were encrypted; 0 unless the channel is open."""
         return 0 if self._sealer is None else self._sealer.nonce
 
     @property
     def highest_received(self) -> int:
-        """The highest nonce that the other side has used so far; -1 if none, or if the channel is not open."""
         return -1 if self._opener is None else self._opener.highest
 
     # The end.
@@ -229,7 +222,6 @@ class ChannelMachine:
         return data
 
     def end(self) -> None:
-        """Ends the channel without a message, for example after a crash. Safe to repeat."""
         self._end(Event.ENDED)
 
     def _end(self, event: Event) -> None:

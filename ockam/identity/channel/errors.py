@@ -26,18 +26,15 @@ class IdentityRefused(SecureChannelError):
 class HandshakeFailed(SecureChannelError):
     """Error: a message of the Noise handshake is not valid. The handshake continues as if it had not come.
 
-    Reasons: `short`; `long`; `low_order_point`; `unauthentic`.
-    """
+    Reasons: `short`; `long`; `low_order_point`; `unauthentic`."""
 
 
 class PeerRefused(SecureChannelError):
     """Error: this side does not accept the identity of the other side, or the proof of it. The channel has ended.
 
-    close: the encrypted message that tells the other side of the refusal; empty if it cannot be told.
+    close: the encrypted message that reports the refusal to the other side; empty if it cannot be sent.
     identity: the identifier that the other side has proved; empty if it has proved none.
-
-    Reasons: `not_trusted`, or one of IdentityRefused if the proof is not valid.
-    """
+    Reasons: `not_trusted`, or one of IdentityRefused if the proof is not valid."""
 
     def __init__(self, reason: str, text: str, close: bytes = b"", identity: str = "") -> None:
         super().__init__(reason, text)
@@ -48,15 +45,11 @@ class PeerRefused(SecureChannelError):
 class CiphertextRefused(SecureChannelError):
     """Error: an encrypted message was dropped. The channel stays as it was.
 
-    Reasons: `short`; `outside_window` (older or newer than the receiver accepts); `replayed`; `unauthentic`.
-    """
+    Reasons: `short`; `outside_window` (older or newer than the receiver accepts); `replayed`; `unauthentic`."""
 
 
 class PlaintextRefused(SecureChannelError):
-    """Error: a decrypted message is not one of Payload, Refresh and Close. It was dropped; the channel stays open.
-
-    Reason: `undecodable`.
-    """
+    """Error: a decrypted message is not one of Payload, Refresh and Close. It was dropped. Reason: `undecodable`."""
 
 
 class ChannelClosed(SecureChannelError):
@@ -74,5 +67,4 @@ class InvalidIdentifier(SecureChannelError, ValueError):
 class IdentityFileError(SecureChannelError):
     """Error: the file of an identity or of the trusted identifiers cannot be read or written. The text says what to do.
 
-    Reasons: `missing`; `exists`; `unreadable`; `permissions`; `undecodable`; `unwritable`.
-    """
+    Reasons: `missing`; `exists`; `unreadable`; `permissions`; `undecodable`; `unwritable`."""

@@ -1,8 +1,6 @@
-"""The file with the secrets of an identity that this program uses. Only the owner of the file can read it.
+"""The file (JSON) with the secrets of an identity, which only its owner can read. Times: seconds since 1970.
 
-The file is JSON; its two secrets are 32 bytes each in hexadecimal. Whoever has a copy can act as this identity. The
-file also has the attestation, the signed statement that one of the keys is for channels, which is replaced before it
-ends. All times are in seconds since 1970."""
+It also has the attestation, the signed statement that one of the keys is for channels, which ends and is renewed."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ def create_identity(file: Path, now_s: int) -> OwnIdentity:
 
 
 def load_identity(file: Path, now_s: int) -> OwnIdentity:
-    """Reads an identity, and renews and stores its attestation if that ends soon.
-
-    Raises IdentityFileError if the file is missing, can be read by others, or is damaged."""
+    """Reads an identity, and renews its attestation if that ends soon. Raises IdentityFileError."""
     stored = _read(file)
     try:
         if must_renew(stored, now_s):
@@ -65,7 +61,6 @@ def load_identity(file: Path, now_s: int) -> OwnIdentity:
 
 
 def ensure_identity(file: Path, now_s: int) -> OwnIdentity:
-    """Reads the identity in the file, or makes it if there is no file. Raises IdentityFileError."""
     if file.exists():
         return load_identity(file, now_s)
     try:

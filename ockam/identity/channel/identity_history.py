@@ -51,15 +51,11 @@ _IDENTIFIER = re.compile(r"I[0-9a-f]{64}")
 
 
 class PublicKey(NamedTuple):
-    """A signing key. variant: ED25519 or P256. raw: 32 bytes, or 65 bytes for P256."""
-
     variant: int
     raw: bytes
 
 
 class Signature(NamedTuple):
-    """A signature of 64 bytes. variant: ED25519 or P256."""
-
     variant: int
     raw: bytes
 
@@ -102,7 +98,6 @@ def parse_identifier(text: str) -> bytes:
 
 @lru_cache(maxsize=VERIFIED_KEPT)
 def verify_history(history: bytes) -> PeerIdentity:
-    """Returns the identity whose history this is. Raises IdentityRefused."""
     try:
         reader = CborReader(history)
         identity = read_history(reader)
@@ -146,9 +141,7 @@ def read_history(reader: CborReader) -> PeerIdentity:
 
 
 def _read_change(data: bytes, before_hash: bytes) -> tuple[PublicKey, int, int]:
-    """Returns the key of a change, and the first and the last second for which it is valid.
-
-    before_hash: the hash of the change before; empty for the first change."""
+    """Returns the key of a change and the time for which it is valid. before_hash: empty for the first."""
     reader = CborReader(read_versioned(data, CHANGE))
     reader.array(5)
     named = b"" if reader.null() else reader.byte_string(HASH_BYTES)
@@ -232,5 +225,4 @@ def sign_data(signing_key: Ed25519PrivateKey, kind: int, content: bytes) -> byte
 
 
 def write_variant(raw: bytes) -> bytes:
-    """Encodes an Ed25519 or X25519 key, or an Ed25519 signature."""
     return write_array(write_unsigned(0), write_array(write_bytes(raw)))

@@ -1,9 +1,8 @@
 """KnownHistories: the identities that have replaced a signing key, so that their old keys are not accepted again.
 
-A history with fewer changes is valid by itself, so the owner of a replaced key, for example a thief, could still prove
-the identity with it. A node therefore retains the longest history that an identity has shown. Identities with one key,
-nearly all, are not retained. Each line of the file is an identifier and the hashes of all its changes, in
-hexadecimal."""
+A history with fewer changes is valid by itself, so a thief of a replaced key could still prove the identity with it. A
+node therefore retains the longest history of each identity with several keys. Each line of the file is an identifier
+and the hashes of all its changes, in hexadecimal."""
 
 from __future__ import annotations
 
@@ -30,16 +29,13 @@ logger = structlog.get_logger(__name__)
 
 
 class KnownHistories:
-    """The longest history that each identity has shown to this node.
-
-    file: stores the histories, so that a restarted node knows them; None: they are retained in memory only."""
+    """The longest history that each identity has shown. file: stores the histories over restarts, if it is not None."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._known = {} if file is None else _load(file)
 
     def refusal(self, peer: PeerIdentity) -> str | None:
-        """Returns None if this history continues the known one, if any; else a text that says why it is refused."""
         known = self._known.get(peer.identifier, ())
         if peer.changes[: len(known)] == known:
             return None
@@ -82,6 +78,7 @@ def _load(file: Path) -> dict[bytes, tuple[bytes, ...]]:
     except (OSError, ValueError) as error:
         raise IdentityFileError("unreadable", f"cannot read {file}: {error}") from error
     known = {}
+    # A line that cannot be read must not be skipped: the old keys of its identity would be accepted again.
     for number, line in enumerate(lines, 1):
         if not line or line.startswith("#"):
             continue

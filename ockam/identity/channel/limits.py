@@ -8,12 +8,10 @@ import msgspec
 class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the channels of one node. A peer can begin handshakes before it proves anything.
 
-    handshakes_max: the most handshakes under way. With one more, the oldest one is dropped.
-    peer_handshakes_max: the same for one connection.
-    handshakes_per_s: the handshakes that one identity, or one address without an identity, can begin in a second.
-    Further ones are refused, because each costs a quarter of a millisecond.
-    handshake_s_max: the longest time from message 1 to message 3. A longer handshake is ended.
-    channels_max, peer_channels_max: the most open channels, and those of one connection. Further ones are refused.
+    handshakes_max, peer_handshakes_max: under way, and those of one connection. With one more, the oldest is dropped.
+    handshakes_per_s: those that one identity or address can begin in a second. Each costs a quarter of a millisecond.
+    handshake_s_max: the longest time from message 1 to message 3.
+    channels_max, peer_channels_max: the most open channels, and those of one connection.
     idle_s_max: a channel ends after this many seconds without a message.
     gone_s_max: a channel ends this long after its connection. Until then, its peer can use another connection."""
 
@@ -28,11 +26,10 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChannelStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node's channels. open, handshakes: present numbers; the others count since the start.
+    """The statistics of a node's channels. open, handshakes: present numbers; the others count since the start, by
+    reason.
 
-    refused: the messages to the listener that began no handshake, by reason.
-    ended: the channels and handshakes that have ended, by reason.
-    dropped: the messages that were dropped in channels, by reason."""
+    refused: messages to the listener that began no handshake. dropped: messages in channels."""
 
     open: int
     handshakes: int

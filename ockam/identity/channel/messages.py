@@ -26,7 +26,6 @@ from ockam.transport.frames import ENTRY_BYTES, KNOWN_HEADER_BYTES_MAX, BadFrame
 from ockam.transport.wire_head import BYTE_STRING, HEAD, read_head, read_route, write_head, write_route
 
 PAYLOAD_HEAD = bytes.fromhex("8282008183")
-"""The bytes before the routes of every Payload."""
 CLOSE = bytes.fromhex("8282028040")
 """The whole plaintext of a Close without padding."""
 NO_PADDING = b"\x40"
@@ -37,9 +36,8 @@ _REFRESH, _CLOSE = 1, 2
 
 
 class PlaintextWire:
-    """The form of a Payload as a `Wire` (a framing), so that `ockam.transport.frames` reads and writes it.
-
-    Frames begin with a length, a u32. This package puts one before each plaintext for `frames`; it is never sent."""
+    """The form of a Payload as a `Wire`, so that `ockam.transport.frames` reads and writes it, with a u32 length before
+    it that is never sent."""
 
     name = "channel"
     hello = b""
@@ -89,9 +87,7 @@ class Alike(NamedTuple):
 
 
 class PlaintextReader:
-    """Decodes the Payloads of one channel into messages with this origin.
-
-    outer: the channel's outer address, which becomes the first hop of each return route; None: no hop is added."""
+    """Decodes the Payloads of one channel. outer: the channel's address that return routes begin with, or None."""
 
     __slots__ = ("_alike", "_origin", "_prefix", "_reader")
 
@@ -111,9 +107,8 @@ class PlaintextReader:
         self._alike = None
 
     def read(self, plaintexts: Sequence[bytes], at: int = 0) -> tuple[list[Message], int, int]:
-        """Decodes the Payloads from `plaintexts[at]` on, up to the first plaintext that is not a Payload.
-
-        Returns their messages in order, the number of those that could not be decoded, and the position after them."""
+        """Decodes the Payloads from `plaintexts[at]` on, up to the first plaintext that is not a Payload. Returns their
+        messages in order, the number of those that could not be decoded, and the position after them."""
         messages: list[Message] = []
         # A busy peer sends the same routes and sizes again, and such plaintexts are only compared.
         at = self._take_alike(plaintexts, at, messages)
@@ -143,7 +138,6 @@ class PlaintextReader:
         return at + len(messages) - before
 
     def _learn(self, plaintext: bytes, message: Message) -> None:
-        """Remembers the parts of this plaintext of `message`, if it has no padding."""
         head = plaintext[: -1 - len(message.payload)]
         # If the padding is empty, the payload stands directly before the last byte, and the head tells its size.
         size_head = write_head(BYTE_STRING, len(message.payload))
@@ -152,7 +146,6 @@ class PlaintextReader:
             self._alike = Alike(head, len(plaintext), message.onward_route, message.return_route)
 
     def _decode(self, plaintexts: Sequence[bytes]) -> tuple[list[Message], int]:
-        """Returns the messages of these Payloads, and the number of those that could not be decoded."""
         framed = b"".join([part for each in plaintexts for part in (len(each).to_bytes(4, "big"), each)])
         try:
             return self._reader.feed(framed), 0
@@ -171,8 +164,6 @@ class PlaintextReader:
 
 
 class PlaintextWriter:
-    """Encodes messages as Payloads, and remembers the encoded headers of routes."""
-
     __slots__ = ("_heads", "_known")
 
     def __init__(self) -> None:
@@ -188,9 +179,8 @@ class PlaintextWriter:
         self._heads.forget()
 
     def write(self, messages: Sequence[Message]) -> tuple[list[bytes], int]:
-        """Returns the plaintexts of the messages, in order, and the number of messages that are too large.
-
-        The first hop of each onward route is this channel, and is left out."""
+        """Returns the plaintexts of the messages, in order, and the number of those that are too large. The first hop
+        of each onward route is this channel, and is left out."""
         onward_route = return_route = None
         raw = head = tail = b""
         size_bytes = -1
@@ -231,9 +221,8 @@ class PlaintextWriter:
 
 
 def read_control(plaintext: bytes) -> PeerIdentity | None:
-    """Returns the new identity of a Refresh, or None for a Close. Raises PlaintextRefused and IdentityRefused.
-
-    The credentials of a Refresh are not verified."""
+    """Returns the new identity of a Refresh, without its credentials, or None for a Close. Raises PlaintextRefused and
+    IdentityRefused."""
     try:
         reader = CborReader(plaintext)
         reader.array(2)

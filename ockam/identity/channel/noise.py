@@ -39,8 +39,6 @@ NONCE_ZEROS = bytes(4)
 
 
 class ChannelKeys(NamedTuple):
-    """The keys of an established channel, of 32 bytes each, for the messages that we send and receive."""
-
     send: bytes
     receive: bytes
 
@@ -135,7 +133,6 @@ class NoiseHandshake:
         return payload
 
     def write_2(self, payload: bytes) -> bytes:
-        """Returns message 2. Raises HandshakeFailed if message 1 had a point of low order."""
         # All steps are done on a copy, which replaces the state at the end: an error half-way changes nothing.
         symmetric = self._symmetric.copy()
         public = public_bytes(self._ephemeral)
@@ -163,7 +160,6 @@ class NoiseHandshake:
         return payload
 
     def write_3(self, payload: bytes) -> bytes:
-        """Returns message 3. Raises HandshakeFailed if message 2 had a point of low order."""
         symmetric = self._symmetric.copy()
         static = symmetric.encrypt(public_bytes(self._static))
         # The third exchange (se) proves that this side owns its static key, too.
@@ -184,7 +180,6 @@ class NoiseHandshake:
         return payload
 
     def keys(self, *, is_initiator: bool) -> ChannelKeys:
-        """Returns the keys of the channel. To be called after the last message."""
         first, second = self._symmetric.split()
         return ChannelKeys(second, first) if is_initiator else ChannelKeys(first, second)
 

@@ -26,7 +26,6 @@ DAY_S = 86_400
 IDENTITY_S = 10 * 365 * DAY_S
 """How long a new identity is valid, as in the other implementations."""
 ATTESTATION_S = 5 * 365 * DAY_S
-"""How long the attestation of a channel key is valid, as in the other implementations."""
 RENEW_BEFORE_S = 30 * DAY_S
 BACKDATED_S = 300
 """A new identity or attestation begins in the past, for peers whose clock is more than a minute behind."""
@@ -35,8 +34,7 @@ BACKDATED_S = 300
 class Secrets(msgspec.Struct, frozen=True):
     """The stored parts of an identity. They are secret, and are never logged.
 
-    signing_secret: the Ed25519 key. static_secret: the X25519 key.
-    history: the signed public key with its times. The identifier is computed from both, so the keys are not enough.
+    signing_secret: the Ed25519 key. static_secret: the X25519 key. history: the signed public key with its times.
     attestation: the signed statement that the X25519 key is the channel key of this identity (see `renewed`)."""
 
     signing_secret: bytes
@@ -52,14 +50,13 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 class OwnIdentity:
-    """An identity of this process. `str` returns its identifier; no method and no text shows its secrets.
+    """An identity of this process, which shows its secrets nowhere.
 
     static: the X25519 key of all handshakes. proof: the payload of handshake messages that proves this identity."""
 
     __slots__ = ("_peer", "_secrets", "proof", "static")
 
     def __init__(self, secrets: Secrets, now_s: int) -> None:
-        """Checks that all parts belong together. Raises IdentityRefused."""
         self._secrets = secrets
         self._peer = verify_history(secrets.history)
         try:
@@ -82,7 +79,6 @@ class OwnIdentity:
 
     @property
     def peer(self) -> PeerIdentity:
-        """The public part of this identity."""
         return self._peer
 
     def __str__(self) -> str:
@@ -93,7 +89,6 @@ class OwnIdentity:
 
 
 def make_identity(signing_secret: bytes, static_secret: bytes, now_s: int) -> OwnIdentity:
-    """Returns a new identity. The two secrets are 32 random bytes each."""
     signing_key = Ed25519PrivateKey.from_private_bytes(signing_secret)
     begin = now_s - BACKDATED_S
     history = make_history(signing_key, begin, begin + IDENTITY_S)
@@ -114,7 +109,6 @@ def renewed(secrets: Secrets, now_s: int) -> Secrets:
 
 
 def must_renew(secrets: Secrets, now_s: int) -> bool:
-    """Returns whether the attestation ends soon, and a new one would last longer. Raises IdentityRefused."""
     peer = verify_history(secrets.history)
     expires_at = _expiry(secrets.attestation)
     return expires_at < now_s + RENEW_BEFORE_S and expires_at < min(now_s + ATTESTATION_S, peer.valid_until)

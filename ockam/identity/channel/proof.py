@@ -41,15 +41,12 @@ CHANNEL_KEY = 0
 
 
 def verify_proof(proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
-    """Returns the identity that owns the static key of a handshake (`read_proof`). Raises IdentityRefused."""
     return read_proof(proof, remote_static, now_s)[0]
 
 
 def read_proof(proof: bytes, remote_static: bytes, now_s: int) -> tuple[PeerIdentity, int]:
-    """Returns the identity that owns the static key of a handshake, and when its attestation ends. Raises
-    IdentityRefused.
-
-    remote_static: the key of the handshake, 32 bytes. now_s: seconds since 1970, as is the end."""
+    """Returns the identity that owns the static key of a handshake (32 bytes), and when its attestation ends, in
+    seconds since 1970 as `now_s` is. Raises IdentityRefused."""
     try:
         reader = CborReader(proof)
         reader.array(3)
@@ -110,7 +107,6 @@ def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_stati
 
 
 def skip_credentials(reader: CborReader) -> int:
-    """Reads an array of credentials without verifying them. Returns their number. Raises CborError."""
     count = reader.array_of(0, CREDENTIALS_MAX)
     for _ in range(count):
         reader.array(2)

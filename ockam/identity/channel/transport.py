@@ -35,7 +35,6 @@ _WINDOW_BITS = (1 << (WINDOW + 1)) - 1
 
 
 def next_key(cipher: AESGCM) -> bytes:
-    """Returns the key that follows the key of `cipher` after REKEY_INTERVAL messages."""
     return cipher.encrypt(_REKEY_NONCE, bytes(KEY_BYTES), None)[:KEY_BYTES]
 
 
@@ -52,7 +51,6 @@ class Sealer:
         self.nonce = 0
 
     def seal(self, plaintext: bytes) -> bytes:
-        """Returns the encrypted message. Raises NoncesUsedUp after 2^64 - 32 messages."""
         return self.seal_many((plaintext,))[0]
 
     def seal_many(self, plaintexts: Sequence[bytes]) -> list[bytes]:
@@ -64,11 +62,13 @@ class Sealer:
         while at < count:
             nonce = self.nonce
             place = nonce % REKEY_INTERVAL
+            # The key is replaced every 32 messages, so a later one tells nothing about earlier messages.
             if not place and nonce:
                 self._cipher = AESGCM(next_key(self._cipher))
             # All messages that the present key can encrypt use up their nonces here, before the first is encrypted.
             end = min(count, at + REKEY_INTERVAL - place)
             self.nonce = nonce + end - at
+            # The nonces differ in their last byte only, which is looked up: to make each from a number takes longer.
             encrypt, first_bytes, last = self._cipher.encrypt, (nonce >> 8).to_bytes(7, "big"), nonce & 255
             for last_byte, plaintext in zip(_LAST_BYTES[last : last + end - at], plaintexts[at:end], strict=True):
                 raw = first_bytes + last_byte
@@ -105,6 +105,7 @@ class Opener:
         beyond = nonce - max(self.highest, 0)
         if beyond > WINDOW or beyond < -WINDOW:
             raise CiphertextRefused("outside_window", f"nonce {nonce} is far from the highest, {self.highest}")
+        # The nonce is checked before the tag: a replay costs no cryptography.
         if ahead <= 0 and self._seen >> -ahead & 1:
             raise CiphertextRefused("replayed", f"nonce {nonce} was accepted before")
         # The message may be of the key before or after the present one, whose cipher is then made here and used only if
@@ -151,9 +152,7 @@ class Opener:
 
     def _open_in_order(self, run: Sequence[bytes], at: int, plaintexts: list[bytes]) -> None:
         """Appends the plaintexts of the messages from `run[at]` on, as long as each has the next nonce of the present
-        key.
-
-        Raises InvalidTag for a message that was changed; then the messages before it were accepted."""
+        key. Raises InvalidTag for a message that was changed; then the messages before it were accepted."""
         nonce, before = self.highest + 1, len(plaintexts)
         left = REKEY_INTERVAL * (self._interval + 1) - nonce
         decrypt, first_bytes, last = self._cipher.decrypt, (nonce >> 8).to_bytes(7, "big"), nonce & 255
@@ -164,6 +163,7 @@ class Opener:
                     return
                 plaintexts.append(decrypt(NONCE_ZEROS + raw, data[8:], None))
         finally:
+            # Also after a changed message, all messages before it count as accepted.
             accepted = len(plaintexts) - before
             self.highest += accepted
             self._seen = (self._seen << accepted | (1 << accepted) - 1) & _WINDOW_BITS

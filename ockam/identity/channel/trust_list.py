@@ -1,7 +1,6 @@
-"""TrustList: the identifiers that are allowed to open channels. None is allowed until the operator lists one.
+"""TrustList: the identifiers that are allowed to open channels, in the settings and in a file of commands.
 
-Identifiers are in the node's settings, and in a file that commands change while the node runs. A line of the file is an
-identifier and, after a space, a name for people; `#` begins a comment."""
+A line of the file is an identifier and, after a space, a name for people; `#` begins a comment."""
 
 from __future__ import annotations
 
@@ -40,7 +39,6 @@ def load_trusted(file: Path) -> dict[bytes, str]:
 
 
 def save_trusted(file: Path, trusted: Mapping[bytes, str]) -> None:
-    """Replaces the file in one step. Raises IdentityFileError."""
     lines = [
         f"{format_identifier(identifier)} {' '.join(name.split())}".rstrip() for identifier, name in trusted.items()
     ]
@@ -70,12 +68,9 @@ def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[byte
 
 
 class TrustList:
-    """The trusted identifiers of a node, from its settings and from its file. A file that cannot be read trusts nobody.
-
-    anyone: whether every identity is accepted; this must be set explicitly."""
+    """The trusted identifiers of a node. A file that cannot be read trusts nobody. anyone: all are accepted."""
 
     def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
-        """identifiers: the identifiers in the settings, as text. Raises InvalidIdentifier if one is not valid."""
         self._file = file
         self._always = dict.fromkeys(map(parse_identifier, identifiers), "")
         self._from_file: dict[bytes, str] = {}
@@ -84,12 +79,10 @@ class TrustList:
         self.refresh()
 
     def __str__(self) -> str:
-        """The number of trusted identities, for the audit log."""
         return "every identity trusted" if self.anyone else f"{len(self._always | self._from_file)} trusted"
 
     @property
     def is_closed(self) -> bool:
-        """Whether no identity is trusted, so that no channel can be opened."""
         return not (self.anyone or self._always or self._from_file)
 
     def refresh(self) -> bool:
@@ -116,7 +109,6 @@ class TrustList:
         return peer.identifier in self._always or peer.identifier in self._from_file
 
     def refusal(self, peer: PeerIdentity) -> str | None:
-        """Returns None if this identity is trusted, else a text that says what to do."""
         if self.anyone or self.is_named(peer):
             return None
         return f"{peer} is not trusted here; `stream-node trust add {peer}` on this node would trust it"

@@ -1,8 +1,7 @@
 """Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
 
-`audit_lines` bounds the number of lines. The file is only ever appended to, and its lines have seals (`audit_chain`). A
-line that cannot be written is counted and lost, and the node goes on; the number of lost lines is in the file as soon
-as it can be written again."""
+`audit_lines` bounds the number of lines, and `audit_chain` seals them. A line that cannot be written is counted and
+lost, and the node goes on; the number of lost lines is in the file as soon as it can be written again."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ logger = structlog.get_logger(__name__)
 class Audit:
     """The audit log of a node. failed: the number of lines that could not be written.
 
-    file: the path of the log; None: nothing is written. now_us: returns the time in microseconds since 1970.
-    chain: the name of the chain of this process, see `AuditChain`."""
+    file: None: nothing is written. now_us: returns microseconds since 1970. chain: the name for `AuditChain`."""
 
     def __init__(self, file: Path | None, now_us: Callable[[], int], chain: str = "w00") -> None:
         self._file = file
@@ -52,7 +50,6 @@ class Audit:
             self._lost += 1
 
     def _write_lost(self) -> bool:
-        """If lines were lost, writes their number first. Returns False if the file still cannot be written."""
         lost = self._lost
         if lost:
             if not self._write(Entry("audit_lost", reason="these lines could not be written", count=lost)):
@@ -91,9 +88,8 @@ class Audit:
             logger.error("audit_not_written", file=str(self._file), reason=reason, failed=self.failed + 1)
 
     def refused(self, entry: Entry, party: str | None = None) -> None:
-        """Writes one refusal, or only counts it (`AuditLines.take`).
-
-        party: the key under which the sender counts (`ockam.quotas.usage.party_key`); None: that of the entry."""
+        """Writes one refusal, or only counts it (`AuditLines.take`). party: the key under which the sender counts
+        (`ockam.quotas.usage.party_key`); None: that of the entry."""
         if self._refusals.take(entry, party):
             self.note(entry)
 
@@ -115,6 +111,7 @@ class Audit:
         """Opens the file again by its name, after a log rotation. Raises OSError; then the old file is used."""
         if self._file is None:
             return
+        # The new file is opened before the old one is closed, so an error leaves the log as it was.
         descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         give_to_folder(descriptor, self._file.parent)
         self._close_file()

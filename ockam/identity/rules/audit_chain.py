@@ -99,7 +99,6 @@ def audit_files(file: Path) -> list[Path]:
 
 
 def examine_audit(files: Iterable[Path]) -> Examined:
-    """Checks the seals of all lines. files: the result of `audit_files`. Raises OSError."""
     examiner = _Examiner()
     for file in files:
         examiner.take_file(file)
@@ -107,8 +106,6 @@ def examine_audit(files: Iterable[Path]) -> Examined:
 
 
 class _Examiner:
-    """Reads the lines of all chains, in their order. The attributes are those of `Examined`."""
-
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.problem_count = self.sealed = self.unsealed = self.cut = 0
@@ -150,6 +147,7 @@ class _Examiner:
 
     def _follow(self, seal: Seal, *, is_first: bool) -> str | None:
         """Returns what is wrong with a line's position in its chain. is_first: whether its file has none before."""
+        # Each line of a chain follows the one before, by its number and by its checksum.
         end = self._ends.get(seal.chain)
         if end is None or (seal.number == 1 and is_first):
             # The files before the first one may be deleted, and a chain begins anew in a file that has no line of it.
@@ -189,7 +187,6 @@ def _is_cut(line: bytes) -> bool:
 
 
 def _mistake(line: bytes, kind: type) -> str:
-    """Returns why a line is no JSON of this type; empty if it is."""
     try:
         msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -213,7 +210,6 @@ def _find_end(file: Path, chain: bytes) -> Seal | None:
 
 
 def _parts(line: bytes) -> list[bytes]:
-    """Returns the parts of a line that begin as a line does, and the bytes in front of them. None is empty."""
     begins = line.rfind(_BEGIN) > 0
     return [part for part in _PARTS.split(line) if part] if begins else [line] if line != b"\n" else []
 

@@ -1,8 +1,7 @@
 """AuditLines: bounds the lines of the audit log. It decides which lines are written, and counts the others.
 
 Equal lines of one second become one line and a count. The number of different lines is bounded for each party and for
-all parties of one kind, so a flood of one party neither fills the disk nor hides the lines about the others. This
-module writes no file and reads no clock."""
+all of one kind, so a flood of one party does not hide the lines about the others."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ class AuditLines:
         self._left_out: Counter[str] = Counter()
 
     def take(self, entry: Entry, party: str | None = None) -> bool:
-        """Whether the line is to be written now. If not, it is counted. party: see `Audit.refused`."""
+        """Counts a line. Returns whether it is to be written now. party: see `Audit.refused`."""
         if party is None:
             party = party_of(entry)
         # Each connection of a peer has another port, so the port makes no difference.
@@ -106,7 +105,6 @@ class AuditLines:
         return False
 
     def end_interval(self) -> Iterator[Entry]:
-        """Returns the lines with the counts of lines that were not written since the last call."""
         repeated, self._repeated = self._repeated, {}
         left_out, self._left_out = self._left_out, Counter()
         # The bounds leak: each second makes room for some more lines.

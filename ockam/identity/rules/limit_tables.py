@@ -28,6 +28,7 @@ def read_limits(value: Any, wrong_pattern: Callable[[str], str | None]) -> tuple
         return {}, ['limits: is a table of tables; write [limits."certificate:alice"] and the limits below it']
     tables: LimitTables = {}
     mistakes: list[str] = []
+    # All mistakes are collected, so that the operator can correct them together.
     for pattern, table in value.items():
         address = pattern.removeprefix(ANONYMOUS_PREFIX)
         if address == pattern or not (find_address(address) or find_network(address)):

@@ -20,8 +20,7 @@ class Right(enum.IntFlag):
     OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain. See how
         the whole node does, by its status, metrics and dashboard; on EVERY_NAME. ADMIN is enough for the status.
     FORWARD: send messages through this node to another one, by the `host:port` of the other node. Make this node
-        itself follow or change a stream there, by `host:port/stream` (`to_follow`, `to_replace`).
-    """
+        itself follow or change a stream there, by `host:port/stream` (`to_follow`, `to_replace`)."""
 
     READ = 1
     WRITE = 2
@@ -52,9 +51,7 @@ def rights_text(rights: int) -> str:
 
 
 class Demand(NamedTuple):
-    """What the sender of a message must be allowed.
-
-    rights: one right, or several of which one is enough. name: None if the right on any name is enough."""
+    """What the sender of a message must be allowed: one of these rights, on this name, or on any if it is None."""
 
     rights: Right
     name: str | None

@@ -35,8 +35,7 @@ _QUOTES = frozenset("'\"\\")
 class RulesError(Exception):
     """Error: a file of rules is not valid.
 
-    mistakes: one text for each mistake, with the file, the line where its rule begins, and the name of the rule.
-    """
+    mistakes: one text for each mistake, with the file, the line where its rule begins, and the name of the rule."""
 
     def __init__(self, *mistakes: str) -> None:
         super().__init__("; ".join(mistakes))
@@ -48,7 +47,6 @@ def load_rules(file: Path) -> Rules:
 
 
 def parse_rules(text: str, file: str = "the rules") -> Rules:
-    """Parses the text of a file with rules. Raises RulesError. file: the name of the file in errors."""
     try:
         values = parse_toml(text)
     except ParseError as error:
@@ -88,7 +86,6 @@ def rule_text(rule: Rule) -> str:
 
 
 def make_rule(name: str, who: Sequence[str], may: Sequence[str], may_not: Sequence[str], on: Sequence[str]) -> Rule:
-    """Returns the rule of these texts. Raises RulesError."""
     table = {"name": name, "who": list(who), "on": list(on)}
     rule, mistakes = _rule(
         table | ({"may": list(may)} if may else {}) | ({"may_not": list(may_not)} if may_not else {})
@@ -99,12 +96,11 @@ def make_rule(name: str, who: Sequence[str], may: Sequence[str], may_not: Sequen
 
 
 def add_rule(file: Path, rule: Rule) -> None:
-    """Writes a rule to the end of the file, in one step. Makes a missing file. Raises RulesError, OSError."""
+    """Writes a rule to the end of the file, which is made if it is missing. Raises RulesError, OSError."""
     change_rules(file, (), (rule,))
 
 
 def remove_rule(file: Path, name: str) -> Rule:
-    """Removes a rule from the file, in one step, and returns the rule. Raises RulesError, OSError."""
     return change_rules(file, (name,), ())[0]
 
 
@@ -157,6 +153,7 @@ def _read(file: Path) -> str:
 def _rule(table: dict[str, Any]) -> tuple[Rule, list[str]]:
     """Returns the rule of one table, and the mistakes in it. If there are mistakes, the rule must not be used."""
     mistakes = [f"unknown key {key!r}; a rule has {', '.join(_FIELDS)}" for key in table if key not in _FIELDS]
+    # All mistakes are collected, so that the operator can correct them together.
     name = table.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
         mistakes.append(f"name: {name!r} is not 1 to {NAME_CHARACTERS_MAX} printable characters")

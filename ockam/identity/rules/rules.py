@@ -1,4 +1,4 @@
-"""Rules: who is allowed to do what, as pure decisions. This module reads no files, no connections and no clock.
+"""Rules: who is allowed to do what, as pure decisions.
 
 A rule allows rights or forbids them, to identities, on names that begin with a prefix. A right that no rule allows is
 refused, and a rule that forbids a right is stronger than every rule that allows it."""
@@ -16,11 +16,9 @@ from stream_storage.text_order import prefix_end
 
 EVERYBODY = "*"
 KNOWN_IDENTITIES_MAX = 10_000
-"""The most identities whose rules are remembered. All are forgotten when there are more."""
 KNOWN_CHARACTERS_MAX = 4 * 1024 * 1024
 """The most characters of all remembered names; all are forgotten when there are more. Peers choose the names."""
 KNOWN_NAME_CHARACTERS = 64
-"""The characters that each remembered name counts in addition to its own, for the objects that hold it."""
 KNOWN_NAME_CHARACTERS_MAX = 512
 """The most characters of a remembered name. The rights on a longer one are computed for each message."""
 SHOWN_NAME_CHARACTERS_MAX = 64
@@ -57,14 +55,10 @@ OWN_WORKERS = Rule("the node's own workers", (), may=ALL_RIGHTS)
 
 
 ANYTHING_TO_ANYBODY = (Rule("everything is allowed", (EVERYBODY,), may=ALL_RIGHTS),)
-"""Allows everything to everybody on a connection, so that only the rules with a `keeper` forbid anything."""
 
 
 class Decision(NamedTuple):
-    """The answer to one demand.
-
-    rule: the rule that allowed or forbade the demand; None if it is refused because no rule allows it.
-    reason: the text that explains a refusal; empty if the demand is allowed."""
+    """The answer to one demand, with the rule that decided (None: no rule allows it) and the reason of a refusal."""
 
     allowed: bool
     rule: Rule | None
@@ -72,7 +66,6 @@ class Decision(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """The reason of a refusal: the rule's own text, or `reason` if the rule has no text."""
         return self.rule.reason if self.rule is not None and self.rule.reason else self.reason
 
 
@@ -88,9 +81,7 @@ class KnownNames:
         self._holders: dict[int, dict[str, int]] = {}
 
     def has_room(self, name: str, holder: dict[str, int]) -> bool:
-        """Counts a name before it is remembered. Returns False for a name that must not be remembered.
-
-        holder: the remembered names of one identity, which are emptied if there are too many names in all."""
+        """Counts a name before it is remembered in `holder`. Returns False for a name that must not be remembered."""
         if len(name) > KNOWN_NAME_CHARACTERS_MAX:
             return False
         size = len(name) + KNOWN_NAME_CHARACTERS
@@ -158,10 +149,6 @@ class Grants:
 
 
 class Rules:
-    """All rules of a node: those of the operator, and the built-in ones with a `keeper`.
-
-    limits: the limits of single identities, by pattern (`limit_tables`)."""
-
     def __init__(self, rules: Iterable[Rule], limits: Mapping[str, Mapping[str, int | None]] | None = None) -> None:
         self.rules = tuple(rules)
         self.limits = {pattern: dict(table) for pattern, table in (limits or {}).items()}
@@ -185,7 +172,6 @@ class Rules:
         return found
 
     def allows(self, identity: Identity, demand: Demand) -> bool:
-        """Whether the rules allow the demand. It is `decide` without the explanation, and faster."""
         grants = self.grants(identity)
         if demand.name is None:
             return grants.has_anywhere(demand.rights)
@@ -205,7 +191,6 @@ class Rules:
 
 
 def matches(pattern: str, identity: Identity) -> bool:
-    """Whether a pattern of `Rule.who` matches an identity. A star at the end of the pattern matches any text."""
     text = str(identity)
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 

@@ -1,7 +1,6 @@
-"""The tokens of a node: a file with their hashes, and the decision whether a token is valid. No secret is stored.
+"""The tokens of a node: a file with their hashes, and the decision whether a token is valid.
 
-The hash is SHA-256: a token has 256 random bits, so a slow hash, as for passwords, would protect nothing. Commands
-change the file while the node runs; each change replaces it as a whole, under a lock of its folder."""
+The hash is SHA-256: a token has 256 random bits, so a slow hash, as for passwords, would protect nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +25,6 @@ FILE_MODE = 0o600
 REVOKED_KEPT_S = 30 * 86_400
 """How long a revoked token stays in the file. Until then, the answer to a client with it says that it is revoked."""
 INDEX_BYTES = 8
-"""The bytes of a hash by which a token is looked up. All bytes are then compared in constant time."""
 
 
 class TokenFileError(Exception):
@@ -139,13 +137,13 @@ def _revoked(records: Iterable[TokenRecord], name: str, now_s: int) -> tuple[Tok
 
 
 def _change(file: Path, change: _Change, now_s: int) -> None:
-    """Replaces the file by a changed one. A second command waits until this one is done."""
     try:
         make_folder(file.parent, mode=0o700)
         with lock_folder(file.parent):
             # A command that was killed may have left its unfinished file.
             for left in file.parent.glob(f".{file.name}.*.part"):
                 left.unlink(missing_ok=True)
+            # The file is read under the lock, so that no change of another command is lost.
             records = change(load_tokens(file))
             kept = [each for each in records if each.revoked_s is None or now_s - each.revoked_s < REVOKED_KEPT_S]
             content = msgspec.json.format(msgspec.json.encode(_File(tuple(kept))), indent=1) + b"\n"
@@ -159,8 +157,6 @@ def hash_of(text: str) -> str:
 
 
 class Tokens:
-    """The tokens of a node, as they were last read. It decides, and reads no file."""
-
     def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
         self.valid: dict[str, TokenRecord] = {}
         self._by_hash: dict[bytes, list[tuple[bytes, TokenRecord]]] = {}
@@ -174,7 +170,6 @@ class Tokens:
         return len(self.valid)
 
     def judge(self, text: str, now_s: float) -> Verdict:
-        """Decides whether the text is a valid token. now_s: seconds since 1970."""
         digest = hashlib.sha256(text.encode()).digest()
         # A peer cannot choose a hash, so the time of this look-up tells it nothing about another token.
         for stored, record in self._by_hash.get(digest[:INDEX_BYTES], ()):

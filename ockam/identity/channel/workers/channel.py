@@ -35,7 +35,6 @@ from ockam.transport.forwarding import CONNECTION_PREFIX
 from ockam.transport.wire_head import HEAD
 
 REFRESHES_PER_S, REFRESHES_MAX = 1.0, 10.0
-"""How many Refresh messages one channel accepts per second, and how many at once. Others are dropped and counted."""
 
 HANDSHAKE_FAILURES_MAX = 3
 """The wrong messages 3 after which a handshake ends: each costs a Diffie-Hellman computation."""
@@ -76,7 +75,6 @@ class ChannelWorker(Worker):
         first: Message,
         addresses: tuple[Address, Address],
     ) -> None:
-        """first: the message to the listener. addresses: the inner and the outer address of this worker."""
         self._node = node
         self._owner = owner
         self.machine = machine
@@ -110,9 +108,8 @@ class ChannelWorker(Worker):
         self._owner.ended(self, "crashed")
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns NOTHING for a ciphertext: the rights are checked when its plaintext goes to a worker.
-
-        A plaintext that is to be encrypted is accepted from this node's own workers only, so None: refused."""
+        """Returns NOTHING for a ciphertext, since the rights are checked when its plaintext goes to a worker. A
+        plaintext is accepted from this node's own workers only."""
         return NOTHING if message.onward_route[0] == self.inner or message.origin.kind == "local" else None
 
     def receive(self, run: Sequence[Message]) -> None:
@@ -211,7 +208,6 @@ class ChannelWorker(Worker):
         self._reader = PlaintextReader(self._origin(), self.outer)
 
     def _origin(self) -> Origin:
-        """Returns the origin of the decrypted messages, with the identity of the channel's other end."""
         self._usage = self._owner.usage_of(self, self._below.usage)
         header_bytes = len(HEAD.encode_routes(self._way_back, ()))
         return msgspec.structs.replace(
@@ -250,7 +246,6 @@ class ChannelWorker(Worker):
         self._waiting.note(messages, fed, None if self._usage is self._below.usage else self._usage)
 
     def _control(self, plaintext: bytes) -> bool:
-        """Handles a Refresh or a Close. Returns whether the channel is still open."""
         now_s = trio.current_time()
         if plaintext != CLOSE:
             # Each Refresh costs the check of several signatures. Peers send one when they have changed their keys.
@@ -273,7 +268,6 @@ class ChannelWorker(Worker):
     # To the other side.
 
     def _send(self, run: Sequence[Message]) -> None:
-        """Encrypts messages of this node's own workers and sends them."""
         # Messages of remote origin are dropped: otherwise, a peer that learns the outer address could send as this
         # node.
         foreign = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
@@ -299,7 +293,6 @@ class ChannelWorker(Worker):
     # The end.
 
     def end(self, reason: str) -> None:
-        """Ends the channel and tells the other side, if the channel is open. Safe to repeat."""
         data = self.machine.close()
         if data:
             self._node.send(Message(self._way_back, (), data))

@@ -1,6 +1,4 @@
-"""ChannelWaiting: makes the senders to one channel wait, while workers are full or an identity exceeds its limits.
-
-Meanwhile the mailbox of the channel counts as full, so that connections with messages for the channel wait."""
+"""ChannelWaiting: makes the senders to one channel wait, while workers are full or an identity exceeds its limits."""
 
 from __future__ import annotations
 
@@ -17,8 +15,6 @@ from ockam.quotas.usage_waits import waits_of
 
 
 class ChannelWaiting:
-    """The waiting of one channel. inner: the address to which its encrypted messages come."""
-
     def __init__(self, node: Node, nursery: trio.Nursery, inner: Address) -> None:
         self._node = node
         self._nursery = nursery
@@ -26,10 +22,8 @@ class ChannelWaiting:
         self._waits = False
 
     def note(self, messages: Sequence[Message], fed: Iterable[Mailbox], usage: Usage | None) -> None:
-        """Counts messages that have left the channel, and makes the senders wait if need be.
-
-        fed: the mailboxes that received the messages.
-        usage: the usage of the channel's identity; None if the connection has counted the messages already."""
+        """Counts messages that have left the channel into the mailboxes `fed`, and makes the senders wait if need be.
+        usage: that of the channel's identity; None if the connection has counted the messages already."""
         full = [mailbox for mailbox in fed if mailbox.full]
         limited = usage if usage is not None and (usage.is_rated or usage.counts_bytes) else None
         is_over = False
@@ -37,6 +31,7 @@ class ChannelWaiting:
             now_s = trio.current_time()
             limited.machine.spend(len(messages), sum(len(message.payload) for message in messages), now_s)
             is_over = limited.machine.is_over or limited.machine.delay_s(now_s)[0] > 0
+        # One task waits for all reasons. Meanwhile the mailbox of the channel counts as full.
         own = self._node.find_mailbox(self._inner)
         if (full or is_over) and not self._waits and own is not None:
             self._waits = True

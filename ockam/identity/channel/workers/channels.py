@@ -1,7 +1,6 @@
 """SecureChannels: all secure channels of one node, and the listener that begins them.
 
-A message to the listener is message 1 of a new channel. Unless the operator trusts somebody, the listener answers
-nothing. Every number of handshakes and channels is bounded (`limits`)."""
+Unless the operator trusts somebody, the listener answers nothing."""
 
 from __future__ import annotations
 
@@ -36,12 +35,11 @@ from ockam.quotas.usage import Usage, party_key
 
 LISTENER = "secure_channel"
 ADDRESSES = (LISTENER, "secure_channel_listener", "api")
-"""The addresses of the listener. Other Ockam programs expect a listener at one of them: the first is the default of
-Ockam for Elixir, the second is in Ockam's examples, and nodes that the command `ockam` makes have the third."""
+"""The addresses of the listener that other Ockam programs expect: the default of Ockam for Elixir, that of Ockam's
+examples, and that of nodes which the command `ockam` makes."""
 WATCH_INTERVAL_S = 0.5
 """The interval between two checks of the trust list, within which an identity that is removed loses its channels."""
 IDLE_INTERVALS = 20
-"""Once in this many intervals, the node searches for idle channels and for those whose connection has ended."""
 
 NOBODY_TRUSTED = (
     "this node trusts nobody, so it opens no secure channel: `stream-node trust add IDENTIFIER` trusts the other end, "
@@ -98,7 +96,6 @@ class SecureChannels:
             channel.end("node_stops")
 
     def end_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the channels of all identities that the function chooses. Returns the number of channels."""
         with self._node.batch():
             return self._end_where(lambda channel, peer: is_meant(Identity("channel", str(peer))), reason)
 
@@ -120,7 +117,6 @@ class SecureChannels:
     # For the listener.
 
     def begin(self, message: Message) -> None:
-        """Answers message 1 of a new channel, or drops it and counts the reason."""
         refusal = self._reason_to_refuse(message)
         if refusal is not None:
             self._refuse(message.origin, refusal)
@@ -166,7 +162,6 @@ class SecureChannels:
             channel.end("handshake_timeout")
 
     def replace_trusted(self, identifiers: Iterable[str]) -> None:
-        """Replaces the trusted identifiers of the settings. The next `watch` ends the channels of the others."""
         self._trust.replace_identifiers(identifiers)
 
     def watch(self, interval: int) -> None:
@@ -240,9 +235,7 @@ class SecureChannels:
             self._end_where(lambda other, theirs: self._known.refusal(theirs) is not None, "key_replaced")
 
     def ended(self, channel: ChannelWorker, reason: str, shown: str = "") -> None:
-        """Records the end of a channel or handshake, and stops its worker. Safe to repeat: the first reason counts.
-
-        shown: the identifier that the other side has shown, if the channel was not open."""
+        """Records the end of a channel or handshake, and stops its worker. Safe to repeat."""
         if not self._node.is_registered(channel.inner) and not self._knows(channel):
             return
         known = self._knows(channel)
@@ -286,8 +279,6 @@ class SecureChannels:
 
 
 class ListenerWorker(Worker):
-    """The well-known address of a node to which message 1 of each channel is sent."""
-
     def __init__(self, channels: SecureChannels) -> None:
         self._channels = channels
         self._intervals = 0
