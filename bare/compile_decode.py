@@ -274,9 +274,11 @@ class _Compiler:
             count, at = self._count(at, self._limits.list_items_max, least)
         else:
             count = str(node.length)
+            # Without this test, a short message could make a long list before the end is noticed.
             self.source.line(f"if {node.length * least} > size - ({at}): raise Irregular")
         values = self.source.name("v")
         if isinstance(node.item, FixedIntType | FloatType):
+            # A list of numbers of fixed size is unpacked as a whole, without a loop over its items.
             after = self.source.name("p")
             self.source.line(f"{after} = {at} + {count} * {least}")
             if node.item.code == "B":
@@ -285,6 +287,7 @@ class _Compiler:
                 unpack = self.source.constant(struct.unpack_from)
                 self.source.line(f'{values} = list({unpack}(f"<{{{count}}}{node.item.code}", data, {at}))')
             return values, _At(after)
+        # Any other item is read in a loop, whose position is a variable.
         place = self.source.name("p")
         self.source.line(f"{place} = {at}")
         self.source.line(f"{values} = []")
@@ -310,6 +313,7 @@ class _Compiler:
             self._nest -= 1
             self.source.line(f"{values}[{key}] = {item}")
             self.source.line(f"{place} = {end}")
+        # A repeated key leaves fewer entries than the count says.
         self.source.line(f"if len({values}) != {count}: raise Irregular")
         return values, _At(place)
 

@@ -169,6 +169,7 @@ class _Compiler:
                 return []
             case EnumType(cls=cls, by_value=by_value):
                 self.source.line(_is_not(value, self.source.constant(cls)))
+                # The members of an enum are few, so all are encoded now.
                 encoded_by_value = {number: encode_uint(number) for number in by_value}
                 return [f"{self.source.constant(encoded_by_value)}[{value}._value_]"]
             case OptionalType():
@@ -235,12 +236,14 @@ class _Compiler:
             self.source.line(f"if {count} != {node.length}: raise Irregular")
             head = []
         if isinstance(node.item, FixedIntType | FloatType):
+            # A list of numbers of fixed size is checked and packed as a whole, without a loop over its items.
             only = self.source.constant({float} if isinstance(node.item, FloatType) else {int})
             self.source.line(f"if {count} and set(map(type, {value})) != {only}: raise Irregular")
             if node.item.code == "B":
                 return [*head, f"bytes({value})"]
             pack = self.source.constant(struct.pack)
             return [*head, f'{pack}(f"<{{{count}}}{node.item.code}", *{value})']
+        # Any other item has statements of its own, which append its parts to one list.
         out, item = self.source.name("o"), self.source.name("v")
         self.source.line(f"{out} = []")
         with self.source.block(f"for {item} in {value}:"):
@@ -285,6 +288,7 @@ class _Compiler:
             self.source.line(f"{inner} = {value}.value")
         else:
             self.source.line(f"{kind} = {value}.__class__")
+        # The tag, or the exact type of the value, selects the member: by a table, or by a chain of tests.
         if len(node.members) > CHAIN_MEMBERS_MAX:
             return self._member_by_table(node, kind, inner)
         for index, (tag, member) in enumerate(node.members):

@@ -146,6 +146,7 @@ class _Reader:
             self.at += 1
             value |= (byte & 127) << index * 7
             if byte < 128:
+                # A last byte of zero adds nothing: the number has a shorter form, and only that is valid.
                 if index and not byte:
                     raise self.error(f"{what} is not in its shortest form", start)
                 if value > UINT_MAX:

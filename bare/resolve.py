@@ -174,6 +174,7 @@ class _Resolver:
         except NameError as error:
             raise TypeError(f"{cls.__name__}: {error}; annotations must name things of its module") from error
         fields = []
+        # The error of a field is raised again with the path of the field.
         for name in cls.__struct_fields__:
             try:
                 fields.append((name, self._item(hints[name])))

@@ -65,6 +65,7 @@ def encode_uint(value: int) -> bytes:
         return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     if value < 1 << 28:
         return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128, value >> 21))
+    # Longer numbers are rare, so they need no unrolled form.
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

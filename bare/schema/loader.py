@@ -193,6 +193,7 @@ class _Builder:
                 self.types[place] = cls
                 return enum_type(cls)
             case ast.Union(members=parts):
+                # Members without a name are named by their tag.
                 nodes = tuple((part.tag, self._node(part.type, f"{place}.{part.tag}")) for part in parts)
                 return UnionType(nodes, needs_tags(nodes))
             case ast.Struct():

@@ -242,6 +242,7 @@ class _Parser(Cursor):
             tag = members[-1].tag + 1 if members else 0
             if stated:
                 tag = self.number(0, UINT_MAX, "the tag of a union member")
+            # A comment behind the sign belongs to the member before it.
             if self.next.text == "|":
                 self.give_beside()
             members.append(UnionMember(type_, tag, stated, self.comments(above), member_at))

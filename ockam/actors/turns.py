@@ -88,7 +88,7 @@ class TurnQueue:
 
 
 class Turns:
-    """Decides when each connection of a node may use the event loop. Invariant: while any wait, a task runs."""
+    """Decides when each connection of a node may use the event loop again. Invariant: while any wait, a task runs."""
 
     def __init__(self, nursery: trio.Nursery, *, read_bytes_max: int) -> None:
         self._nursery = nursery

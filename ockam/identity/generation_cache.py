@@ -1,6 +1,6 @@
 """GenerationCache: a bounded cache that forgets the entries that were not used lately.
 
-A used entry belongs to the young generation. When that is full, it becomes the old one."""
+A used entry belongs to the young generation. When that is full, it replaces the old one, which is forgotten."""
 
 from __future__ import annotations
 

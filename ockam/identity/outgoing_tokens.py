@@ -1,6 +1,6 @@
 """OutgoingTokens: the tokens by which a node proves its own name to other nodes.
 
-They are not for connections with forwarded messages: other peers would act in the name of the node."""
+They are not sent on connections for forwarded messages, whose senders would act in the name of the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS settings: the certificate, key and authorities of each side, in PEM files that are watched for changes."""
+"""TLS settings: the certificate, key and authorities of each side, in PEM files that can be read again."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
 
 
 class ServerTls:
-    """The TLS of a listener. Invariant: the context and the revoked fingerprints come from files that fit together."""
+    """The TLS of a listener. Invariant: context and revoked fingerprints come from files that were valid together."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
         self.files = files

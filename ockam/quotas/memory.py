@@ -223,7 +223,7 @@ class PeerMemory:
         return self.header_bytes + self.unread_bytes + self.parked_bytes
 
     def share_bytes(self, most_bytes: int) -> int:
-        """Returns how many bytes of unread answers (`most_bytes` or less) slow a connection down."""
+        """Returns the bytes of unread answers above which a connection is slowed down, at most `most_bytes`."""
         # Half of the limit is free for everybody; above, each connection with unread answers has an equal share of it.
         if self.unread_bytes * 2 <= self.bytes_max:
             return most_bytes

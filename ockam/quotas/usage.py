@@ -56,7 +56,7 @@ class LimitStatistics(msgspec.Struct, frozen=True):
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """The event that an identity (key) has exceeded a limit. peer: the receiver of the refusal, or ""."""
+    """The event that an identity (key) has exceeded a limit. peer: the `host:port` that was refused, or ""."""
 
     key: str
     limit: str

@@ -47,7 +47,7 @@ class Tracing:
         self._tracer = provider.get_tracer("stream-node")
 
     def start(self, name: str, attributes: Attributes) -> OpenSpan | None:
-        """Begins a span of a request to another process, within the program's present span. None: not chosen."""
+        """Begins a span of a request to another process. Returns None if the trace is not chosen."""
         span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
         return OpenSpan(span) if span.get_span_context().trace_flags.sampled else None
 

@@ -8,10 +8,10 @@ import msgspec
 class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the channels of one node. A peer can begin handshakes before it proves anything.
 
-    handshakes_max, peer_handshakes_max: under way, and those of one connection. With one more, the oldest is dropped.
+    handshakes_max, peer_handshakes_max: the most under way, in all and for one connection. The oldest gives way.
     handshakes_per_s: those that one identity or address can begin in a second. Each costs a quarter of a millisecond.
     handshake_s_max: the longest time from message 1 to message 3.
-    channels_max, peer_channels_max: the most open channels, and those of one connection.
+    channels_max, peer_channels_max: the most open channels, in all and for one connection.
     idle_s_max: a channel ends after this many seconds without a message.
     gone_s_max: a channel ends this long after its connection. Until then, its peer can use another connection."""
 

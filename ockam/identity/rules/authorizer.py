@@ -36,7 +36,7 @@ class Frequent(NamedTuple):
     """The kind of message that a worker gets most, such as pushes. The gate decides once about many of them.
 
     tags: the payload of such a message begins with one of these bytes.
-    right, name: the right that it demands, as a plain number because that is ten times as fast."""
+    right, name: the right that it demands on this name. A number compares ten times as fast as a `Right`."""
 
     tags: tuple[bytes, ...]
     right: int

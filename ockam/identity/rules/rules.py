@@ -72,7 +72,7 @@ class Decision(NamedTuple):
 class KnownNames:
     """Counts the names that the `Grants` of all identities remember. When there are too many, all are forgotten.
 
-    Invariant: the remembered names, with KNOWN_NAME_CHARACTERS for each, have at most KNOWN_CHARACTERS_MAX."""
+    Invariant: the remembered names and KNOWN_NAME_CHARACTERS for each are at most KNOWN_CHARACTERS_MAX characters."""
 
     __slots__ = ("_characters", "_holders")
 
