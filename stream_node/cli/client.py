@@ -139,7 +139,7 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a stream node at the target's address forwards to the others on the way. Raises ClientError.
+    """Checks that a stream node at the target's address forwards to the others of the route. Raises ClientError.
     Clients of blocks call this first, because they themselves try again and again without an error. If no program
     listens at the address, the check also succeeds."""
     from ockam.actors.address import tcp

@@ -18,7 +18,7 @@ PIPE_BYTES = 4096
 
 def take_singly() -> None:
     """Makes the pipe at standard output, if it is one, so small that it is writable only while it is empty."""
-    # A pipe that holds more than a page already keeps its size, and `output_taken` then says less.
+    # A pipe that holds more than a page already keeps its size, and `output_taken` then proves less.
     with contextlib.suppress(OSError):
         if _is_pipe():
             import fcntl

@@ -58,7 +58,7 @@ def check_workers(config: Config) -> None:
     """Raises ConfigError if the data directory is for another number of workers, or belongs to one worker.
     Each worker has its streams in a database of its own, and the number of workers decides which streams these are."""
     folder = Path(config.data_dir)
-    # Workers talk to each other over the address of the node's certificate.
+    # Workers connect to each other with TLS too, so each must trust the certificate of the node.
     if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:
         raise ConfigError(
             "workers: the workers connect to each other with TLS too, so tls_forward_ca must name the authority of "

@@ -109,7 +109,7 @@ class NodeAccess:
         while True:
             await trio.sleep(INTERVAL_S)
             # A program may write the file in parts, and the beginning of the rules may be valid by itself. So a change
-            # counts only when the file looks the same twice.
+            # counts only when two samples of the file are the same.
             before, looks = looks, _state_of(self._file)
             if looks != self._seen and looks == before:
                 self._load()
@@ -137,7 +137,7 @@ class NodeAccess:
         self.audit.close()
 
     def _load(self) -> None:
-        # The state is read first: a change during the reading of the file is then seen at the next look.
+        # The state is read first: a change during the reading of the file is then seen by the next sample.
         self._seen = _state_of(self._file)
         try:
             rules = load_rules(self._file)

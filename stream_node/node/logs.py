@@ -62,7 +62,7 @@ def configure_logs(level: str, *, counts_repeated: bool = False) -> None:
         )
     )
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
-    # The node tells an upgrade in its own words.
+    # The node reports an upgrade in its own words.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     structlog.configure(
         processors=[

@@ -39,11 +39,11 @@ from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_connections"
 PART_ADDRESS = local("node_connections_part")
-"""The address at which one worker of several tells its part."""
+"""The address at which one worker of several answers with its part."""
 LISTED_MAX = 1_000
 """The largest number of connections, and of identities, in an answer."""
 LISTED_EVERY_S = 1.0
-"""The shortest time between two looks at all connections, in seconds. Many browsers ask again and again."""
+"""The shortest time between two samples of all connections. Many browsers ask again and again."""
 CLOSED = "closed_by_operator"
 """The reason, for counters, why such a connection is closed."""
 

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 from stream_node.node.config import Config, ConfigError
 
 TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
-"""How peers connect to the node: without TLS; with TLS, and without a certificate; with TLS, where a peer without a
-certificate is anonymous; with TLS and a certificate."""
+"""How peers connect to the node. off: without TLS. server: with TLS, without a certificate. optional: with TLS; a peer
+without a certificate is anonymous. mutual: with TLS and a certificate."""
 ENDING = timedelta(days=14)
 """`examine_tls` warns if the certificate ends within this time."""
 _TEXTS: dict[TlsMode, str] = {

@@ -139,7 +139,7 @@ class NodeTokens:
         try:
             tokens = Tokens(load_tokens(self._file))
         except OSError as error:
-            # The next look tries again, so the same trouble is logged once.
+            # The next sample tries again, so the same trouble is logged once.
             reason = error.strerror or str(error)
             if reason != self._trouble:
                 logger.error("tokens_not_read", file=str(self._file), reason=reason, in_force=len(self._tokens))

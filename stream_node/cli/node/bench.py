@@ -165,7 +165,7 @@ def _measure(
     from stream_node.cli.contexts import find_target, resolve_target
     from stream_node.node.process import NodeNotStarted, interrupted_by
 
-    # With --via the user has chosen a node. Without --node or a context, the first node on the way is the default one.
+    # With --via the user has chosen a node; without --node or a context, the default one is the first of the route.
     target = resolve_target(node, context, via) if via else find_target(node, context, ())
     with ExitStack() as stack:
         # This is entered first: a signal must also end a node that is still starting, and its data must be removed.

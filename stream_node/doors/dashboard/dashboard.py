@@ -103,7 +103,7 @@ class Dashboard:
             ("POST", "/sign-out", self._sign_out),
             ("GET", "/{path:path}", show_nothing),
         )
-        # A page gives its request the identity of the browser's session, and tells errors as pages.
+        # A page gives its request the identity of the browser's session, and shows errors as pages.
         self.endpoints: tuple[Endpoint, ...] = (
             *(Endpoint("GET", path, lead_here, is_open=True) for path in ("/", PATH + "/")),
             Endpoint("GET", PATH + "/static/{name:path}", serve_asset, is_open=True),

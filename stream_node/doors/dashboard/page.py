@@ -62,7 +62,7 @@ class Page:
         return self.call.client()
 
     def count(self, name: str, default: int, most: int = COUNT_MAX) -> int:
-        """Returns a whole number from the query, at most `most`. Raises Problem for anything but 63 bits."""
+        """Returns a whole number from the query, at most `most`. Raises Problem for any other text."""
         if not self.query.get(name, "").strip():
             return default
         number = number_of(self.query, name)

@@ -54,7 +54,7 @@ class Trends:
             except StorageError as error:
                 logger.error("figures_not_read", reason=str(error))
             else:
-                # Each name is in memory once, and not once for each look.
+                # Each name is in memory once, and not once for each sample.
                 written = {intern(each.name): each.written for each in found.streams}
                 lags = {(intern(each.client_id), intern(each.stream)): each.lag for each in found.consumers}
                 self._looks.append(Look(time(), written, lags))

@@ -43,7 +43,7 @@ SECURITY_HEADERS = {
 MEMORY = "stream_node_memory"
 """The key in the scope of a request that has its `RequestMemory`."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
-"""The problems that are in the audit log although no rule has decided: they look like an attack."""
+"""The problems that are in the audit log although no rule has decided: they may be an attack."""
 
 logger = structlog.get_logger(__name__)
 

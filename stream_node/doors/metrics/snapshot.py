@@ -64,7 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
-    # If the database does not answer, the troubles wait for it, and the figures no more.
+    # If the database does not answer, the troubles wait for it; the statistics do not wait again.
     troubles = None if parts.find_troubles is None else await parts.find_troubles()
     streams, consumers = await _read(parts)
     return Snapshot(

@@ -153,7 +153,7 @@ class ClusterMember:
             await self._after_read()
 
     async def _quiet(self) -> None:
-        """Returns when no message was sent to other members for QUIET_S, and all passed on messages are answered."""
+        """Returns when no message was sent to other members for QUIET_S, and no passed on message lacks an answer."""
         sent = -1
         for _ in count():
             before, sent = sent, sum(self.router.statistics().sent.values())
@@ -217,7 +217,7 @@ class ClusterMember:
         # Give first: a shard that another member shall have is not served here any longer.
         for owner, shards in plan.give.items():
             if not await self._give(owner, [shard for shard in shards if shard in self.router.served]):
-                # The shards may have a new owner all the same. Only the tables, which the next beat reads, can tell.
+                # The shards may have a new owner all the same: the next beat reads that from the tables.
                 return
         if plan.take and not self._leaves:
             await self._take(plan)
@@ -244,7 +244,7 @@ class ClusterMember:
 
     async def _open(self, shards: Sequence[int]) -> None:
         """Starts to serve shards that this member owns.
-        Shards to whose earlier owner messages of this member's clients are under way are left to a later beat."""
+        If messages of this member's clients are under way to a shard's earlier owner, a later beat opens the shard."""
         shards = self.router.clear(shards)
         if not shards:
             return

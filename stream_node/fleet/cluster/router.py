@@ -115,7 +115,7 @@ class Router:
         self._lines = LogRate()
         self._missed: Forward | None = node.register_forward(LOCAL, self._forward)
 
-    # What the services of this node ask: see `ockam.transport.elsewhere.Elsewhere`.
+    # The questions of this node's services: see `ockam.transport.elsewhere.Elsewhere`.
 
     def is_elsewhere(self, stream: Address) -> bool:
         return shard_of(stream) not in self._served
@@ -153,7 +153,7 @@ class Router:
                     self._route(shard, self._envelopes.wrap(shard, asked))
         return True
 
-    # What the member tells.
+    # The calls of the member.
 
     @property
     def view(self) -> View:
@@ -444,7 +444,7 @@ class Router:
             for route in requests.take():
                 self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
         elif len(link.unanswered):
-            # Nobody knows which of the unanswered pushes it has stored. Publishers of the real services hear ERROR. Our
+            # Nobody knows which of the unanswered pushes it has stored. Publishers of the real services get ERROR. Our
             # clients see what they would see if this node had died: nothing is stored that they have sent later.
             senders, answers = link.unanswered.take()
             logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))

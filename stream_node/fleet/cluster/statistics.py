@@ -29,10 +29,10 @@ class MemberStatistics(msgspec.Struct, frozen=True):
     """The statistics of a member.
 
     shards: how many it serves. members: how many live. taken, given: the shards that it took and gave away since its
-    start. fenced: the members that it has fenced. beats_failed: because the database was out of reach or slow. peers:
-    all members by name. owners: all shards with their owners and epochs, by number. unowned_s: by number, for how long
-    each shard without an owner has had none. hand_overs: the latest first. moved: by reason, the shards with a new
-    owner since the start of this member. is_fixed: whether each shard has its owner for good.
+    start. fenced: the members that it has fenced. beats_failed: the beats that an unreachable or slow database made
+    fail. peers: all members by name. owners: all shards with their owners and epochs, by number. unowned_s: by number,
+    for how long each shard without an owner has had none. hand_overs: the latest first. moved: by reason, the shards
+    with a new owner since the start of this member. is_fixed: whether each shard has its owner for good.
     """
 
     name: str

@@ -178,7 +178,7 @@ class MoveShards(ClusterOperation):
         # A member that is frozen in the middle of a COPY keeps its locks, for which the next statements would wait.
         for token in filter(None, self._fences.values()):
             session.disconnect(token)
-        # The row of the member tells whether the process that did not beat is still the member. Its successor keeps the
+        # The row of the member shows whether the process that did not beat is still the member. Its successor keeps the
         # shards.
         gone = {name for name, token in self._fences.items() if self._is_fenced(session, name, token)}
         moves = [(shard, before) for shard, before in self._moves if before not in self._fences or before in gone]

@@ -47,7 +47,7 @@ class Followers:
         self._now_us = now_us
         self._role_changed = role_changed
         self._own_address = own_address
-        # When each mirror was last heard of, by the id of its source. A stream that is made again has another id.
+        # When each mirror last asked, by the id of its source. A stream that is made again has another id.
         self._heard_us: dict[int, dict[Place, int]] = {}
 
     def add(self, row: FollowerRow) -> None:
@@ -62,7 +62,7 @@ class Followers:
         places = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
         if fences is not None and Place(fences.source, fences.source_name) not in places:
             places.append(Place(fences.source, fences.source_name))
-        # An earlier version wrote down whatever it was told.
+        # An earlier version stored every address that a mirror sent.
         nowhere = [place for place in places if refusal_of_source(place.address) is not None]
         if nowhere:
             nursery.start_soon(self._drop, identity, nowhere)
@@ -134,7 +134,7 @@ class Followers:
             logger.warning("mirror_not_written_down", stream=identity[0], reason=str(error))
             return
         written = {Place(each.address, each.stream_name) for each in kept.rows}
-        # Those that have asked since are being written down themselves.
+        # Mirrors that have asked since are being stored themselves.
         known = self._heard_us[row.stream_id].items()
         self._heard_us[row.stream_id] = {
             place: heard_us for place, heard_us in known if place in written or heard_us >= row.heard_us

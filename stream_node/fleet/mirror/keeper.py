@@ -66,7 +66,7 @@ class Keeper:
                 # The node is stopping.
                 return
             except (MirrorError, StorageError) as error:
-                # A source that is lost is told by the followers of the partitions.
+                # The followers of the partitions report a source that is lost.
                 self._note(str(error))
             await trio.sleep(INTERVAL_S)
 

@@ -50,7 +50,7 @@ class Begun(msgspec.Struct):
 class Promotions:
     """The promotions of the streams of one node.
     A planned promotion lasts as long as the copying of what is missing. So an operator begins it by a request with an
-    id, and asks again with the same id until it has ended. Its result is told to this id alone: a later request has
+    id, and asks again with the same id until it has ended. Its result is reported to this id alone: a later request has
     another id, and begins another promotion."""
 
     def __init__(self, tasks: MirrorTasks, groups: LeaseGroups) -> None:
@@ -111,7 +111,7 @@ class Promotions:
         begun = self._begun.get(name)
         if begun is not None:
             if not begun.has_ended and begun.failure is None:
-                # Operators who wait for the planned promotion must not be told that nothing is lost.
+                # Operators who wait for the planned promotion must not read that nothing is lost.
                 begun.failure = MirrorError(
                     f"{name!r} takes pushes here now, but another request has promoted it by force meanwhile: messages "
                     "of its source may be missing, see `mirror status`"

@@ -160,7 +160,7 @@ class MirrorTasks:
         # The stream may have got another task while the fencer ran.
         if self.figures.find(identity) is fencer.figures:
             self.figures.set(identity, None)
-            # The former source is written down as a mirror now.
+            # The former source is stored as a mirror now.
             if fencer.follower is not None:
                 self._followers.add(fencer.follower)
 
