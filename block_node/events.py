@@ -156,8 +156,7 @@ class NodeFailed(msgspec.Struct, frozen=True):
     """The node must abandon the blocks in progress: blocks that are not on disk are discarded, and all streams end.
 
     Each plugin discards its parts of unfinished blocks and waits for new ones. It ignores later verification results of
-    the discarded blocks. But a block whose commit had begun can still be stored, and its `PersistedNotification`
-    counts.
+    the discarded blocks. But a block whose commit had begun can still be stored: its `PersistedNotification` counts.
     """
 
     reason: str

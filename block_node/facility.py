@@ -222,7 +222,7 @@ class Facility:
         if self._running:
             return
         self._running = True
-        # A delivery can make room, and a source that finds room can publish: it goes on until neither does.
+        # A delivery can make room, and a source that finds room can publish. The loop runs until neither happens.
         try:
             while self._deliver() or self._tell_room():
                 pass

@@ -132,8 +132,7 @@ class BlockNode:
         self.store.when_open(self._opened)
 
     def stop(self, reason: str = NODE_STOPS) -> None:
-        """Ends all streams with a status, after all received blocks are acknowledged. Publishers send other ones
-        again."""
+        """Ends all streams, after all received blocks are acknowledged. Publishers send other ones again."""
         self.facility.publish(NodeStopping(reason))
 
     def close(self) -> list[Message]:
@@ -214,8 +213,8 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Computes the possible root hashes of the newest block behind the chain `before`, and then serves
-        publishers."""
+        """Computes the possible root hashes of the newest block behind the chain `before`. Then publishers are
+        served."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

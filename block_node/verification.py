@@ -82,7 +82,6 @@ class Verification(Plugin):
             self._go_back()
 
     def _go_back(self) -> None:
-        """Resets the state of the chain to the last block on disk. Publishers must send later blocks again."""
         self._verifier.chain = self._durable_chain()
 
     def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
@@ -156,8 +155,7 @@ class Verification(Plugin):
 
 
 def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
-    """Keeps only those possible root hashes that the chain allows (`roots`). Raises VerificationFailed if none is
-    left."""
+    """Keeps only the root hashes that the chain allows (`roots`). Raises VerificationFailed if none is left."""
     if not roots:
         return result
     fitting = tuple(each for each in result.roots if each.root in roots)

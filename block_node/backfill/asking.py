@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Asker(Worker, Generic[T]):
-    """A worker that sends one request to the source node, and calls `on_done` once with the answer that `read`
+    """A worker that sends one request to the source node. `on_done` is called once, with the answer that `read`
     decodes."""
 
     def __init__(

@@ -20,8 +20,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: the largest total size of blocks that were fetched but are not stored yet.
     chunks: the most requests at the same time, with at most `batch_blocks` blocks each.
     retries_max: how often a block is requested again before it is left to the next search.
-    pending_blocks: the most blocks between fetching and the disk: several, so that blocks are verified while the disk
-    syncs.
+    pending_blocks: the most blocks between fetching and the disk: several, since blocks are verified during a sync.
     """
 
     buffer_bytes: int = 104_857_600
@@ -185,7 +184,6 @@ class FetchedRange:
         return next(iter(self.blocks))
 
     def numbers(self) -> Iterator[int]:
-        """Yields the numbers of the blocks in `blocks` and of the blocks that are still expected."""
         yield from self.blocks
         if not self.complete:
             yield from range(self.next_block, self.last + 1)
@@ -196,7 +194,6 @@ class FetchedRange:
         self._held_bytes += size_bytes
 
     def take(self, number: int) -> tuple[list[bytes], int]:
-        """Removes a block from `blocks`. Returns its items, and their size in bytes."""
         size_bytes = self._sizes.pop(number)
         self._held_bytes -= size_bytes
         return self.blocks.pop(number), size_bytes

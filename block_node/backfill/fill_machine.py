@@ -1,18 +1,16 @@
 """The state machine that fills gaps: ranges of missing blocks. It decides what to fetch and what to pass on. No I/O.
 
-There is one machine for history, the blocks below the next block of the chain, and one for the newest blocks.
-
-History is filled downwards from the top of each gap: the block above is stored, and its footer names the root hash of
-the block below, and so on. So each block is checked against the chain. The newest blocks are filled upwards: each block
-must continue the chain.
+There is one machine for history, the blocks below the next block of the chain, and one for the newest blocks. History
+is filled downwards from the top of each gap: the block above is stored, and its footer names the root hash of the block
+below, and so on. So each block is checked against the chain. The newest blocks are filled upwards: each must continue
+the chain.
 
     open ──next_fetch──▶ in a chunk ──next_delivery──▶ delivered ──stored──▶ gone
       ▲                    │ failed                      │ refused, put_back
       └────────────────────┴─────────────────────────────┘
 
 An open block is missing and not requested. A chunk is one request with its received blocks. A delivered block was
-passed on to be verified and stored. A gap that cannot be filled is given up, and the next search finds it again. The
-caller passes the time in seconds.
+passed on to be verified and stored. A gap that cannot be filled is given up, and the next search finds it again.
 """
 
 from __future__ import annotations
@@ -80,7 +78,6 @@ class FillMachine:
         return self.delivered.size_bytes + sum(chunk.size_bytes for chunk in self._chunks.values())
 
     def assign(self, first: int, last: int) -> None:
-        """Adds the missing blocks from `first` to `last`, inclusive. Known ones are ignored."""
         for hole in self.holes.missing(first, last):
             self.holes.add(*hole)
             self._open.add(*hole)
@@ -113,8 +110,7 @@ class FillMachine:
         return None
 
     def grew(self, chunk_id: int, size_bytes: int) -> bool:
-        """Records that more bytes were received. Returns False if the request is now too large: call `overflowed`
-        then."""
+        """Records that more bytes were received. Returns False if the request is too large: then call `overflowed`."""
         chunk = self._chunks[chunk_id]
         chunk.partial_bytes += size_bytes
         return chunk.size_bytes <= chunk.bytes_max
@@ -153,7 +149,7 @@ class FillMachine:
         chunk = self.find_awaited(chunk_id)
         if chunk is None:
             return
-        # A slow request was too large for this source. Everything else counts against the source alone.
+        # After a slow request, the next ones ask for fewer blocks.
         if slow:
             self._batch.was_slow()
         self._health.failed(chunk.source, now_s, reason)
@@ -240,7 +236,7 @@ class FillMachine:
         self._large.discard(number)
         self._anchors.pop(number, None)
         self._attempts.pop(number, None)
-        # A running request may still bring the block. It will find it no longer missing.
+        # A running request may still bring the block, which is then ignored.
         for chunk in self.chunks:
             if chunk.first <= number <= chunk.last:
                 chunk.forget(number)

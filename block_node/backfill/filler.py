@@ -79,9 +79,9 @@ class Filler:
         return self.machine.busy or bool(self.machine.given_up)
 
     def step(self, may_deliver: bool) -> Delivery | None:
-        """Checks deadlines, sends requests and passes on at most one block, which it returns. Another one can be ready
-        at once."""
+        """Checks deadlines, sends requests and passes on at most one block, which it returns. More can be ready."""
         machine, now_s = self.machine, self._now_s()
+        # Deadlines come first: they free requests, and blocks to be fetched again.
         for chunk in machine.late(now_s):
             self.fail(chunk.chunk_id, "it took too long", slow=True)
         for number in machine.overdue(now_s):
@@ -94,6 +94,7 @@ class Filler:
         # Received blocks of history wait for the root hash that they must have.
         for number in machine.wanted_anchors():
             self._find_anchor(number)
+        # At most one block a step, so that other workers run between two blocks.
         delivery = machine.next_delivery(now_s) if may_deliver else None
         if delivery is not None:
             self._facility.publish(
@@ -116,6 +117,7 @@ class Filler:
                 block=number,
                 source=pending.source,
                 failure=notification.failure,
+                # Nobody is to blame for a block that was verified from another source, or came too early.
                 reason=notification.reason,
             )
             machine.refused(number, self._now_s(), notification.reason)
@@ -158,11 +160,12 @@ class Filler:
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _find_anchor(self, number: int) -> None:
-        """Finds the root hash that a missing block must have, in the footer of the next block or in the state of the
-        chain."""
+        """Finds the root hash that a missing block must have: the footer of the next block or the chain names it."""
+        # A read of the footer is under way.
         if number in self._reading:
             return
         chain = self._verifier.chain
+        # Without these levels, the footer of the next block proves nothing.
         if self._verifier.settings.levels & NEEDED_LEVELS != NEEDED_LEVELS:
             self.machine.anchored(number, ())
         elif number + 1 in self._store.available:
@@ -183,6 +186,7 @@ class Filler:
         self._wake()
 
     def _tidy(self) -> None:
+        # Requests that the machine has dropped are cancelled at their source.
         for chunk_id in list(self._fetches):
             if self.machine.find_awaited(chunk_id) is None:
                 self._fetches.pop(chunk_id).cancel()
@@ -216,6 +220,7 @@ class _Listener:
         self.ended = guard(self._ended)
 
     def _grew(self, size_bytes: int) -> None:
+        # A request that was dropped may still bring bytes.
         if self._machine.find_awaited(self._chunk_id) is None:
             return
         self._counters.fetched_bytes += size_bytes

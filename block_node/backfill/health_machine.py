@@ -111,6 +111,8 @@ class Health:
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
         """Returns the source node to ask for block `number` now: of those that have it and are not in a pause, the best
         priority wins, then the fewest failures, the fewest running requests (`busy`), the best score."""
+        # Only among equals do failures, load and latency decide: a lower priority is used if no better source can be
+        # asked.
         fit = [each for each in self.ready(now_s) if each.has(number)]
         best = min((each.setting.priority for each in fit), default=0)
         alike = [each for each in fit if each.setting.priority == best]
@@ -144,6 +146,7 @@ class Health:
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason
+        # All requests that ran when the pause began may fail.
         if now_s < source.backoff_until_s:
             return
         source.failures += 1

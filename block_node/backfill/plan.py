@@ -91,7 +91,7 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
-        """Returns the gaps to try now, and starts their next pauses, but for gaps of a `busy` kind. Forgets all other
+        """Returns the gaps to try now, and starts their next pauses, but for gaps of a `busy` kind. Forgets other
         gaps."""
         before, self._gaps = self._gaps, {}
         found = []

@@ -16,8 +16,7 @@ REASON_CHARACTERS_MAX = 300
 
 # type BackfillAsk struct { request_id: uint  run: bool }
 class BackfillAsk(msgspec.Struct, frozen=True):
-    """A request for the state of backfill. run: whether to search for missing blocks now, also in gaps that are in a
-    pause."""
+    """A request for the state of backfill. run: whether to search for missing blocks now, also in gaps in a pause."""
 
     request_id: bare.UInt
     run: bool
@@ -83,8 +82,7 @@ class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
 #   disagreements: list<str> }
 class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
     """The answer of version 2. is_unknown: whether nobody knows which blocks exist. problem: why blocks are missing, or
-    why that is unknown. disagreements: how it shows that source nodes have another chain, each with the name of the
-    node."""
+    why that is unknown. disagreements: how it shows that source nodes have another chain."""
 
     is_unknown: bool
     problem: str

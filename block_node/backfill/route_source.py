@@ -65,8 +65,7 @@ class Packing:
 
 
 class RouteSource:
-    """A source of blocks over an Ockam route, which has no service. silence_s_max: between two messages of a
-    request."""
+    """A source of blocks over an Ockam route, which names no service. silence_s_max: between two messages."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node

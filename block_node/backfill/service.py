@@ -42,8 +42,7 @@ class BackfillService:
             self._blocks.when_ready(self._ready)
 
     def close(self) -> list[Message]:
-        """Ends the service, because another node serves the chain from now on. Returns the requests that were not
-        served."""
+        """Ends the service, because another node serves the chain now. Returns the requests that were not served."""
         self._node.unregister(local(WORKER_ADDRESS))
         return self._node.retire(local(BACKFILL_ADDRESS))
 

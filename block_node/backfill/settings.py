@@ -78,7 +78,6 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.sources()
 
     def sources(self) -> list[SourceSetting]:
-        """Returns the parsed source nodes. Raises BackfillSettingsError."""
         found = [parse_source(text) for text in self.block_node_sources]
         names = [source.name for source in found]
         if len(set(names)) < len(names):

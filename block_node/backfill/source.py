@@ -41,13 +41,10 @@ class BlockSource(Protocol):
     """The interface of a source of blocks. Besides `RouteSource`, one could use the gRPC services of the reference
     block node (facts/block_node.md §1)."""
 
-    def ask_status(self, on_done: StatusDone) -> None:
-        """Asks which blocks the source node has. Calls `on_done` exactly once."""
-        ...
+    def ask_status(self, on_done: StatusDone) -> None: ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """Asks for the root hash of block `number`. With its size, if it is stored here, the source need not send the
-        block."""
+        """Asks for the root hash of block `number`. With its size, known here, the source need not send the block."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...

@@ -22,8 +22,8 @@ class Counters(msgspec.Struct):
     """The counters of backfill since the node started. They survive a crash of the worker.
 
     fetch_errors: failed requests, and fetched blocks that failed verification.
-    given_up: ranges of blocks that were left to the next search. last_given_up: the last of them, and why. Empty once
-    nothing is missing.
+    given_up: ranges of blocks that were left to the next search. last_given_up: the last of them, while a block is
+    missing.
     runs: the number of times that fetching started.
     """
 

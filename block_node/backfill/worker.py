@@ -105,8 +105,7 @@ class Backfill(Plugin):
         return any(filler.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it, also in gaps and source nodes that are in a
-        pause."""
+        """Searches for missing blocks because an operator asked for it, whatever is in a pause."""
         self._asked_for = True
         self._scan(on_disk=True)
 
@@ -119,8 +118,7 @@ class Backfill(Plugin):
             self._live.discard(event.block_number)
 
     def handle_notification(self, notification: Notification) -> None:
-        # Attempt 0 marks backfilled blocks. A publisher's block that failed is not alive any more, so fetching may
-        # speed up.
+        # Attempt 0 marks backfilled blocks. A publisher's block that failed is no longer arriving.
         if isinstance(notification, VerificationNotification):
             if notification.attempt == 0:
                 for filler in self._fillers.values():
@@ -189,7 +187,6 @@ class Backfill(Plugin):
 
     @property
     def _deliver_from_s(self) -> float:
-        """The earliest time in seconds for passing on the next fetched block."""
         if not self._state.publishers:
             return 0.0
         pause_s = LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S

@@ -27,8 +27,7 @@ KEY_BITS_MAX = 16384
 
 
 class AddressBook:
-    """The public keys of the nodes of a network, by node number. Raises AddressBookError if a key or number is
-    invalid."""
+    """The public keys of the nodes of a network. Raises AddressBookError if a key or number is invalid."""
 
     def __init__(self, keys: Mapping[int, RSAPublicKey]) -> None:
         if not keys:

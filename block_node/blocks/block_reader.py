@@ -3,10 +3,8 @@
     header, (other items)*, footer, proof+
 
 The reader checks the order of the items, the size limits and the mandatory fields (verification level L0), and hashes
-the items into subtrees (level L1). It checks neither proofs nor the link to the preceding block.
-
-Only header, footer and proofs are kept in memory. Leaf hashes are collected and added to the Merkle tree many at a
-time.
+the items into subtrees (level L1). It checks neither proofs nor the link to the preceding block. Only header, footer
+and proofs are kept in memory.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ PLAIN_KINDS = (
     ItemKind.STATE_CHANGES,
     ItemKind.TRACE_DATA,
 )
-"""The kinds of nearly all items, hashed without parsing their content. Their tag has one byte, which is checked
-fast."""
+"""The kinds of nearly all items, hashed without parsing. Their tag has one byte, which is checked fast."""
 
 HELD_BYTES_MAX = 1 << 16
 """Up to this size, to concatenate item and prefix is faster than a second call of the hash function."""
@@ -52,10 +49,8 @@ class Phase(Enum):
 class ReadBlock(msgspec.Struct, frozen=True):
     """The parsed parts of a complete block.
 
-    roots: the possible root hashes, one for each hash scheme with the block's algorithm. Empty if `Level.MERKLE` is
-    off.
-    record_digest: the digest that the signatures of a record-file proof cover, if the block has a record file and
-    `Level.RECORD_PROOF` is on.
+    roots: the possible root hashes, one for each hash scheme with the block's algorithm, if `Level.MERKLE` is on.
+    record_digest: the digest that record-file proofs sign, if there is a record file and `Level.RECORD_PROOF` is on.
     """
 
     header: BlockHeader
@@ -183,8 +178,7 @@ class BlockReader:
             raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.block_bytes_max} bytes")
 
     def _is_kept(self, kind: int) -> bool:
-        """Whether items of this kind are kept in memory. Raises VerificationFailed if the item is too large for
-        that."""
+        """Whether items of this kind are kept in memory. Raises VerificationFailed if the item is too large."""
         if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
             return False
         if len(self._held) > self._settings.small_item_bytes_max:

@@ -35,8 +35,7 @@ class BlockResult(msgspec.Struct, frozen=True):
 
     roots: the possible root hashes of the block (one for each hash scheme), the most likely one first. Only one remains
     if a known root hash or a proof decided. Empty if `Level.MERKLE` is off.
-    previous_root, all_blocks_root: of the preceding block and of the tree over all earlier blocks, as the footer names
-    them.
+    previous_root, all_blocks_root: of the preceding block and of all earlier blocks, as the footer names them.
     size_bytes: the total size of the items, without their length prefixes in the block.
     checked: the levels at which something was checked.
     claims: root hashes of later blocks, as state proofs of this block claim them.
@@ -86,8 +85,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def starting_at(cls, number: int | None) -> ChainState:
-        """Returns the initial state of a chain. A first block other than block 0 is accepted without a check of its
-        link."""
+        """Returns the initial state of a chain. The link of a first block other than block 0 is not checked."""
         return cls() if number == 0 else cls(number, None, None)
 
     @classmethod
@@ -112,16 +110,14 @@ class ChainState(msgspec.Struct, frozen=True):
             raise BlockFormatError(f"no state of a chain: {error}") from error
 
     def without_claims(self) -> ChainState:
-        """Returns the same state without claims, for an operator whose chain refuses the right block because of a false
-        one."""
+        """Returns the same state without claims, for an operator whose chain refuses a block because of a false one."""
         return msgspec.structs.replace(self, claims=())
 
     def reopened(
         self, number: int, root: bytes, roots: tuple[RootCandidate, ...], rules: HashRules = SHA384
     ) -> ChainState:
-        """Returns the state after the stored block `number`, whose possible root hashes were computed again. They are
-        empty if `root`, under which the block is stored, is certain. The peaks remain known only if `number` is the
-        next block."""
+        """Returns the state after the stored block `number`, whose possible root hashes were computed again; `roots` is
+        empty if `root` is certain. The peaks remain known only if `number` is the next block."""
         peaks = self.peaks if self.next_number == number else None
         first = next((each.scheme for each in roots if each.root == root), "")
         if first:
@@ -139,8 +135,7 @@ class ChainState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, previous_root=root, peaks=peaks, scheme=scheme, open=())
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
-        """Returns the state after one more, checked block. Raises VerificationFailed if more than `claims_max` claims
-        wait."""
+        """Returns the state after one more, checked block. Raises VerificationFailed if too many claims wait."""
         # The next block has settled nothing, so the most likely root hash of the last block is taken.
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
         # The tree grows only by a certain root hash; without any, it is lost.
@@ -210,9 +205,8 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if the state proof of an earlier block claims another root hash for this block, or for
-    a later block than a state proof of this block does. Only signatures (`Level.TSS`) can show which of the two is
-    wrong."""
+    """Raises VerificationFailed if an earlier state proof claims another root hash for this block, or for a later block
+    than a state proof of this block does. Only signatures (`Level.TSS`) can show which of the two is wrong."""
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:
             reason = f"the state proof of block {claim.by} resolves to {_short(claim.root)} for it, "

@@ -1,9 +1,7 @@
-"""Reads and writes block files in the formats of the reference block node, each with one serialized `Block`. It
-verifies no block.
+"""Reads and writes block files in the formats of the reference block node, each with one serialized `Block`.
 
 The suffix is `.blk` without compression, `.blk.gz` for gzip, `.blk.zstd` for one zstd frame. Files are read and written
-item by item, so memory does not grow with the file. Writing is atomic: afterwards the file is either complete and
-synced to disk, or unchanged.
+item by item, so memory does not grow with the file. Writing is atomic: the file is complete and synced, or unchanged.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 READ_BYTES = 1 << 18
 
 ZSTD_READ_BYTES = 1 << 10
-"""How many compressed bytes are decompressed at once: a zstd block of four bytes can expand to 128 KiB, these to 32
-MiB."""
+"""How many compressed bytes are decompressed at once, to at most 32 MiB: a block of four bytes can expand to 128
+KiB."""
 
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
 """The largest window that a zstd frame may demand in memory: the default of the zstd command."""
@@ -100,8 +98,7 @@ def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
 
 
 def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
-    """Returns the reference block node's path of a block, such as
-    `000/000/000/000/000/0/0000000000000000123.blk.zstd`."""
+    """Returns the reference block node's path, such as `000/000/000/000/000/0/0000000000000000123.blk.zstd`."""
     digits = f"{number:0{NUMBER_DIGITS}}"
     folders = digits[:-NESTED_DIGITS]
     parts = [folders[at : at + NESTED_DIGITS] for at in range(0, len(folders), NESTED_DIGITS)]
@@ -121,8 +118,7 @@ class FoundFiles(NamedTuple):
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """Finds all files below a folder. Raises BlockFileError for two files of one block, or one that is no regular
-    file."""
+    """Finds all files below a folder. Raises BlockFileError for two files of one block, or an irregular one."""
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):

@@ -49,8 +49,7 @@ KINDS = (
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The size and form of generated blocks. item_count: with the four that every block has. item_bytes: of each other
-    item."""
+    """The size and form of generated blocks. item_count: with the four of every block. item_bytes: of other items."""
 
     item_count: int = 10
     item_bytes: int = 100
@@ -59,7 +58,6 @@ class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
     hapi_version: tuple[int, int, int] = HAPI_VERSION
 
     def check(self) -> None:
-        """Raises SettingsError if no block can have this shape."""
         if self.item_count < FIXED_ITEMS:
             raise SettingsError(f"item_count: a block has at least {FIXED_ITEMS} items")
         if self.item_bytes < 0 or self.record_bytes < 0:
@@ -83,8 +81,7 @@ class ChainGenerator:
         chain: ChainState | None = None,
         seed: int = 0,
     ) -> None:
-        """Raises SettingsError if `chain` lacks the next block number, the root hash of the last block or the
-        all-blocks tree."""
+        """Raises SettingsError if `chain` lacks the next number, the last root hash or the all-blocks tree."""
         self.shape = shape or BlockShape()
         self.shape.check()
         chain = chain or ChainState()

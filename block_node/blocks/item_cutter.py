@@ -65,7 +65,6 @@ class ItemCutter:
         return pieces
 
     def finish(self) -> None:
-        """Ends the block. Raises BlockFormatError if the block is empty or ends inside an item."""
         if self._inside or self._buffer:
             missing = f", {self._left - len(self._buffer)} bytes are missing" if self._inside else ""
             raise BlockFormatError(f"it ends within an item{missing}", self._offset + len(self._buffer))

@@ -114,8 +114,7 @@ def join_block(items: Iterable[Item]) -> bytes:
 
 
 def read_header(item: Item) -> BlockHeader:
-    """Parses a header item. Raises BlockFormatError. Unknown fields are ignored: the root hash protects them like all
-    others."""
+    """Parses a header item. Raises BlockFormatError. Unknown fields are ignored, as the root hash protects them."""
     number, version, timestamp, algorithm = 0, (0, 0, 0), None, 0
     for field, wire, value in read_fields_once(item_content(item), "header"):
         if field == 1:
@@ -132,7 +131,6 @@ def read_header(item: Item) -> BlockHeader:
 def make_header(
     number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int, hash_algorithm: int = 0
 ) -> Item:
-    """Serializes a header item. `seconds` since 1970 and the `nanos` of that second are its timestamp."""
     version = b"".join(number_field(index, part) for index, part in enumerate(hapi_version, 1))
     timestamp = number_field(1, seconds) + number_field(2, nanos)
     content = bytes_field(1, version) + number_field(3, number) + bytes_field(4, timestamp)

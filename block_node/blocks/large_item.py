@@ -38,12 +38,10 @@ class LargeItem:
             self._record.feed(piece)
 
     def leaf(self) -> bytes:
-        """Returns the leaf hash of the whole item. Raises BlockFormatError if the item is incomplete."""
         if self._left:
             raise BlockFormatError(f"an item of {self.size} bytes lacks {self._left}", self.size - self._left)
         return self._hash.digest()
 
     def record_digest(self) -> bytes | None:
-        """Returns the digest that the signatures of a record-file proof cover, if it was computed. Raises
-        BlockFormatError."""
+        """Returns the digest that record-file proofs sign, if it was computed. Raises BlockFormatError."""
         return self._record.digest() if self._record is not None else None

@@ -71,8 +71,8 @@ def fold(hashes: Sequence[bytes], rules: HashRules = SHA384) -> bytes:
 class StreamingTree:
     """A Merkle tree to which leaf hashes are appended. It keeps at most one hash per level.
 
-    Invariant: `_waiting[level]` is the root hash of a complete subtree of 2**level leaves without a right neighbour
-    yet, or None.
+    Invariant: `_waiting[level]` is the root hash of a subtree of 2**level leaves without a right neighbour yet, or
+    None.
     """
 
     def __init__(self, rules: HashRules = SHA384) -> None:

@@ -39,8 +39,7 @@ class TssProof(msgspec.Struct, frozen=True):
 
 
 class Sibling(msgspec.Struct, frozen=True):
-    """The hash with which a path combines its own, at one level. Empty, with `is_left` False, if the node has one
-    child."""
+    """The hash with which a path combines its own. Empty, with `is_left` False, if the node has one child."""
 
     is_left: bool
     hash: bytes

@@ -26,8 +26,7 @@ Value = int | memoryview
 
 
 def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """Returns the number at `offset`, and the offset after it. Raises BlockFormatError if it is not in its shortest
-    form."""
+    """Returns the number at `offset`, and the offset after it. Raises BlockFormatError."""
     value = shift = 0
     start = offset
     end = len(data)
@@ -50,8 +49,7 @@ def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
-    """Yields each field as (field number, wire type, value): a view of `data` for a field with a length, else a number.
-    Raises BlockFormatError."""
+    """Yields each field as (field number, wire type, value): a view of `data`, or a number. Raises BlockFormatError."""
     view = memoryview(data)
     offset, end = 0, len(view)
     while offset < end:
@@ -65,11 +63,14 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
             yield number, wire, value
             continue
         if wire == BYTES:
+            # A number has no length of its own.
             size, offset = read_varint(view, offset)
         elif wire in (FIXED64, FIXED32):
             size = 8 if wire == FIXED64 else 4
         else:
+            # The other types have a length in the message, or a fixed one.
             raise BlockFormatError(f"wire type {wire} of field {number} is not in use", start)
+        # A field that is cut short is an error, not a shorter value.
         if size > end - offset:
             raise BlockFormatError(f"field {number} is {size} bytes long, {end - offset} are there", start)
         chunk = view[offset : offset + size]
@@ -78,8 +79,7 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
 
 
 def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int, int, Value]]:
-    """Yields the fields as `read_fields` does. Raises BlockFormatError if a field of the message `what` occurs
-    twice."""
+    """Yields the fields as `read_fields` does. Raises BlockFormatError if one occurs twice in the message `what`."""
     seen = set()
     for field, wire, value in read_fields(data):
         if field in seen:
@@ -89,14 +89,12 @@ def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int,
 
 
 def number_value(wire: int, value: Value, name: str) -> int:
-    """Returns the value of a field that must be a varint. Raises BlockFormatError if it is not."""
     if wire != VARINT or not isinstance(value, int):
         raise BlockFormatError(f"{name} is not a number")
     return value
 
 
 def bytes_value(wire: int, value: Value, name: str) -> memoryview:
-    """Returns the value of a field that must have a length. Raises BlockFormatError if it does not."""
     if wire != BYTES or not isinstance(value, memoryview):
         raise BlockFormatError(f"{name} is not a field with a length")
     return value

@@ -1,5 +1,4 @@
-"""Checks the RSA signatures over the record file in a block (verification level L3). They prove nothing about other
-items.
+"""Checks the RSA signatures over the record file in a block (verification level L3), and nothing of its other items.
 
     message   = SHA-384(int32 big endian 6 | field 2 of the RecordFileItem, as it is serialized)
     signature = RSA, PKCS#1 v1.5, SHA-384 of the message: the digest is hashed once more
@@ -95,11 +94,11 @@ def check_record_proof(
     skip_unknown: bool,
 ) -> None:
     """Checks a record-file proof. Raises VerificationFailed. `digest` is None if the block has no record file, `book`
-    if no address book is valid for it; `skip_unknown` ignores signatures of nodes that are not in the book.
+    if no address book is valid for it.
 
-    At least `signatures_min` nodes must have signed, and every checked signature must be valid. A node counts once. As
-    in the reference block node, signatures with only zero bytes are ignored. An identical signature is checked only
-    once, so that a publisher cannot waste time with copies.
+    At least `signatures_min` nodes must have signed, and every checked signature must be valid. As in the reference
+    block node, signatures with only zero bytes are ignored; with `skip_unknown`, so are those of nodes that are not in
+    the book.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"
@@ -110,6 +109,7 @@ def check_record_proof(
         raise _failed(number, FailureKind.MISSING_VERIFICATION_DATA, "there is no address book for it")
     valid: set[RecordSignature] = set()
     for each in proof.signatures:
+        # An identical signature is checked only once, so that a publisher cannot waste time with copies.
         if each in valid or not any(each.signature):
             continue
         key = book.find_key(each.node_id)
@@ -124,6 +124,7 @@ def check_record_proof(
             reason = f"the signature of node {each.node_id} is not one over its record file"
             raise _failed(number, FailureKind.BAD_BLOCK_PROOF, reason) from error
         valid.add(each)
+    # A node counts once, even if it signed twice.
     signers = len({each.node_id for each in valid})
     if signers < signatures_min:
         reason = f"{signers} nodes signed its record file, {signatures_min} must"

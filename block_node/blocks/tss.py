@@ -12,8 +12,7 @@ import msgspec
 
 
 class SignedRoot(msgspec.Struct, frozen=True):
-    """A root hash of block `number` with its threshold signature, from the proof in block `proof_of`, perhaps an
-    earlier one."""
+    """A root hash of block `number` with its threshold signature, from the proof in block `proof_of`."""
 
     number: int
     proof_of: int

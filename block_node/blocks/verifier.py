@@ -63,9 +63,8 @@ class Verifier:
         return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
 
     def link(self, result: BlockResult) -> BlockResult:
-        """Checks that a block continues the chain, and advances the chain by it. Returns the result with its root
-        hashes in order of likelihood, and in `corrected` that of the preceding block, if the chain had assumed a wrong
-        one.
+        """Checks that a block continues the chain, and advances the chain by it. In the result, the root hashes are in
+        order of likelihood, and `corrected` is that of the preceding block, if the chain had assumed a wrong one.
 
         Raises VerificationFailed if a check fails. In this case the chain does not change.
         """
@@ -90,7 +89,6 @@ class Verifier:
         return msgspec.structs.replace(result, corrected=corrected) if corrected else result
 
     def verify(self, items: Iterable[Item], number: int | None = None) -> BlockResult:
-        """Verifies a whole block at all levels, including the chain. Raises VerificationFailed."""
         block = self.begin_block(number)
         block.add(items)
         return self.link(block.end())
@@ -156,8 +154,7 @@ class ProofChecks:
         self._tss = tss
 
     def check(self, block: ReadBlock, likely_scheme: str) -> BlockResult:
-        """Checks the root hash and the proofs of a block. The root hash by `likely_scheme` comes first in the
-        result."""
+        """Checks the root hash and the proofs of a block. The root hash by `likely_scheme` comes first."""
         number, levels = block.header.number, self._settings.levels
         known = self._settings.known_roots.get(number)
         roots = in_order(block.roots, likely_scheme)
@@ -230,8 +227,8 @@ class ProofChecks:
         self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
         """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim about
-        a later block. With a checked signature only the root hash at which the proof starts remains; otherwise it comes
-        first."""
+        a later block. The root hash at which the proof starts comes first; with a checked signature, only this one
+        remains."""
         number = block.header.number
         if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), roots, ()

@@ -193,7 +193,7 @@ class ClientPublishSession:
             return
         if not self._conversation.is_open:
             self._end(ConnectionLost(f"the connection to {self.client.address} ended"))
-        # During a comparison, messages wait: they are about blocks that come after the compared ones.
+        # During a comparison, messages wait in the conversation until all blocks are compared.
         elif self.state is not ClientSessionState.COMPARING:
             self._hear()
 

@@ -146,8 +146,7 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Sends a block again that the node has acknowledged and cannot show, one at a time. False if that was done
-        before."""
+        """Sends a block again that the node has acknowledged and cannot show. False if that was done before."""
         if number in self._offered:
             return False
         if self._lost is None:
@@ -179,8 +178,7 @@ class PublisherMachine:
         self._cursor, self._resend = (cursor, None) if self._resend is None else (self._resend, None)
 
     def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
-        """Notes that the node has all blocks up to `number`. Only those that `blocks` lists as this session's own are
-        settled."""
+        """Notes that the node has all blocks up to `number`. Those not listed as this session's own are compared."""
         if number is None or self._is_acknowledged(number):
             return
         self._watermark = number

@@ -163,8 +163,7 @@ class Subscription:
         return source
 
     async def _find_start(self, client: StreamClient) -> int | None:
-        """Returns the first block to ask for; None means the next new one. A node that had no blocks may have some by
-        now."""
+        """Returns the first block to ask for; None means the next new one. An empty node may have some by now."""
         if self._next is not None or client.address not in self._found_empty:
             return self._next
         conversation = client.converse("block_status")

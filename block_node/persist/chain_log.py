@@ -57,8 +57,8 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """The result of storing a block. `is_new` is False if it was stored already; `mended_bytes`: of the damaged block
-    before."""
+    """The result of storing a block. `is_new` is False if it was stored already; `mended_bytes`: what a damaged one
+    had."""
 
     place: BlockPlace
     is_new: bool
@@ -243,10 +243,9 @@ class ChainLog:
         return found
 
     def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
-        """Reads consecutive parts of a block: at least one, and together at most `bytes_max` bytes. Raises
-        DatabaseCorrupt."""
+        """Reads consecutive parts of a block: at least one, and at most `bytes_max` bytes. Raises DatabaseCorrupt."""
         records = session.log.read(self._stream_id(session), place.first_index + part, place.parts - part, bytes_max)
-        # The mark of the first message shows that the location is right; the seals of the log cover the bytes.
+        # The mark of the first message shows that the location is right; the checksums of the log cover the bytes.
         index = place.first_index + part
         if not records or records[0][0] != index or not _is_part(records[0][4], place, part):
             reason = f"index {index} does not have part {part} of block {place.number} as it was stored"
@@ -279,8 +278,7 @@ class ChainLog:
         return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
-        """Builds `block_index` again from the headers of the messages. Of two blocks with one number, the first
-        remains."""
+        """Builds `block_index` again from the headers of the messages. Of blocks with one number, the first remains."""
         execute = session.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
@@ -360,8 +358,7 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether a message is part number `part` of the block at `place`, by its headers. They name all possible root
-    hashes."""
+    """Whether a message is this part of the block, by its headers, which name all possible root hashes."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
         return False

@@ -1,5 +1,4 @@
-"""The operations that the storage threads perform for a chain: writes in a transaction, reads without the right to
-write."""
+"""The operations that the storage threads perform for a chain. Those that write run in a transaction."""
 
 from __future__ import annotations
 

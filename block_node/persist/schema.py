@@ -1,9 +1,7 @@
-"""The tables for the blocks of a chain, and their SQL statements as text. `block_node.persist.mark` defines the
-messages of the chain's stream.
+"""The tables for the blocks of a chain, and their SQL statements as text. The messages are defined by `mark`.
 
 `block_index` finds a block by its number, and can be rebuilt from the stream alone. `block_evicted` (blocks that
-retention has deleted, so that they are not fetched again) and `block_damaged` (blocks whose bytes are damaged or gone)
-cannot be rebuilt.
+retention has deleted, so that they are not fetched again) and `block_damaged` cannot be rebuilt.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The stored blocks of a node, for use in the trio thread: which blocks are stored, and how to read and add blocks.
 
 The store survives the crash of a worker that uses it. Blocks are stored in the order of the calls, each in its own
-transaction. After a block that could not be stored at the end of the chain, no higher block is stored, so no block is
-missing there.
+transaction. After one that could not be stored at the end of the chain, no higher block is stored: there is no gap.
 """
 
 from __future__ import annotations
@@ -117,6 +116,7 @@ class BlockStore:
                 self._learn(operation.state)
                 self._note_stream(operation.stream)
             on_done(operation.error)
+            # Callers of `when_open` come last: they may use the state and the stream at once.
             if self.is_open:
                 waiting, self._when_open = self._when_open, []
                 for function in waiting:
@@ -125,8 +125,7 @@ class BlockStore:
         self._storage.submit_write(OpenChain(self._log, opened))
 
     def close(self) -> None:
-        """Begins no more writes by itself, because another node writes the chain now. Submitted writes are still
-        done."""
+        """Begins no more writes by itself, because another node writes the chain now. Submitted ones are still done."""
         self.is_closed = True
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
@@ -182,6 +181,7 @@ class BlockStore:
             self._discard(block)
             on_done(PredecessorMissing(number, self._refused_from))
             return
+        # The disk is full, or about to be: the block counts as failed, so that no higher one is stored.
         if self.refusal is not None:
             error = DiskFull(self.refusal)
             self._note_failed(block, error)
@@ -194,7 +194,7 @@ class BlockStore:
 
         def stored(operation: StoreBlock) -> None:
             self._no_longer_under_way(number)
-            # An unsettled commit may have stored the block: the state is read again before anything else is decided.
+            # An unsettled commit may have stored the block, so the state is read again.
             if operation.error is not None:
                 self._note_failed(block, operation.error)
                 self._read_if_unsettled(operation.error, self.apply_retention)
@@ -287,6 +287,7 @@ class BlockStore:
 
     def _note_stored(self, place: BlockPlace) -> None:
         self._stored += 1
+        # The totals decide about retention.
         self._blocks += 1
         self._size_bytes += place.size_bytes
         self.available.add(place.number)
@@ -322,7 +323,9 @@ class BlockStore:
     def _note_failed(self, block: NewBlock, error: StorageError) -> None:
         self._failed += 1
         logger.error("block_not_stored", block=block.number, reason=str(error))
+        # Staged parts have no further use, and would fill the disk.
         self._discard(block)
+        # A conflict is no gap: another block with this number is stored.
         if (self.newest is None or block.number > self.newest.number) and not isinstance(error, BlockConflict):
             refused = self._refused_from
             self._refused_from = block.number if refused is None else min(refused, block.number)
@@ -351,6 +354,7 @@ class BlockStore:
         if self.is_closed or self._evicting or not self.retention.is_exceeded(self._blocks, self._size_bytes):
             return
 
+        # The state has been read again, so the deletion may go on.
         def counted() -> None:
             self._evicting = False
             self.apply_retention()
@@ -387,8 +391,7 @@ class BlockStore:
             self._evicting = False
 
     def _excess(self) -> int:
-        """Returns how many blocks to delete in the next transaction. By the limit in bytes, it is one block at a
-        time."""
+        """Returns how many blocks to delete in the next transaction: one, if only the limit in bytes is exceeded."""
         beyond = 1 if self.retention.blocks is None else max(1, self._blocks - self.retention.blocks)
         return min(EVICT_BLOCKS, beyond)
 

@@ -32,8 +32,8 @@ class Stage(enum.Enum):
 
     - MISSING: no publisher sends the block.
     - RECEIVING: the items of the block are arriving.
-    - COMPLETE: all items have arrived. The plugins do not have all of them yet: earlier blocks are not verified, or the
-      plugins have no room.
+    - COMPLETE: all items have arrived. The plugins do not have all yet: earlier blocks come first, or they have no
+      room.
     - VERIFYING: the plugins have all items.
     - VERIFIED: the block has passed verification and is being stored.
     - OVER: the block is stored or was backfilled. Publishers have nothing more to do with the block.
@@ -92,7 +92,9 @@ _MISSING, _RECEIVING, _COMPLETE = Stage.MISSING, Stage.RECEIVING, Stage.COMPLETE
 _VERIFYING, _VERIFIED, _OVER = Stage.VERIFYING, Stage.VERIFIED, Stage.OVER
 
 TRANSITIONS: dict[tuple[Stage, Change], Step] = {
+    # The answer to a header decides whether a missing block begins.
     (_MISSING, Change.ACCEPTED): Step(_RECEIVING),
+    # The publisher still sends this block. If the block ends early, its session discards the rest.
     (_RECEIVING, Change.BEGUN_ANEW): Step(_RECEIVING, (Then.DROP,)),
     (_RECEIVING, Change.ENDED): Step(_COMPLETE),
     (_RECEIVING, Change.REFUSED): Step(_MISSING, (Then.DISCARD, Then.END_STREAM)),
@@ -104,6 +106,7 @@ TRANSITIONS: dict[tuple[Stage, Change], Step] = {
     (_RECEIVING, Change.EVICTED): Step(_MISSING, (Then.DISCARD, Then.DROP)),
     (_RECEIVING, Change.TIMED_OUT): Step(_MISSING, (Then.DROP, Then.END_STREAM)),
     (_RECEIVING, Change.NODE_FAILED): Step(_MISSING),
+    # All items are here, so the block can do without its publisher.
     (_COMPLETE, Change.FORWARDED): Step(_VERIFYING),
     (_COMPLETE, Change.REFUSED): Step(_MISSING, (Then.END_STREAM,)),
     (_COMPLETE, Change.SUPERSEDED): Step(_MISSING),
@@ -112,6 +115,7 @@ TRANSITIONS: dict[tuple[Stage, Change], Step] = {
     (_COMPLETE, Change.EVICTED): Step(_MISSING, (Then.DROP,)),
     (_COMPLETE, Change.PUBLISHER_LEFT): Step(_COMPLETE, (Then.ORPHAN,)),
     (_COMPLETE, Change.NODE_FAILED): Step(_MISSING),
+    # The plugins have all items. A refusal makes them forget the block, so nothing is dropped.
     (_VERIFYING, Change.VERIFIED): Step(_VERIFIED),
     (_VERIFYING, Change.REFUSED): Step(_MISSING, (Then.END_STREAM,)),
     (_VERIFYING, Change.SUPERSEDED): Step(_MISSING),
@@ -119,13 +123,13 @@ TRANSITIONS: dict[tuple[Stage, Change], Step] = {
     (_VERIFYING, Change.STORED): Step(_OVER, (Then.DROP,)),
     (_VERIFYING, Change.PUBLISHER_LEFT): Step(_VERIFYING, (Then.ORPHAN,)),
     (_VERIFYING, Change.NODE_FAILED): Step(_MISSING),
+    # The block is being stored, and no one has to forget anything.
     (_VERIFIED, Change.BACKFILLED): Step(_OVER),
     (_VERIFIED, Change.STORED): Step(_OVER),
     (_VERIFIED, Change.PUBLISHER_LEFT): Step(_VERIFIED, (Then.ORPHAN,)),
     (_VERIFIED, Change.NODE_FAILED): Step(_MISSING),
 }
-"""For each stage and change, the next stage and the consequences. A pair that is not listed cannot happen. Items arrive
-only in RECEIVING, and do not change the stage."""
+"""For each stage and change, the next stage and the consequences. A pair that is not listed cannot happen."""
 
 
 class ReceivedItems(NamedTuple):
@@ -245,8 +249,7 @@ class Blocks:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a limit (`ahead_blocks_max`, `queued_bytes_max`) is reached: only the lowest missing block is
-        accepted."""
+        """Whether the limit of blocks or bytes in flight is reached: only the lowest missing block is accepted."""
         limits = self._limits
         return self.queued_bytes >= limits.queued_bytes_max or len(self._blocks) >= limits.ahead_blocks_max
 
@@ -321,7 +324,7 @@ class Blocks:
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        """Returns the block to forward to the plugins, if it has something to forward. Higher blocks wait for its
+        """Returns the lowest unverified block, if something of it can be forwarded. Higher blocks wait for its
         result."""
         block = self._blocks.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
@@ -358,8 +361,7 @@ class Blocks:
                 yield block
 
     def stalled(self, end: int) -> Iterator[BlockInFlight]:
-        """Yields the blocks below `end` that are still arriving, lowest first. The caller may remove blocks
-        meanwhile."""
+        """Yields the blocks below `end` that are still arriving, lowest first. The caller may remove blocks."""
         for block in self.all():
             if block.number < end and block.stage is Stage.RECEIVING and self._blocks.get(block.number) is block:
                 yield block

@@ -1,8 +1,5 @@
 """Keeps the root hashes of durable blocks that are not acknowledged yet, and the session that sent each block. No I/O.
-
-A publisher compares the root hashes in an acknowledgement with its own, and so notices if the node stored another block
-with the same number.
-"""
+By them, a publisher notices if the node stored another block with the same number."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ class DurableRoots:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """Notes a root hash, unless it is empty. Above NAMED_MAX, the one of the highest block, acknowledged last, is
-        dropped."""
+        """Notes a root hash, unless it is empty. Above NAMED_MAX, the one of the highest block is dropped."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:

@@ -2,8 +2,7 @@
 
 The node has acknowledged such a block, so its publisher offers a duplicate. The answer DuplicateBlock
 (specs/block_publish.md, "Base Protocol") comes only when the block is stored again, so that the publisher sends the
-block. A block is kept in memory as a whole, as in a backfill, and only one at a time; the others are duplicates like
-any other.
+block. One block at a time is kept in memory as a whole; the others are duplicates like any other.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ class PluginWatch:
         self._took_s = self._stored_s = now_s
 
     def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailed | None:
-        """Returns a failure of the node, or None. awaited_block: the verified, backfilled block that must be stored
-        next."""
+        """Returns a failure of the node, or None. awaited_block: the verified, backfilled block to be stored next."""
         if not is_full:
             self._took_s = now_s
         if awaited_block is None:

@@ -284,15 +284,13 @@ class PublishMachine:
         self._end_all(status, failure.block_number, failure.reason, now_s)
 
     def node_stops(self, reason: str, now_s: float) -> None:
-        """Ends every stream because the node stops. Publishers send the unacknowledged blocks elsewhere, or again
-        later."""
+        """Ends every stream because the node stops. Publishers send the unacknowledged blocks elsewhere or later."""
         self._end_all(PublishStatus.SUCCESS, None, reason, now_s)
 
     # Events of the clock.
 
     def tick(self, now_s: float, *, is_full: bool) -> None:
-        """Checks deadlines, silent publishers, and missing blocks, every `tick_s` seconds. is_full: the plugins accept
-        no items."""
+        """Checks deadlines, silent publishers and missing blocks. is_full: the plugins accept no items."""
         # A publisher that neither sends a block nor says anything is gone, even if its connection still exists.
         idle_s_max = self._limits.idle_s_max
         for publisher in list(self._publishers.values()):

@@ -20,7 +20,6 @@ class Refusals:
         self.last: deque[BlockRefusal] = deque(maxlen=KEPT_MAX)
 
     def add(self, block_number: int, failure: str | None, reason: str) -> LogLine:
-        """Counts a block, and returns its log line. failure: a `FailureKind` value."""
         self.count += 1
         self.last.append(BlockRefusal(block_number, failure or "", reason))
         return LogLine("block_refused", {"block": block_number, "failure": failure, "reason": reason}, is_warning=True)

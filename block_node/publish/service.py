@@ -203,7 +203,6 @@ class PublishWorker(Plugin):
         self._service.runner.perform()
 
     def _find_refusal(self) -> StreamEnded | None:
-        """Returns the answer that refuses a new session. None if a session can be opened."""
         service = self._service
         missing, most, last_block = service.facility.missing, service.limits.sessions_max, service.machine.last_block
         if missing:

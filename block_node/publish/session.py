@@ -160,7 +160,6 @@ class PublishSession(Worker):
         self._end(status, block_number, reason)
 
     def leave(self) -> None:
-        """Ends the session of a publisher that has disconnected. No answer is sent."""
         logger.warning("block_publisher_lost", peer=self.peer, block=self.publisher.session.block_number)
         self._machine.leave(self.publisher, self._now_s())
         self._runner.perform()

@@ -58,8 +58,7 @@ class Action(enum.Enum):
     - OFFER: ask for the verdict on a header.
     - GIVE_BACK_AND_OFFER: give up the arriving block, then ask for the verdict on the new header.
     - BEGIN_ANEW: drop the items of the arriving block and begin the same block again.
-    - COMPLETE_AND_NOTE, NOTE: log that the end of the block was not expected here; COMPLETE_AND_NOTE also completes the
-      arriving block.
+    - COMPLETE_AND_NOTE, NOTE: log an end that was not expected here; COMPLETE_AND_NOTE also completes the block.
     - CLOSE: end the session, and give up a block that is arriving.
     """
 
@@ -85,6 +84,7 @@ class Step(NamedTuple):
 _IDLE, _RECEIVING, _DISCARDING, _ENDED = State.IDLE, State.RECEIVING, State.DISCARDING, State.ENDED
 
 TRANSITIONS: dict[tuple[State, Input], Step] = {
+    # A header asks for the verdict, which is the next input. Items without a header break the protocol.
     (_IDLE, Input.HEADER): Step(Action.OFFER, _IDLE),
     (_IDLE, Input.ACCEPTED): Step(Action.BEGIN, _RECEIVING),
     (_IDLE, Input.REFUSED): Step(Action.NOTHING, _DISCARDING),
@@ -92,6 +92,7 @@ TRANSITIONS: dict[tuple[State, Input], Step] = {
     (_IDLE, Input.BLOCK_END): Step(Action.NOTE, _IDLE),
     (_IDLE, Input.STREAM_END): Step(Action.CLOSE, _ENDED),
     (_IDLE, Input.FAULT): Step(Action.CLOSE, _ENDED),
+    # Another header gives the arriving block up; the same one begins it again.
     (_RECEIVING, Input.HEADER): Step(Action.GIVE_BACK_AND_OFFER, _IDLE),
     (_RECEIVING, Input.HEADER_AGAIN): Step(Action.BEGIN_ANEW, _RECEIVING),
     (_RECEIVING, Input.ITEMS): Step(Action.ADD, _RECEIVING),
@@ -100,11 +101,13 @@ TRANSITIONS: dict[tuple[State, Input], Step] = {
     (_RECEIVING, Input.STREAM_END): Step(Action.CLOSE, _ENDED),
     (_RECEIVING, Input.TAKEN_AWAY): Step(Action.NOTHING, _DISCARDING),
     (_RECEIVING, Input.FAULT): Step(Action.CLOSE, _ENDED),
+    # The publisher sent these items before it received the node's answer. The next header ends that.
     (_DISCARDING, Input.HEADER): Step(Action.OFFER, _IDLE),
     (_DISCARDING, Input.ITEMS): Step(Action.DISCARD, _DISCARDING),
     (_DISCARDING, Input.BLOCK_END): Step(Action.DISCARD, _IDLE),
     (_DISCARDING, Input.STREAM_END): Step(Action.CLOSE, _ENDED),
     (_DISCARDING, Input.FAULT): Step(Action.CLOSE, _ENDED),
+    # Messages that were under way when the stream ended are harmless.
     (_ENDED, Input.HEADER): Step(Action.DISCARD, _ENDED),
     (_ENDED, Input.ITEMS): Step(Action.DISCARD, _ENDED),
     (_ENDED, Input.BLOCK_END): Step(Action.DISCARD, _ENDED),
@@ -139,7 +142,9 @@ class SessionMachine:
 
     def take(self, happened: Input, block_number: int | None = None) -> Action:
         """Makes one step of the transition table, and returns the action. `block_number` comes with ACCEPTED."""
+        # A pair that the table does not have is a mistake of this node, and raises KeyError.
         action, self.state = TRANSITIONS[self.state, happened]
+        # The number and the pieces belong to the arriving block only.
         if happened is Input.ACCEPTED:
             self.block_number = block_number
         elif self.state is not State.RECEIVING:
@@ -175,8 +180,7 @@ class SessionMachine:
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
     def in_order(self, sequence: int) -> bool:
-        """Returns whether this message is the next one, or was received before. Raises MessageMissing if one was
-        lost."""
+        """Whether this message is the next one, not a repeated one. Raises MessageMissing if one was lost."""
         if sequence > self.next_sequence:
             raise MessageMissing(f"message {self.next_sequence} is missing; {sequence} came")
         if sequence < self.next_sequence:
@@ -190,17 +194,14 @@ class SessionMachine:
 
 
 class PublisherState:
-    """What the publish machine knows about one publisher. The session writes `is_held` and `used_s`; the publish
-    machine writes all other fields.
+    """What the publish machine knows about one publisher. The session writes `is_held` and `used_s`.
 
     - wants_roots: whether acknowledgements to this publisher list the root hashes of the blocks.
-    - session: the state machine of the publisher's session.
-    - cursor: the block that the publisher should send next, judged by its messages and the node's answers. -1 before
-      its first header.
-    - newest_offered: the highest block whose header the publisher sent. -1 before the first header.
+    - cursor: the block that the publisher should send next, by its messages and the node's answers. -1 at first.
+    - newest_offered: the highest block whose header the publisher sent. -1 at first.
     - behind: the last block that the publisher offered, if that block was too high for the node; else None.
     - is_held: whether the node has stopped reading from the publisher.
-    - used_s, asked_s: the time of the last message from the publisher, and the time of the last ResendBlock to it.
+    - used_s, asked_s: the time of the last message from the publisher, and of the last ResendBlock to it.
     """
 
     __slots__ = (
@@ -230,9 +231,9 @@ class PublisherState:
         return PublisherStatistics(self.publisher_id, self.session.block_number, newest, self.behind, self.is_held)
 
     def note_end(self, end: EndStream) -> None:
-        """Notes the newest block of the network, which a publisher names when the node is too far behind. The highest
-        unsigned number stands for an unknown block in the real protocol."""
+        """Notes the newest block of the network, which the publisher names."""
         latest, earliest = end.latest_block, end.earliest_block or 0
+        # In the real protocol, the highest unsigned number stands for an unknown block.
         if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and earliest <= latest <= NUMBER_MAX:
             self.behind = max(latest, -1 if self.behind is None else self.behind)
 
@@ -243,6 +244,7 @@ class PublisherState:
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
         """Whether to request the block `wanted` from the publisher: it would next send a higher block, or it is silent
         since `since_s` and offered that block or a higher one."""
+        # A publisher that was asked a moment ago may still be on its way back.
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)
 

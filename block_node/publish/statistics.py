@@ -44,8 +44,7 @@ class PublishStatistics(msgspec.Struct, frozen=True):
     - publishers_lost: publishers that disconnected without ending their stream, or whose stream ended for a fault.
     - last_block: the highest acknowledged block. next_block: the lowest that the node lacks and nobody sends.
     - target_block: the highest offered block that the node has not reached.
-    - sessions: the first connected publishers. refusals: the last blocks that failed verification, the latest at the
-      end.
+    - sessions: the first connected publishers. refusals: the last blocks that failed verification, latest last.
     """
 
     publishers: int

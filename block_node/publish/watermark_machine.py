@@ -24,12 +24,10 @@ class Watermark:
         return self._above
 
     def begin_at(self, block_number: int) -> None:
-        """Sets the first block of the chain. The choice is final when this block is durable."""
         assert not self._begun, "a chain begins once"
         self.next_durable = block_number
 
     def forget_begin(self) -> None:
-        """Resets the first block to the configured one, if no block of the chain is durable."""
         if not self._begun:
             self.next_durable = self._start
 

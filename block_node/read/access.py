@@ -132,11 +132,13 @@ class AccessService(Worker):
             self._refuse(message, request, GetStatus.NOT_AVAILABLE)
         elif error is not None:
             logger.error("block_not_read", block=operation.number, reason=str(error))
+            # Damaged bytes are no fault of the reader: the status says that the block should be here.
             damaged = isinstance(error, DatabaseCorrupt)
             self._refuse(message, request, GetStatus.NOT_FOUND if damaged else GetStatus.ERROR)
         elif not operation.found or request.offset > operation.found[0].place.size_bytes:
             self._refuse(message, request, GetStatus.INVALID_REQUEST)
         else:
+            # The store reads whole parts, and the offset lies within the first of them.
             found = operation.found[0]
             start = request.offset - found.first_part * PART_BYTES_MAX
             data = b"".join(found.parts)[start : start + bytes_max]

@@ -35,8 +35,7 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """Unpacks a `PackedItems`, and returns any other message unchanged. Raises ProtocolError if the data is damaged or
-    large."""
+    """Unpacks a `PackedItems`, and returns other messages unchanged. Raises ProtocolError for damaged or large data."""
     if not isinstance(message, PackedItems):
         return message
     try:

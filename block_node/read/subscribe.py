@@ -124,6 +124,7 @@ class SubscribeService(Plugin):
         if isinstance(notification, VerificationNotification):
             if not notification.success:
                 self._under_way.discard(notification.block_number)
+            # Subscriptions in the early mode learn how the block ended; all others read it once it is stored.
             root = notification.root if notification.success else None
             for session in list(self._sessions):
                 session.early_verified(notification.attempt, root)
@@ -148,6 +149,7 @@ class SubscribeService(Plugin):
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
         if isinstance(plan, Refusal):
             return plan
+        # The limits of the node and of the identity come after the plan: a refused range takes nothing from them.
         if len(self._sessions) >= self._limits.sessions_max:
             return Refusal(SubscribeStatus.ERROR, f"this node has {self._limits.sessions_max} subscriptions; try later")
         if not message.return_route:
@@ -167,6 +169,7 @@ class SubscribeService(Plugin):
             self._left,
             packs=packs,
         )
+        # The worker may answer as soon as it is registered, so it is listed before.
         self._begun += 1
         self._sessions[session] = usage
         self._node.register([local(SESSION_PREFIX + self._new_id())], lambda: session)
@@ -189,8 +192,7 @@ class SubscribeService(Plugin):
         self._publishers = active
 
     def _look_for_end(self) -> None:
-        """Informs all subscriptions once the last publisher has disconnected and all its blocks are stored or
-        dropped."""
+        """Informs all subscriptions once the last publisher is gone and none of its blocks is on the way."""
         if self._source_ended and not self._under_way:
             self._source_ended = False
             for session in list(self._sessions):

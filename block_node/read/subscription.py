@@ -185,8 +185,7 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def tick(self) -> None:
-        """Ends the subscription at a time limit: for a slow subscriber, for a missing block, or for the whole
-        subscription."""
+        """Ends the subscription at a time limit: a slow subscriber, a missing block, or a long subscription."""
         now_s, limits = self._now_s(), self._limits
         # A slow subscriber is ended before anything else, because nothing can be sent to it.
         if not self._has_room:
@@ -296,11 +295,13 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def _split(self, found: StoredParts) -> None:
+        # A block can come in several reads, so the splitter lives until its end.
         if self._splitter is None:
             self._splitter = ItemSplitter(self._chunk_bytes)
         for data in found.parts:
             self._outgoing += self._splitter.feed(data)
         self._part = found.next_part
+        # The number of this message in the subscription is set when the message is sent.
         if found.is_last:
             self._outgoing += self._splitter.finish()
             place = found.place
@@ -322,8 +323,7 @@ class SubscribeSession(Worker):
         return True
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends items of a block that is not verified yet. Without room, it is withdrawn, and sent again when it is
-        stored."""
+        """Sends items of an unverified block. Without room, it is withdrawn, and sent again when it is stored."""
         if not self._has_room:
             self._withdraw()
             return
@@ -359,7 +359,6 @@ class SubscribeSession(Worker):
 
 
 def _chunk_bytes(request: Message) -> int:
-    """Returns the maximum number of bytes of items in one message to the sender of this request."""
     hops = sum(len(hop.value) for hop in request.return_route)
     room_bytes = request.origin.frame_bytes_max - MESSAGE_OVERHEAD_BYTES - hops
     return max(HEAD_BYTES_MIN, min(CHUNK_BYTES, room_bytes))

@@ -164,7 +164,6 @@ class BlockClient:
             conversation.close()
 
     def _what_it_has(self, client: StreamClient) -> StatusResponse | None:
-        """Returns the status of a node for the text of another error. None if the node does not tell it."""
         try:
             return self._ask(client, "block_status", STATUS, StatusRequest(1, True))
         except ClientError:

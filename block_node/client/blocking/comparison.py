@@ -26,8 +26,7 @@ from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """The checks that a block must pass before its root hash is computed."""
 STEP_BYTES: Final = 16 * 1024
-"""After this many bytes of small blocks their questions are sent: the node looks for roots while more blocks are
-read."""
+"""After this many bytes of small blocks the node is asked, so that it looks for roots while more are read."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
@@ -65,9 +64,8 @@ class GivenReader:
 
 class Comparison:
     """Compares blocks with the node's blocks of the same numbers, in steps, between which the client sends and
-    receives.
-
-    The next block is read before the node's answer: otherwise publishing blocks again would take longer than at first.
+    receives. The next block is read before the node's answer: otherwise publishing blocks again would take longer than
+    at first.
 
     on_done: called once for each block with its number, and with None if the two blocks are the same; else with
     AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
@@ -106,7 +104,6 @@ class Comparison:
         self._rest()
 
     def _step(self) -> None:
-        """Reads blocks until STEP_BYTES are read, and asks for their roots."""
         read_bytes = 0
         while self._unread and read_bytes < STEP_BYTES:
             block = self._unread[0]
@@ -134,8 +131,7 @@ class Comparison:
             self._stop_step = self._client.session.shell.call_later(0.0, self._step)
 
     def _ask(self, number: int, given: GivenBlock, offset: int) -> None:
-        """Asks the node for the root hash of its block. An `offset` near the end of the block keeps the answer
-        small."""
+        """Asks the node for the root hash of its block. An `offset` near its end keeps the answer small."""
         if not self._asked:
             self._answered_s = self._client.session.now_s()
         # The question is noted and timed first: if the client has ended, the answer comes at once, and ends both.
