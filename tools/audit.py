@@ -2,9 +2,9 @@
 
     python tools/audit.py
 
-It ends with 1 if a locked version has a known vulnerability, and with 3 if it has examined nothing, because pip-audit
-is not installed or its service does not answer in time. `./check` then goes on, since it must not depend on a network,
-and says at its end what it has not examined.
+It ends with 1 if a locked version has a known vulnerability, or if pip-audit is absent, which the development lock has.
+It ends with 3 if the service of pip-audit does not answer in time: `./check` then goes on, since it must not depend on
+a network, and says at its end what it has not examined.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class Skipped(Exception):
     """The locks could not be examined. The text says why."""
 
 
+class Absent(Exception):
+    """pip-audit is not installed. The text says how to get it."""
+
+
 class Finding(NamedTuple):
     """A known vulnerability of a locked package. fixed: the versions without it; empty if there is none yet."""
 
@@ -52,6 +56,9 @@ def main(locks: tuple[Path, ...] = LOCKS, time_s_max: float = TIME_S_MAX) -> int
     except Skipped as reason:
         print(f"audit: examined nothing: {reason}")
         return 3
+    except Absent as reason:
+        print(f"audit: {reason}")
+        return 1
     open_ones = [each for each in found if each.identifier not in ACCEPTED]
     for each in open_ones:
         print(f"audit: {each}; `sh tools/lock.sh --upgrade` takes newer versions")
@@ -61,7 +68,7 @@ def main(locks: tuple[Path, ...] = LOCKS, time_s_max: float = TIME_S_MAX) -> int
 
 
 def examine(locks: tuple[Path, ...], time_s_max: float) -> tuple[list[Finding], int]:
-    """Returns the known vulnerabilities, and the number of examined packages. Raises Skipped."""
+    """Returns the known vulnerabilities, and the number of examined packages. Raises Skipped and Absent."""
     options = ["--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", str(ANSWER_S_MAX)]
     files = [part for lock in locks for part in ("--requirement", str(lock))]
     try:
@@ -85,13 +92,12 @@ def examine(locks: tuple[Path, ...], time_s_max: float) -> tuple[list[Finding], 
 
 
 def find_program() -> list[str]:
-    """Returns the command of pip-audit. Raises Skipped."""
+    """Returns the command of pip-audit. Raises Absent."""
     if importlib.util.find_spec("pip_audit") is not None:
         return [sys.executable, "-m", "pip_audit"]
     found = shutil.which("pip-audit")
     if found is None:
-        way = "python3 -m venv DIR && DIR/bin/pip install pip-audit"
-        raise Skipped(f"pip-audit is not on PATH; one way to get it: {way}")
+        raise Absent("pip-audit is not installed: `make venv` installs it")
     return [found]
 
 

@@ -73,7 +73,6 @@ def test_a_vulnerability_fails_with_its_name_and_the_fixed_version(tmp_path: Pat
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (None, "pip-audit is not on PATH; one way to get it: "),
         ("import sys\nsys.exit('ConnectionError: no route')", "pip-audit has no report: ConnectionError: no route"),
         ("print('[]')", "has a form that is not known here"),
         (answering(), "has examined no package: its report is empty"),
@@ -81,13 +80,16 @@ def test_a_vulnerability_fails_with_its_name_and_the_fixed_version(tmp_path: Pat
         (answering({"name": "x", "vulns": []}), "has a form that is not known here: KeyError('version')"),
     ],
 )
-def test_what_cannot_be_examined_is_no_pass_and_has_a_sentence(
-    tmp_path: Path, program: str | None, reason: str
-) -> None:
+def test_what_cannot_be_examined_is_no_pass_and_has_a_sentence(tmp_path: Path, program: str, reason: str) -> None:
     done = audit(tmp_path, program)
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("audit: examined nothing: ")
     assert reason in done.stdout
+
+
+def test_without_pip_audit_it_fails(tmp_path: Path) -> None:
+    done = audit(tmp_path, None)
+    assert (done.returncode, done.stdout) == (1, "audit: pip-audit is not installed: `make venv` installs it\n")
 
 
 def test_a_service_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

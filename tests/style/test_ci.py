@@ -145,7 +145,27 @@ def test_it_fails_where_the_tests_of_the_clone_fail_twice(tmp_path: Path) -> Non
     (tmp_path / "mended").mkdir()
     done = CheckOut(tmp_path / "mended", test=f"{TEST}; test -n '$(ARGS)'").run()
     assert (done.returncode, said(done)[:3]) == (0, [CLONE, CLONE + ONCE_MORE, "checked"])
-    assert "a second try" in done.stderr
+    assert done.stderr.splitlines()[-1] == "ci: 1 tests needed a second try: (a run that named none)"
+
+
+def test_what_needed_a_second_try_is_named_and_counted(tmp_path: Path) -> None:
+    """Method: tests that note what failed, as pytest does, in a folder that has the note of an earlier run."""
+    cache = ".pytest_cache/v/cache"
+    note = f'mkdir -p {cache}; printf \'{{\\n  "%s": true,\\n  "%s": true\\n}}\' $(NAMES) >{cache}/lastfailed'
+    once = f"{TEST}; test -z '$(ARGS)' || test -e tried || {{ : >tried; {note}; exit 1; }}"
+    house = CheckOut(tmp_path, test=once)
+    (house.root / cache).mkdir(parents=True)
+    (house.root / cache / "lastfailed").write_text('{\n  "tests/test_old.py::test_z": true\n}')
+    done = house.run(NAMES="'tests/test_a.py::test_x[a b]' tests/test_b.py::test_y")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "ci: 2 tests needed a second try: tests/test_a.py::test_x[a b] tests/test_b.py::test_y"
+    )
+
+
+def test_a_run_without_a_second_try_says_so(tmp_path: Path) -> None:
+    done = CheckOut(tmp_path).run(NO_SPARK="1")
+    assert done.stderr.splitlines()[-1] == "ci: 0 tests needed a second try:"
 
 
 def test_what_fails_with_the_extras_is_tried_once_more(tmp_path: Path) -> None:
