@@ -63,6 +63,7 @@ async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
     async def publish(stream: Stream, count: int) -> None:
         async with stream.publisher(load.window) as publisher:
             for number in range(count):
+                # Most pushes are not timed, since timing would slow the load down.
                 if number % timed_every:
                     await publisher.push(data)
                 else:

@@ -188,6 +188,7 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
         return Finding("database", "wrong", str(error), {"size_bytes": size_bytes}), None
     values: Values = {"size_bytes": size_bytes, "schema_version": version}
     text = f"{size_bytes / 2**20:,.1f} MiB, schema version {version}"
+    # The upgrade comes with the next start, and should not surprise the operator then.
     if version < SCHEMA_VERSION:
         text += f"; the next start brings it to {SCHEMA_VERSION}, and needs as much free disk for a backup first"
         return Finding("database", "warning", text, values), newest_us or None

@@ -78,6 +78,7 @@ def check_addresses(config: Config, *, is_running: bool) -> Finding:
             family, kind, protocol, _, where = socket.getaddrinfo(
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
+            # Only listening shows whether an address is free and belongs to this machine.
             with socket.socket(family, kind, protocol) as trying:
                 trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trying.bind(where)
@@ -160,6 +161,7 @@ def check_audit(config: Config) -> Finding:
     except OSError as error:
         return Finding("audit log", "wrong", f"{error}: whether lines are missing is not known", {"sealed": None})
     values: Values = {"sealed": found.sealed, "unsealed": found.unsealed, "cut": found.cut}
+    # Lines that were changed or removed are worse than lines that were never complete.
     if found.problem_count:
         more = found.problem_count - len(found.problems)
         text = "; ".join([*found.problems, *([f"and {more} more"] if more else [])])

@@ -31,6 +31,7 @@ def examine_server(url: str, config: Config) -> Finding:
         return Finding(CHECK, "wrong", f"{server.name}: {error}", {"database": server.name})
     finally:
         server.close()
+    # The server can be reached. What its confirms are worth depends on its settings.
     durability = found.kept(unsafe=config.database_unsafe)
     values: Values = {"database": server.name, "version": version, "waits_for_standby": durability.waits_for_standby}
     told = f"PostgreSQL {version} at {server.name}"

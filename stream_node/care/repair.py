@@ -146,12 +146,14 @@ def _plan(database: Path, log: Examined | None) -> Plan:
     plan = Plan(verdict=log.verdict.value, frames=found.frames, bad=found.bad, commits=len(found.commits))
     if not plan.needed:
         return plan
+    # The ways in which damaged frames were found again are part of the plan, also if all were found.
     plan = msgspec.structs.replace(plan, how=tuple((each.frame, each.how.value) for each in found.damaged))
     problem = None
     if found.lost:
         numbers = ", ".join(str(each.frame) for each in found.lost[:10])
         what = f"page in frame {numbers}" if len(found.lost) == 1 else f"pages in {len(found.lost)} frames ({numbers})"
         problem = f"the {what} of the log cannot be recovered"
+    # Only a log without lost frames can be verified as a whole.
     return msgspec.structs.replace(
         plan,
         problem=problem,

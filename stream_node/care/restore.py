@@ -74,6 +74,7 @@ def restore(
     directory before the restore. Raises BackupError, DatabaseInUse and other StorageErrors."""
     manifest = read_manifest(backup)
     try:
+        # A dry run does the same checks, and takes no lock that is not there.
         if dry_run:
             present = _inspect(target, over)
             if digest_of(backup / FILE_NAME, progress) != manifest.sha256:
@@ -83,6 +84,7 @@ def restore(
             return manifest, present
         with locked_directory(target) as was_there:
             present = _replaceable(target, over, was_there)
+            # The copy is checked against the manifest before it replaces anything.
             copied = _Source(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
             _replace_database(copied, target, progress)
             return manifest, present

@@ -70,6 +70,7 @@ def check_cluster(config: Config) -> None:
         host, port = split_host_port(complete_address(address))
     except InvalidAddress as error:
         raise ConfigError(f"{setting}: {error}") from error
+    # The members read this address from the tables, so it must mean something on their machines.
     if is_any_host(host):
         raise ConfigError(
             f"cluster_address: other nodes of the cluster cannot reach this one at {address}; set cluster_address to "

@@ -71,6 +71,7 @@ def read_trust(config: Config) -> BlockTrust:
     book = _address_book(config)
     tss = _tss_verifier(config)
     settings = _settings(config)
+    # Settings that are valid by themselves can still contradict each other.
     if book is not None and config.block_signatures_min > len(book.node_ids):
         reason = f"{config.block_signatures_min} are wanted, and the address book has {len(book.node_ids)} nodes"
         raise ConfigError(f"block_signatures_min: {reason}; no block would pass")

@@ -67,6 +67,7 @@ class LogWriter:
 
     def _run(self) -> None:
         while (text := self._lines.get()) is not None:
+            # An event in the queue asks for a flush: everything before it is written then.
             if isinstance(text, threading.Event):
                 with contextlib.suppress(OSError, ValueError):
                     self._out.flush()
@@ -74,6 +75,7 @@ class LogWriter:
                 continue
             try:
                 self._out.write(text)
+                # There is room again, so the reader learns how many lines are missing here.
                 dropped = self.dropped
                 if dropped:
                     self._count(-dropped)

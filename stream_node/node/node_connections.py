@@ -151,6 +151,7 @@ class NodeConnectionsService(Worker):
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
+        # Workers with a database each are all asked; else this node answers for itself, from a recent list.
         listed = partial(self._listed, message, asked)
         if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CONNECTIONS, listed):
             if trio.current_time() >= self._listed_at_s + LISTED_EVERY_S:

@@ -34,6 +34,7 @@ def check_settings(config: Config) -> None:
 
 def make_tls(config: Config) -> ServerTls | None:
     """Returns the TLS of the listener, or None without `tls_certificate`. Raises ConfigError."""
+    # A setting of TLS without TLS would only look like protection.
     if config.tls_certificate is None:
         for name in ("tls_certificate_key", "tls_client_ca", "tls_revoked"):
             if getattr(config, name) is not None:

@@ -158,6 +158,7 @@ def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: 
         if before
         else {}
     )
+    # One row for each partition first, since partitions may be new or made again; their sums are the streams.
     rows: dict[str, list[StreamRow]] = {}
     for each in now.streams:
         end = ends.get((each.stream_name, each.partition, each.created_us))

@@ -131,6 +131,7 @@ class HttpApp:
         peer = peer_of(request)
         party = party_key(peer.identity, peer.address)
         holdings = place_of(request).holdings
+        # Everything that the request holds is counted from here on, and given back at the end of the block.
         with RequestMemory(self._parts.node.usages, holdings, party, self._readings, config.pull_bytes_max) as memory:
             scope[MEMORY] = memory
             body = RequestBody(
@@ -189,6 +190,7 @@ class HttpApp:
     def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
         """Returns the problem to send, or None if the peer has gone."""
         # A streaming answer wraps its errors.
+        # Nurseries wrap the error of a handler in groups.
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if isinstance(error, Problem):
@@ -203,6 +205,7 @@ class HttpApp:
             return problem_of_status(error.status_code, scope["path"], error.headers)
         if isinstance(error, ClientDisconnect):
             return None
+        # Every other error is a mistake of this program: the peer gets no details, and the log has them all.
         address = peer_of(Request(scope)).address
         path = scope["path"][:200]
         self._lines.log(
@@ -221,6 +224,7 @@ class HttpApp:
             if request.method == "OPTIONS":
                 return options_answer(request, allowed, self._parts.config)
             endpoint = methods.get(request.method) or methods["GET"]
+            # A connection above all limits is there for questions about the health alone.
             if place_of(request).is_for_health and not endpoint.is_health:
                 raise too_many_connections(self._parts.config.http_connections_max)
             if endpoint.is_open:
@@ -231,6 +235,7 @@ class HttpApp:
             call = Call(request, caller, self._parts, self._clients, endpoint, request.scope[MEMORY])
             if not endpoint.is_open:
                 call.count_for(caller)
+            # The right is checked before the handler sees the request.
             if endpoint.demand is not None:
                 call.check(endpoint.demand)
             return await endpoint.handle(call)

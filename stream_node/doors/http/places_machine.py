@@ -61,10 +61,12 @@ class Places(Generic[G]):
 
     def enter(self, guest: G, party: str, guests_max: int) -> tuple[Admission, G | None]:
         """Gives a place to a new guest, which is half. Returns how it may stay, and the guest that must go for it."""
+        # A full party makes room among its own connections; a full node makes room among all.
         is_party_full = self._counts[party] >= share_of(guests_max)
         is_full = is_party_full or len(self._parties) >= guests_max
         gone = self._oldest(party if is_party_full else None) if is_full else None
         is_for_health = is_full and gone is None
+        # No half connection can go, so the new one may only ask for the health, if there is a place for that.
         if is_for_health and len(self._health) >= HEALTH_PLACES:
             gone = next((each for each in self._half if each in self._health), None)
             if gone is None:

@@ -90,6 +90,7 @@ class FixedMember:
                 failure.append(error)
             done.set()
 
+        # Nobody else ever has these shards, so no earlier route has to be cleared.
         self._services.open_shards(own, opened)
         await done.wait()
         if failure:

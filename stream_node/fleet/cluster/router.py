@@ -403,6 +403,7 @@ class Router:
         return member is not None and (member.token, member.address) == (link.member.token, link.member.address)
 
     def _link_to(self, member: Member) -> None:
+        # A fenced member has no token, and no process that could be reached.
         if member.name == self.name or not member.token or member.name in self._links:
             return
         link = self._links[member.name] = Link(

@@ -140,6 +140,7 @@ async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: i
     info = await stream.info()
     begin = end = max(index, info.first_index)
     damaged, size_bytes = dict[int, Damaged](), 0
+    # First without data: this finds the damaged messages, and the memory that the others need.
     while end < min(info.next_index, begin + min(limit, EACH_MAX)) and size_bytes < memory.page_bytes:
         try:
             size_bytes += sum(each.size_bytes for each in (await pull_cut(stream, FromIndex(end), 1, 0)).messages)
@@ -148,6 +149,7 @@ async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: i
         except ClientError as error:
             damaged[end] = Damaged(end, str(error).removeprefix(REFUSAL))
         end += 1
+    # Then the page has failed for another reason, which the caller still has.
     if not damaged:
         return None
     messages = list[RichMessage | Damaged]()

@@ -54,6 +54,7 @@ def _lines(body: bytes) -> list[bytes]:
         end = len(body) if end < 0 else end
         line = body[start:end].strip(b" \t\r")
         start, number = end + 1, number + 1
+        # An empty line, such as the last one, is no message.
         if not line:
             continue
         if len(messages) >= MESSAGES_MAX:
