@@ -45,9 +45,8 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Application:
-    """The prefixes, topics and schemas of one application. The first pattern that matches a key is used.
-
-    Raises `PrefixError` and `ApplicationError` for invalid arguments."""
+    """The prefixes, topics and schemas of one application. The first pattern that matches a key is used. Raises
+    `PrefixError` and `ApplicationError` for invalid arguments."""
 
     def __init__(
         self,
@@ -86,8 +85,8 @@ class Application:
         return Tracked(patterns if chosen is None else chosen.patterns, self._counted)
 
     def topics_of(self, tracked: Tracked) -> tuple[str, ...]:
-        """Returns the topics that a consumer of these entries must read: the default topic, and those of all prefixes
-        that the entries can have."""
+        """Returns the topics that a consumer of these entries must read: the default one, and those of their
+        prefixes."""
         wanted = {
             topic
             for prefix, topic in self.topic_of.items()
@@ -132,7 +131,7 @@ class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_application(name: str, text: str) -> Application:
-    """Reads the description of an application in TOML. Raises `ApplicationError`, and `PrefixError` for an invalid
+    """Reads the description of an application in TOML. Raises `ApplicationError`, and `PrefixError` for a bad
     pattern."""
     try:
         found = convert(parse_toml(text), ApplicationText)

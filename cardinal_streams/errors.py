@@ -1,7 +1,5 @@
-"""The errors of this package. All are `ValueError`s.
-
-The class of an error tells who caused it: a remote producer or the transport (`MessageError`), or the local application
-(`PayloadError`, `PrefixError`). A `Reassembler` that refuses a message returns the event `Refused`."""
+"""The errors of this package. All are `ValueError`s. The class tells who caused an error: a remote producer or the
+transport (`MessageError`), or the local application (`PayloadError`, `PrefixError`)."""
 
 from __future__ import annotations
 
@@ -11,10 +9,8 @@ class CardinalError(ValueError):
 
 
 class MessageError(CardinalError):
-    """A key and a value are not a message of the Cardinal Streams protocol.
-
-    `part`: the part with the error, "key" or "value".
-    `offset`: the position of the first invalid byte, in bytes from the start of that part."""
+    """A key and a value are not a message of the Cardinal Streams protocol. `offset` is the position of the first
+    invalid byte, from the start of the `part`, "key" or "value"."""
 
     def __init__(self, what: str, part: str, offset: int = 0) -> None:
         super().__init__(what, part, offset)

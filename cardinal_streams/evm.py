@@ -60,7 +60,6 @@ def check_rlp_list(value: bytes) -> None:
 
 
 def _check_items(value: bytes, at: int, end: int) -> None:
-    """Raises ValueError for a malformed RLP item between two bytes, also within nested lists."""
     # The ends of the lists around the item, instead of a recursion: the sender chooses how deep lists are nested.
     ends = [end]
     while ends:
@@ -79,7 +78,6 @@ def _check_items(value: bytes, at: int, end: int) -> None:
 
 
 def _head(value: bytes, at: int) -> tuple[int, int, bool]:
-    """Returns where the contents of the RLP item at `at` begin, their size in bytes, and whether the item is a list."""
     first = value[at]
     if first < 0x80:
         return at, 1, False

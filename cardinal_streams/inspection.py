@@ -29,22 +29,17 @@ class TopicSummary(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """The summary of a recording or of a list of blocks.
+    """The summary of a recording or of a list of blocks."""
 
-    `blocks`, `incomplete`: the complete blocks, whose entries `values` and `deletes` count, and those that lack
-    messages.
-    `duplicates`: the repeated messages of a recording, or the repeated blocks of a list.
-    `problems`: the number of problems found; `told` has the texts of the first ones."""
-
-    blocks: int = 0
+    blocks: int = 0  # complete ones, whose entries `values` and `deletes` count
     values: int = 0
     deletes: int = 0
     messages: int = 0
-    duplicates: int = 0
-    incomplete: int = 0
+    duplicates: int = 0  # repeated messages of a recording, or repeated blocks of a list
+    incomplete: int = 0  # blocks that lack messages
     first_number: int | None = None
     last_number: int | None = None
-    problems: int = 0
+    problems: int = 0  # `told` has the texts of the first ones
     told: list[str] = []
     topics: list[TopicSummary] = []
 

@@ -41,8 +41,7 @@ def unordered_metrics(statistics: UnorderedStatistics, lags: Mapping[str, int] |
 
 
 def producer_metrics(statistics: ProducerStatistics) -> dict[str, float]:
-    """Returns the metrics of a producer by name. `/streams/skipped` is the share of blocks, from 0 to 1, that had been
-    sent before; the reference producer reports 1 or 0 for each block."""
+    """Returns the metrics of a producer: `/streams/skipped` is the share of blocks, from 0 to 1, sent before."""
     blocks = statistics.blocks_sent + statistics.blocks_skipped
     return {"/streams/skipped": statistics.blocks_skipped / blocks if blocks else 0.0}
 

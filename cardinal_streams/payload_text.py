@@ -1,9 +1,7 @@
-"""Blocks as JSON, in the format of the reference WebSocket feed and its test data:
+"""Blocks as JSON, in the format of the reference WebSocket feed and its test data. Numbers have no fixed length:
 
-    {"number": "0x1", "weight": "0x7ff", "hash": "0x…", "parent": "0x…",
-     "values": {"a/k": "0x01"}, "deletes": ["a/d"], "batches": {"s/": "0x…"}}
-
-All numbers and bytes are hexadecimal. Numbers have no fixed length, hashes and sub batch ids have 32 bytes."""
+{"number": "0x1", "weight": "0x7ff", "hash": "0x…", "parent": "0x…",
+ "values": {"a/k": "0x01"}, "deletes": ["a/d"], "batches": {"s/": "0x…"}}"""
 
 from __future__ import annotations
 

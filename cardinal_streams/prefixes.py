@@ -1,8 +1,7 @@
 """Prefix patterns: regular expressions that choose keys, as in the reference producers. "a/" is its own pattern.
 
-A producer matches patterns at the beginning of a key, to find its topic; the matched text is the prefix under which the
-message is counted. A consumer matches them at the beginning of an entry's name, to choose the entries that it wants.
-(The reference consumer searches anywhere in the name, so that there "a/" also wants "ba/".)"""
+Producers and consumers match a pattern at the beginning of a key, or of an entry's name; the matched text is the prefix
+under which a producer counts the message. (The reference consumer searches anywhere in the name.)"""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ def can_meet(pattern: str, other: str) -> bool:
 
 
 def _parts(pattern: str) -> list[str]:
-    """Returns the parts of a simple pattern between slashes; none if a slash can be matched by a part, missing or
-    repeated."""
+    # Not simple is a part that can match a slash, and a slash that can be missing or repeated.
     parts = pattern.removeprefix("^").removesuffix("$").removesuffix("\\Z").split("/")
     return parts if all(_SIMPLE.fullmatch(part) for part in parts) else []
 

@@ -10,9 +10,7 @@ V = TypeVar("V")
 
 
 class RecentMap(Generic[K, V]):
-    """A map that keeps the `size_max` newest keys and their values. Putting a known key makes it the newest.
-
-    Invariant: the map has at most `size_max` keys."""
+    """A map that keeps the `size_max` newest keys and their values. Putting a known key makes it the newest."""
 
     __slots__ = ("_entries", "size_max")
 

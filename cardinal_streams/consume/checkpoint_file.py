@@ -1,4 +1,4 @@
-"""Saves the checkpoint of a consumer in a file, for consumers that do not read from a node."""
+"""Saves the checkpoint of a consumer in a file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stream_storage.durable_files import write_durably
 
 
 class FileCheckpoints:
-    """A `CheckpointStore` in one file, which each save replaces as a whole and durably. Raises OSError, and
-    `CheckpointError` if the file has no valid checkpoint."""
+    """A `CheckpointStore` in one file, for consumers that do not read from a node. Each save replaces the file as a
+    whole and durably. Raises OSError, and `CheckpointError` if the file has no valid checkpoint."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

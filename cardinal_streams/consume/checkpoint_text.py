@@ -7,9 +7,7 @@
      "read": "topic:partition=offset;…", "needed": ["0x…"], "created": "topic:partition=microseconds;…",
      "given_up": {"0x…": "topic:partition=offset;…"}}
 
-`position`, `history` and `read` are resumption tokens (see the module `resumption`), and `created` has the same form.
-`created` and `given_up` can be left out. Older programs wrote a `first_block` with each finished reorg, which is not
-read any more."""
+Positions have the form of resumption tokens (see the module `resumption`). `created` and `given_up` can be left out."""
 
 from __future__ import annotations
 
@@ -44,6 +42,7 @@ class OpenText(msgspec.Struct, forbid_unknown_fields=True):
 
 class FinishedText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ancestor: str
+    # Older programs wrote the first block of a finished reorg, which is not read any more.
     first_block: str = ""
 
 

@@ -1,12 +1,10 @@
 """Saves the checkpoint of a consumer on the node that the consumer reads from.
 
-An application with its own database should save the checkpoint there instead, in the transaction that applies the
-update. Then every update is processed exactly once.
-
-On the node, the checkpoint's text is the last message of a stream that belongs to the client id (`checkpoint_stream`),
-so it never mixes two states. How far each partition was read is also saved in the index service, so that `stream-node
-index list` shows the consumer's lag, and an operator can set an offset back: a partition whose offset there is lower is
-read again from it. If the consumer runs meanwhile, its next save raises `PositionReset`."""
+An application with its own database should save the checkpoint there, in the transaction that applies the update: then
+every update is processed exactly once. On the node, the text is the last message of a stream that belongs to the client
+id (`checkpoint_stream`). How far each partition was read is also saved in the index service, so that `stream-node index
+list` shows the consumer's lag, and an operator can set an offset back: the partition is then read again from it. If the
+consumer runs meanwhile, its next save raises `PositionReset`."""
 
 from __future__ import annotations
 
@@ -40,7 +38,6 @@ class CheckpointStore(Protocol):
 
 class NodeCheckpoints:
     """A `CheckpointStore` on a node. Of two consumers with one client id, the second that saves gets `CheckpointTaken`.
-
     Raises the client's errors, and `CheckpointError` for a checkpoint that cannot be read."""
 
     def __init__(self, client: StreamClient, client_id: str) -> None:
@@ -75,9 +72,8 @@ class NodeCheckpoints:
         return msgspec.structs.replace(checkpoint, position=position, read={}, needed=())
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Saves the text of the checkpoint first, then the offset of each partition. If the process dies between the
-        two, some messages are read again, and none is skipped. Raises `PositionReset` if an offset was set from
-        elsewhere since `load`, and `CheckpointTaken` if another consumer has saved since then."""
+        """Saves the text of the checkpoint first, then the offset of each partition, so that a crash between skips no
+        message. Raises `PositionReset` if an offset was set from elsewhere since `load`, and `CheckpointTaken`."""
         stream = await self._open()
         page = await stream.pull_page(LAST, 1)
         # The last text must be ours: two consumers of one name would skip each other's updates.
@@ -127,12 +123,10 @@ def checkpoint_stream(client_id: str) -> str:
 
 
 def _shown(checkpoint: Checkpoint) -> dict[str, int]:
-    """Returns the offsets for the index service: how far each source was read."""
     return {source: max(offset, checkpoint.read.get(source, 0)) for source, offset in checkpoint.position.items()}
 
 
 def _by_topic(position: Mapping[str, int]) -> dict[str, dict[int, int]]:
-    """Returns the offsets by topic and partition, without the channels (topics) of reorgs."""
     found: dict[str, dict[int, int]] = {}
     for source, offset in position.items():
         topic, partition = split_source(source)

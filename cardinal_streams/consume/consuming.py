@@ -84,8 +84,8 @@ class Update:
         return self.event if isinstance(self.event, Revert) else None
 
     def done(self) -> None:
-        """Notes that the application has finished this update and all earlier ones. Raises ValueError at a second
-        call."""
+        """Notes that the application has finished this update and all earlier ones. Raises ValueError if called
+        twice."""
         self._finish(self.event)
 
 
@@ -108,10 +108,8 @@ class Arrival:
 
 
 class Updates(Consumption[ChainConsumer, Update]):
-    """An iteration over the updates of the heaviest chain, in order.
-
-    While a reorg is going on, the normal feed rests. If its channel is silent, the iteration reports `ReorgStalled`,
-    and gives the reorg up after `reorg_timeout_s` seconds."""
+    """An iteration over the updates of the heaviest chain. While a reorg is going on, the normal feed rests. If its
+    channel is silent, `ReorgStalled` is reported, and the reorg is given up after `reorg_timeout_s` seconds."""
 
     transport: Transport
     reorg_timeout_s = REORG_TIMEOUT_S
@@ -268,8 +266,7 @@ async def consume_unordered(
     save_interval_s: float = SAVE_INTERVAL_S,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Arrivals]:
-    """Iterates over complete blocks, including blocks of forks, as soon as each is complete. The arguments have the
-    same meaning as those of `consume`."""
+    """Iterates over complete blocks, also of forks, as soon as each is complete. Its arguments are as for `consume`."""
     wants = application.tracked(tracked)
     topics = application.topics_of(wants)
     known = await _known(checkpoint, store, None, topics, transport, on_event)

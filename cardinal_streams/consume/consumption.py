@@ -1,7 +1,5 @@
-"""The I/O code around a consumer machine, which itself does no I/O.
-
-It reads the feeds (subscriptions) that the machine asks for, gives each message to the machine, and saves checkpoints.
-The module `consuming` defines the items of an iteration, and how an iteration begins."""
+"""The I/O code around a consumer machine, which itself does no I/O: it reads the feeds (subscriptions) that the machine
+asks for, gives each message to the machine, and saves checkpoints. `consuming` defines the items of an iteration."""
 
 from __future__ import annotations
 
@@ -57,7 +55,6 @@ class Machine(Protocol):
 
 class Consumption(Generic[M, T]):
     """An iteration over the items of one consumer machine, for one task. Other tasks may call `done` on items.
-
     Invariant: each event of the machine either became an item in `_items` or was passed to `on_event`."""
 
     def __init__(
@@ -128,13 +125,11 @@ class Consumption(Generic[M, T]):
                 raise
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """Returns the messages that the block with this hash still lacks."""
         return self.machine.why_incomplete(hash_)
 
     def lags(self) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet, by the
-        ends that the receivers know. While the normal feed rests because of a reorg, the transport was asked for the
-        ends."""
+        ends that the receivers know, or the transport, while the normal feed rests because of a reorg."""
         ends = dict(self._ends)
         for receiver in self._feeds.receivers():
             for source, end in receiver.ends.items():
@@ -200,7 +195,6 @@ class Consumption(Generic[M, T]):
         return reorg_topic(self._application.default_topic, ancestor)
 
     def _hand_over(self, feed: Feed) -> None:
-        """Gives the consumer machine the messages of one page, until it returns an event or the page ends."""
         receive, receive_reorg = self.machine.receive, self.machine.receive_reorg
         ancestor = feed.ancestor
         while feed.has_page:
@@ -230,7 +224,6 @@ class Consumption(Generic[M, T]):
         return self._feeds.all_ended(self._is_allowed) or (bool(lags) and max(lags) <= 0)
 
     def _may_end(self) -> bool:
-        """Whether all feeds that may be read now have ended; False while they wait for the application's `done`."""
         feeds = self.machine.feeds
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
 

@@ -71,9 +71,7 @@ class DropReason(enum.Enum):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A block was dropped. Blocks that are dropped for the reason OLD are only counted, and cause no event.
-
-    `offsets`: where the messages of the block are (see `CompleteBatch`)."""
+    """A block was dropped. `offsets`: where its messages are. Those dropped for the reason OLD are only counted."""
 
     hash: bytes
     number: int
@@ -86,22 +84,18 @@ ChainEvent: TypeAlias = ChainUpdate | Revert | NeedsReorg | Dropped
 
 
 class ChainStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics of a `ChainOrder`.
+    """The statistics of a `ChainOrder` since its start; `head_…` and the last three fields are the present state."""
 
-    `chain_length`, `waiting`, `waiting_bytes` and the `head_…` fields, which are None before the first block, describe
-    the present state; the others count since the start. `waiting` counts the blocks that are kept but not on the chain.
-    `reorg_depth_max` is the largest number of blocks that one update removed."""
-
-    head_number: int | None
+    head_number: int | None  # None before the first block, as the weight
     head_weight: int | None
     updates: int
     updates_with_removals: int
     added: int
     removed: int
-    reorg_depth_max: int
+    reorg_depth_max: int  # the most blocks that one update removed
     reverts: int
     duplicates: int
     dropped: dict[DropReason, int]
     chain_length: int
-    waiting: int
+    waiting: int  # kept but not on the chain
     waiting_bytes: int

@@ -16,20 +16,11 @@ relative to the chain. "The final block" is the newest block that reorgs within 
     FOLLOWS     it arrives between a revert and the end of the reorg                 added, if its parent is the head
 
 Weighing (specification, "Reorg Handling"): a branch replaces the blocks after the fork point if its heaviest block is
-heavier than the heaviest of these blocks. Equal weight never replaces blocks. Block numbers must grow along the chain,
-but need not be consecutive. If all weights differ and no fork is BURIED, the resulting chain does not depend on the
-order of arrival.
-
-Threshold. The machine keeps the head and the `reorg_threshold` blocks before it; a block becomes final when
-`reorg_threshold` blocks follow it. Only `revert`, which obeys a Reorg message, removes final blocks. Between `revert`
-and `end_reorg` the machine weighs no blocks: each must follow the one before. The removed blocks, and blocks of the new
-chain that arrive early, are kept like the blocks of a fork.
-
-Memory. Besides the chain, the machine keeps at most `waiting_max` blocks with `waiting_bytes_max` bytes. Beyond that it
-drops a block and returns an event, so that the caller can give the block again later: first the lightest end of a fork,
-then a block that only a Reorg message can put on the chain, else the block with the highest number, which the chain
-reaches last. When a block becomes final, the kept blocks with at most its number are dropped, unless they are heavier
-than the head, which later checks decide again."""
+heavier than the heaviest of these blocks. Equal weight never replaces blocks. If all weights differ and no fork is
+BURIED, the resulting chain does not depend on the order of arrival. A block becomes final when `reorg_threshold` blocks
+follow it; only `revert`, which obeys a Reorg message, removes final blocks. From `revert` to `end_reorg` no blocks are
+weighed: each must follow the one before. Beyond `waiting_max` kept blocks, or `waiting_bytes_max` bytes, a block is
+dropped with an event (`ChainState._needed_last`), so that the caller can give it again later."""
 
 from __future__ import annotations
 
@@ -62,14 +53,11 @@ class Place(enum.Enum):
 
 
 class ReorgEnd(msgspec.Struct, frozen=True):
-    """The result of `ChainOrder.end_reorg`.
-
-    `removed_weight`: 0 if the blocks of the reorg are on the chain, else the weight of the blocks that they removed.
-    `read_again`: whether those blocks must return by a new reading of the normal feed."""
+    """The result of `ChainOrder.end_reorg`."""
 
     events: list[ChainEvent]
-    removed_weight: int
-    read_again: bool
+    removed_weight: int  # 0 if the blocks of the reorg are on the chain, else the weight of those that they removed
+    read_again: bool  # whether those blocks must return by a new reading of the normal feed
 
 
 class ChainOrder:
@@ -127,8 +115,8 @@ class ChainOrder:
         return events
 
     def can_revert(self, hash_: bytes, number: int, *, is_whole: bool = True) -> bool:
-        """Whether `revert` can go back to this block: it is on the chain or on a fork of it, or the chain is empty, or
-        its number is below the chain, and the chain `is_whole`: it has all blocks that it must hold."""
+        """Whether `revert` can go back to this block: it is on the chain or a fork of it, or the chain is empty, or it
+        `is_whole` (it has all blocks that it must hold) and the number is below it."""
         state = self._state
         node = state.tree.find(hash_)
         if node is not None and state.is_connected(node):
@@ -178,10 +166,7 @@ class ChainOrder:
         return ReorgEnd(events, 0 if is_kept else state.reverted_weight, read_again)
 
     def resume_reorg(self, removed_weight: int) -> None:
-        """Continues a reorg whose `revert` took place before a restart.
-
-        `removed_weight`: the weight of the heaviest block that was removed then. The removed blocks are not in memory.
-        """
+        """Continues a reorg whose `revert` took place, and removed blocks of this weight, before a restart."""
         self._told = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
 
@@ -190,11 +175,11 @@ class ChainOrder:
         return self._place_of(batch) not in (Place.TOO_DEEP, Place.BURIED)
 
     def outweighs(self, batch: CompleteBatch, weight_to_beat: int) -> bool:
-        """Whether a block that is not on the chain, or a waiting descendant, is heavier than the head and
-        `weight_to_beat`."""
+        """Whether a block off the chain, or a waiting descendant, is heavier than the head and `weight_to_beat`."""
         state = self._state
         if self.is_on_chain(batch.hash):
             return False
+        # A block is as heavy as the heaviest block that descends from it.
         below = [node.weight for child in state.tree.children(batch.hash) for node in state.tree.subtree(child)]
         return max([batch.weight, *below]) > max(state.weight_of_head, weight_to_beat)
 
@@ -215,6 +200,7 @@ class ChainOrder:
         only a Reorg message can put on the chain do not count."""
         state = self._state
         low = state.chain.final_number or 0
+        # Only the first missing block of a branch is worth a question: the others wait for it.
         roots = [node for node in state.waiting if node.parent is not None and state.tree.find(node.parent) is None]
         found: dict[bytes, int] = {}
         for node in sorted(roots, key=lambda node: node.number or 0):
@@ -355,8 +341,7 @@ class ChainOrder:
         self._state.add(batch, events)
 
     def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Takes a block of a running reorg, and adds it if its parent is the head, with descendants that came
-        earlier."""
+        """Takes a block of a running reorg. It joins if its parent is the head, with descendants that came earlier."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None

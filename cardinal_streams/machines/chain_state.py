@@ -1,6 +1,4 @@
-"""The blocks that a `ChainOrder` keeps, and the changes that can be made to them: add, adopt, drop.
-
-The module `chain_order_machine` decides which change a block causes."""
+"""The blocks that a `ChainOrder` keeps, and the changes that `chain_order_machine` makes to them: add, adopt, drop."""
 
 from __future__ import annotations
 
@@ -17,23 +15,18 @@ from cardinal_streams.recent import RecentMap
 
 
 class Fate(enum.Enum):
-    """The reason why a block is not in memory any more.
+    """The reason why a block is not in memory any more."""
 
-    FINAL: it became final and left the kept part of the chain.
-    BURIED: it forks off before the final block, the newest block that only a Reorg message can remove.
-    BANNED: the application wants another block with its number, or it descends from a banned block."""
-
-    FINAL = "final"
-    BURIED = "buried"
-    BANNED = "banned"
+    FINAL = "final"  # it became final and left the kept part of the chain
+    BURIED = "buried"  # it forks off before the final block
+    BANNED = "banned"  # the application wants another block with its number, or it descends from a banned block
 
 
 class ChainState:
-    """The newest part of the chain and the waiting blocks; also the fates of other blocks.
-
-    A waiting block is in memory but not on the chain: it is part of a fork, or its parent is missing. Invariant: every
-    node of the tree is either on the chain or waiting. No waiting branch that descends from the chain is heavier than
-    the blocks that it would replace, except from the begin of a reorg until the head is as heavy as before."""
+    """The newest part of the chain and the waiting blocks (of forks, or without a parent); also the fates of other
+    blocks. Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from
+    the chain outweighs the blocks that it would replace, but from the begin of a reorg until the head is as heavy as
+    before."""
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
         self.limits = limits
@@ -56,9 +49,9 @@ class ChainState:
         return at is not None
 
     def path_to(self, node: Node) -> list[Node]:
-        """Returns the path from the block of the chain at which this connected node's branch forks off, up to the
-        node."""
+        """Returns the path from the block of the chain at which this connected node forks off, up to the node."""
         path = [node]
+        # Upwards from the node, and reversed at the end.
         while path[-1].hash not in self.chain:
             parent = path[-1].parent
             assert parent is not None
@@ -105,8 +98,8 @@ class ChainState:
         self.sink(events)
 
     def weigh(self, branches: list[list[Node]], events: list[ChainEvent]) -> None:
-        """Adopts the heaviest of these branches, if it outweighs the blocks that it would replace. Each is a path that
-        begins with a block of the chain."""
+        """Adopts the heaviest of these branches, paths from a block of the chain, if it outweighs what it would
+        replace."""
         best: list[Node] | None = None
         best_weight = 0
         for branch in branches:
@@ -120,21 +113,19 @@ class ChainState:
             self.adopt(best, events)
 
     def branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
-        """Returns the heaviest branch from each waiting child of these blocks of the chain, with its block as the
-        first."""
         tree, waiting = self.tree, self.waiting
+        # The child that is on the chain itself is no branch.
         off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
-        """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one,
-        which has only a hash. Stops early if the lowest block is final. Yields each node that joins.
-
-        `is_applied`: whether the application has the added blocks."""
+        """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one, up
+        to a final block. Yields each node that joins. `is_applied`: whether the application has them."""
         node = lowest
         while node.parent is not None and not self.chain.is_final:
             below = self.tree.find(node.parent)
             if below is None:
+                # The first missing ancestor: its hash is enough for the chain to fork there.
                 below = Node.known_by_hash(node.parent)
                 self.tree.add(below)
             else:
@@ -145,8 +136,7 @@ class ChainState:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks with at most the number of the final block, unless they are heavier than the
-        head."""
+        """Drops the waiting blocks with at most the final block's number, unless they are heavier than the head."""
         number = self.chain.final_number
         if number is None:
             return
@@ -180,8 +170,7 @@ class ChainState:
 
     def _needed_last(self) -> Node:
         """Returns the waiting block that the chain needs last. The choice depends on the blocks alone, so each time
-        that the dropped blocks come again, other blocks with lower numbers stay, until the chain has reached them
-        all."""
+        that the dropped blocks come again, others with lower numbers stay, until the chain has reached them all."""
         tree, waiting = self.tree, self.waiting
         # First the lightest end of a fork, which only a heavier child can bring to the chain.
         forks = [child for node in self.chain for child in tree.children(node.hash) if child.hash in waiting]
@@ -213,11 +202,13 @@ class ChainState:
     def is_heavier(self, weight: int) -> bool:
         """Whether a block of this weight is heavier than the head; False while the head's weight is unknown."""
         head = self.chain.head
+        # After a revert to a block that is not in memory, its weight is unknown, and nothing counts as heavier.
         return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
         """Notes that this block, which is not in memory, forks off before the final block, and drops its waiting
         descendants. One that is heavier than the head is kept with its own descendants, for a Reorg message."""
+        # The list grows while it is read: dropped children have descendants, too.
         buried = [hash_]
         for each in buried:
             self.fates.put(each, Fate.BURIED)

@@ -46,18 +46,16 @@ class ReadAgain(msgspec.Struct, frozen=True):
 
 
 class ReorgRefused(msgspec.Struct, frozen=True):
-    """A message of the Reorg protocol, or a whole reorg, was dropped. `why` is the reason.
-
-    `hash`: the hash in the dropped message, or the common ancestor of the reorg."""
+    """A message of the Reorg protocol, or a whole reorg, was dropped. `why` is the reason. `hash` is that in the
+    message, or the common ancestor of the reorg."""
 
     hash: bytes
     why: str
 
 
 class ReorgStalled(msgspec.Struct, frozen=True):
-    """The channel of the running reorg has been silent for `idle_s` seconds, and the normal feed rests.
-
-    `hash` and `number` are those of the reorg's common ancestor. `is_given_up`: whether the reorg was given up now."""
+    """The channel of the running reorg, to the ancestor with this hash and number, has been silent for `idle_s`
+    seconds, and the normal feed rests. `is_given_up`: whether the reorg was given up now."""
 
     hash: bytes
     number: int
@@ -66,13 +64,10 @@ class ReorgStalled(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """A block that the chain lacks: messages of it have not arrived.
-
-    `waiting`: the number of complete blocks that follow it and wait for it.
-    `missing`: the messages that it lacks."""
+    """A block that the chain lacks, since messages of it have not arrived."""
 
     hash: bytes
-    waiting: int
+    waiting: int  # the number of complete blocks that follow it and wait for it
     missing: Missing
 
 
@@ -84,8 +79,8 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A block came that has a lower number than the first block of a chain that began without a start block. It is not
-    part of the chain; with a start block below it, it would be."""
+    """A block came that has a lower number than the first block of a chain without a start block, and is not part of
+    it."""
 
     hash: bytes
     number: int
@@ -111,28 +106,21 @@ ConsumerEvent: TypeAlias = (
 
 
 class Feeds(msgspec.Struct, frozen=True):
-    """The feeds whose messages the consumer accepts now. The I/O code keeps the messages of others that it has read.
-
-    `normal`: whether the normal feed, i.e. the application's topics, is accepted.
-    `channels`: the accepted reorg channels, each named by the hash of the reorg's common ancestor."""
+    """The feeds whose messages the consumer accepts now: the normal feed, i.e. the application's topics, and reorg
+    channels, by their common ancestors. The I/O code keeps the messages of others that it has read."""
 
     normal: bool
     channels: tuple[bytes, ...]
 
 
 class OpenReorg(msgspec.Struct, frozen=True):
-    """A reorg whose channel is read, or will be read. `hash` and `number` are those of its common ancestor.
-
-    `offset`: the offset in the reorg's channel at which reading begins.
-    `is_begun`: whether the application has gone back to the ancestor, and the section of the channel has not ended.
-    `removed_weight`: the weight of the heaviest block that the application removed then. If `is_begun` is False, these
-    blocks have returned, and 0 means that there are none."""
+    """A reorg whose channel is read, or will be read. `hash` and `number` are those of its common ancestor."""
 
     hash: bytes
     number: int
-    offset: int = 0
-    is_begun: bool = False
-    removed_weight: int = 0
+    offset: int = 0  # where reading the reorg's channel begins
+    is_begun: bool = False  # whether the application has gone back, and the section has not ended
+    removed_weight: int = 0  # of the heaviest block removed then; those have returned unless `is_begun`
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,32 +152,22 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics of a `ChainConsumer`.
-
-    `held`, `unfinished` and `open_reorgs` describe the present state; all other fields count since the start.
-    `reorgs_finished`, `reorgs_abandoned`: the reorgs that ended with their blocks on the chain, and lighter than the
-    blocks that they had removed.
-    `reorgs_repeated`: the Reorg messages that came on a channel after such an end.
-    `held`, `unfinished`: the complete blocks that wait until a reorg ends, and the updates that the application has not
-    finished."""
+    """The statistics of a `ChainConsumer` since the start; the last three fields describe the present state."""
 
     reassembly: ReassemblyStatistics
     chain: ChainStatistics
     bad_messages: int
-    reorgs_finished: int
-    reorgs_repeated: int
+    reorgs_finished: int  # with their blocks on the chain
+    reorgs_repeated: int  # Reorg messages that came on a channel after its end
     reorgs_refused: int
-    reorgs_abandoned: int
-    held: int
-    unfinished: int
+    reorgs_abandoned: int  # lighter than the blocks that they had removed
+    held: int  # complete blocks that wait until a reorg ends
+    unfinished: int  # updates that the application has not finished
     open_reorgs: int
 
 
 class UnorderedStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics of an `UnorderedConsumer`, a consumer without a chain.
-
-    `unfinished` (blocks that the application has not finished) and `open_reorgs` describe the present state; the other
-    fields count since the start."""
+    """The statistics of an `UnorderedConsumer` since the start; the last two fields describe the present state."""
 
     reassembly: ReassemblyStatistics
     bad_messages: int

@@ -7,15 +7,11 @@ Specification, "Reorg Handling". The machine does no I/O: other code, its shell,
                        ▼                │ the blocks of the active reorg
     reorg channel ► ReorgProtocol ──────┘
 
-The normal feed is the application's topics. A Reorg message on it announces a reorg channel, i.e. a topic with the
-blocks of one reorg, which is opened when the chain has reached the common ancestor. When the Reorg message on the
-channel itself is read, the chain goes back to the ancestor, and takes blocks only from the channel until the channel's
-ReorgComplete. Meanwhile, blocks that become complete on the normal feed wait. `reorg_machine` has the rest of the
-protocol.
-
-The shell reads the feeds that `feeds` names, gives the machine one message at a time, and calls `done` for each update
-that the application has finished. A consumer that begins with the state that `checkpoint` returns repeats no finished
-update, skips none, and has all blocks in memory that the next reorg can remove."""
+The normal feed is the application's topics. A Reorg message on it announces a reorg channel, a topic with the blocks of
+one reorg, which is opened when the chain has reached the common ancestor. At the Reorg message on the channel itself,
+the chain goes back to the ancestor, and takes blocks only from the channel until its ReorgComplete. Meanwhile, complete
+blocks of the normal feed wait. `reorg_machine` has the rest of the protocol. A consumer that begins with the state that
+`checkpoint` returns repeats no finished update, skips none, and has all blocks that the next reorg can remove."""
 
 from __future__ import annotations
 
@@ -379,8 +375,7 @@ class ChainConsumer:
         return self._normal.may_read_again(at_end=at_end)
 
     def _is_new_state(self) -> bool:
-        """Whether the chain and the waiting blocks differ from those at earlier ends of the log. Otherwise another
-        reading would change nothing."""
+        """Whether the chain and the waiting blocks differ from those at earlier ends, so that reading can help."""
         chain, waiting = self._chain.blocks()
         if chain != self._states_seen[0]:
             self._states_seen = (chain, set())
@@ -426,8 +421,7 @@ class ChainConsumer:
                 self._reverts[id(event)] = reorg
 
     def _end_reorg(self, step: ReorgOver, out: list[ConsumerEvent]) -> None:
-        """Ends a section of a reorg, and returns to the heaviest chain. If blocks of that chain are not in memory any
-        more, asks for a new reading of the normal feed (`ReadAgain`)."""
+        """Ends a section of a reorg, and returns to the heaviest chain, if need be by reading everything again."""
         end = self._chain.end_reorg(step.hash, step.number)
         self._reorgs.settle(step.hash, end.removed_weight)
         # If the reorg did not win, it counts as begun until the application has finished the updates that undo it: a

@@ -1,8 +1,7 @@
 """A tree of blocks, by hash and by parent, that finds the heaviest path through forks.
 
-The children of a block that has not arrived are stored under its hash. The tree of `block_manager` refuses a block
-whose parent is missing, keeps a block as long as a program refers to it, and has neither weights nor hashes without a
-block, such as the start of a consumer; so this is another one."""
+Unlike the tree of `block_manager`, it has children of blocks that have not arrived, weights, and hashes without a
+block, such as the start of a consumer, and it drops blocks."""
 
 from __future__ import annotations
 
@@ -12,22 +11,20 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Node:
-    """A block in a `ForkTree`.
-
-    `batch`: the block's contents, or None if only the hash is known.
-    `number`: the block's number, or None if the block is known only as the parent of another block.
-    `is_applied`: for a block on the chain, whether the application has it, from this consumer or an earlier one."""
+    """A block in a `ForkTree`."""
 
     __slots__ = ("batch", "hash", "is_applied", "number", "parent", "weight")
 
     def __init__(
         self, hash_: bytes, number: int | None, parent: bytes | None, weight: int, batch: CompleteBatch | None
     ) -> None:
+        # A block that is known only as the parent of another has no number, and without contents, no batch.
         self.hash = hash_
         self.number = number
         self.parent = parent
         self.weight = weight
         self.batch = batch
+        # For a block on the chain: whether the application has it, from this consumer or an earlier one.
         self.is_applied = False
 
     @classmethod
@@ -40,9 +37,8 @@ class Node:
 
 
 class ForkTree:
-    """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival.
-
-    Invariant: a node is listed as a child of its parent's hash, and every listed child is a node of the tree."""
+    """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival. Invariant: a
+    node is listed as a child of its parent's hash, and every listed child is a node of the tree."""
 
     __slots__ = ("_children", "_nodes")
 
@@ -74,21 +70,20 @@ class ForkTree:
                 del self._children[node.parent]
 
     def children(self, hash_: bytes) -> Iterable[Node]:
-        """Returns the children of this hash that have arrived, in the order of arrival. The block itself can be
-        missing."""
+        """Returns the children of this hash in the order of arrival. The block itself can be missing."""
         found = self._children.get(hash_)
         return tuple(found.values()) if found else ()
 
     def subtree(self, root: Node) -> list[Node]:
         """Returns `root` and all its descendants, each parent before its children."""
         found = [root]
+        # The list grows while it is read, so parents come before their children.
         for node in found:
             found.extend(self.children(node.hash))
         return found
 
     def best_path(self, root: Node) -> list[Node]:
-        """Returns the path from `root` through its heaviest descendant to a leaf. Of two equals, the child that came
-        first wins."""
+        """Returns the path from `root` through its heaviest descendant to a leaf. Of equals, the first to come wins."""
         if root.hash not in self._children:
             return [root]
         # Children come before their parents here, so each node needs one look at its children, however deep the tree

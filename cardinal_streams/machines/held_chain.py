@@ -11,11 +11,9 @@ from cardinal_streams.machines.fork_tree import Node
 
 
 class HeldChain:
-    """The nodes of the newest part of the chain, from the lowest to the head: at most `removable_max` + 1 nodes.
-
-    The lowest node can have only a hash. It becomes final when `removable_max` blocks follow it, and stays final when a
-    reorg makes the chain shorter. Invariant: the parent of each node is the node before it. `_heights` counts the nodes
-    along the chain: it grows by 1 from each node to the next."""
+    """The nodes of the newest part of the chain, from the lowest, which can be a hash alone, to the head: at most
+    `removable_max` + 1. Invariant: the parent of each node is the node before it. `_heights` grows by 1 from each to
+    the next."""
 
     __slots__ = ("_heights", "_nodes", "is_final", "removable_max")
 
@@ -48,9 +46,11 @@ class HeldChain:
         self._heights[node.hash] = self._heights[self._nodes[-1].hash] + 1
         self._nodes.append(node)
         dropped = None
+        # One more block that reorgs can remove pushes the lowest node out.
         if len(self._nodes) > self.removable_max + 1:
             dropped = self._nodes.popleft()
             del self._heights[dropped.hash]
+        # Final once is final for ever: a reorg that makes the chain shorter does not undo it.
         self.is_final = self.is_final or len(self._nodes) > self.removable_max
         return dropped
 
@@ -69,6 +69,7 @@ class HeldChain:
         return removed
 
     def above(self, node: Node) -> list[Node]:
+        # Heights make the distance known without a search.
         count = self._heights[self._nodes[-1].hash] - self._heights[node.hash]
         found = [self._nodes[-1 - index] for index in range(count)]
         found.reverse()

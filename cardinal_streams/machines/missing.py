@@ -17,24 +17,17 @@ class MissingState(enum.Enum):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """The messages that one block lacks.
+    """The messages that one block lacks."""
 
-    `state`: UNKNOWN: no message of the block has arrived, or it was forgotten. BATCH: its Batch message (the list of
-    its contents) has not arrived, but `early_messages` others have. PARTS: the Batch message has arrived, and others
-    are missing. NOTHING: it was complete, or was given up as too old.
-    `number`: the block's number, or None before its Batch message arrives.
-    `messages`: the number of missing messages, or 0 before the Batch message arrives. A missing sub batch header counts
-    as one message: only the header tells how many items follow.
-    `prefixes`, `headers`: the number of missing messages by prefix, and the ids of sub batches without a header.
-    `items`: by sub batch id, the first missing indexes."""
-
+    # UNKNOWN: no message of the block has arrived, or it was forgotten. BATCH: its Batch message has not arrived, but
+    # others have. PARTS: other messages are missing. NOTHING: it was complete, or was given up as too old.
     state: MissingState
     early_messages: int = 0
-    number: int | None = None
-    messages: int = 0
-    prefixes: dict[str, int] = {}
-    headers: tuple[bytes, ...] = ()
-    items: dict[bytes, tuple[int, ...]] = {}
+    number: int | None = None  # None before the Batch message arrives
+    messages: int = 0  # a header counts once, as its items are unknown; 0 before the Batch message arrives
+    prefixes: dict[str, int] = {}  # by prefix, the number of missing messages
+    headers: tuple[bytes, ...] = ()  # the ids of sub batches without a header
+    items: dict[bytes, tuple[int, ...]] = {}  # by sub batch id, the first missing indexes
 
     def __str__(self) -> str:
         match self.state:

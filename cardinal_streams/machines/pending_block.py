@@ -1,15 +1,10 @@
 """The messages of one incomplete block: they are counted and collected here.
 
 Messages are stored by their kind and put together at the end, so that the result does not depend on the order of
-arrival. The values in the Batch message (the list of the block's contents) are used first, then those of BatchMsg
-messages: a key that has a value keeps it, even an empty one (specification, "BatchMsg"; the reference consumer replaces
-an empty one). Sub batches are used last, ordered by id and item, and replace earlier values. Deletes are a separate
-set, since a key can be both updated and deleted.
-
-Counting. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
+arrival. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
 prefix that it begins with and that still expects messages. The prefixes of one key are nested, so if the longest is
-always filled first, all counters become full in any order of arrival, provided that the numbers are right. A key is
-dropped when the consumer does not want its longest announced prefix."""
+always filled first, all counters become full in any order of arrival. A key is dropped when the consumer does not want
+its longest announced prefix."""
 
 from __future__ import annotations
 
@@ -30,15 +25,12 @@ ENTRY_BYTES = 120
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """A block that was given up because no message of it came for long.
+    """A block that was given up because no message of it came for long."""
 
-    `offsets`, `high_water`: by source, where its messages begin, and how far the source was read at that time.
-    `lacks`, `is_open`: what was missing then, and whether its Batch message had arrived."""
-
-    offsets: dict[str, int]
-    high_water: dict[str, int]
+    offsets: dict[str, int]  # by source, where its messages begin
+    high_water: dict[str, int]  # by source, how far it was read at that time
     lacks: Missing
-    is_open: bool
+    is_open: bool  # whether its Batch message had arrived
 
     def missing(self) -> Missing:
         return self.lacks
@@ -124,6 +116,7 @@ class PendingBlock:
         return TAKEN
 
     def keep_item(self, message: SubBatchMsg) -> Outcome:
+        # Before the header, any index is possible, so the items are kept by their numbers.
         items = self.items.setdefault(message.id, {})
         if message.index in items:
             return DUPLICATE
@@ -207,7 +200,9 @@ class PendingBlock:
             key: v for key, v in batch.values.items() if key in tracked and not (tracked.is_counted(key) and not v)
         }
         deletes = {key for key in batch.deletes if key in tracked} | self.deletes
-        # The order of the module's docstring: Batch, then BatchMsg, then sub batches by id and index.
+        # A key that has a value from the Batch keeps it, even an empty one (specification, "BatchMsg"; the reference
+        # consumer replaces an empty one). Sub batches come last, by id and index, and replace earlier values. Deletes
+        # are a set of their own, since a key can be both updated and deleted.
         for key, value in self.values.items():
             values.setdefault(key, value)
         for id_ in sorted(self.items):
@@ -279,6 +274,7 @@ class PendingBlock:
                 self.room[prefix] = room - 1
                 self.missing_count -= 1
                 return TAKEN
+            # One message more than announced, unless a shorter prefix has room.
             if room == 0:
                 outcome = Outcome.OVER_COUNT
             elif prefix in self._unwanted and outcome is UNANNOUNCED:

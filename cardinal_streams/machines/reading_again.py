@@ -15,10 +15,8 @@ from cardinal_streams.machines.reread import NOTHING_READ, Reread
 def begin_again(
     machine: Reassembler, reread: Reread, before: Checkpoint, channels: Collection[str]
 ) -> tuple[ReadAgain, Checkpoint, Reread, dict[str, int]]:
-    """Begins to read again for blocks that were put off. The messages of all other blocks do not count again.
-
-    Returns the event; `before` and `reread` as they are from now on; and by channel, from where it must be read again.
-    """
+    """Begins to read again for blocks that were put off. Returns the event; `before` and `reread` as they are from now
+    on; and by channel, from where it must be read again."""
     # How far each source was read, before the machine forgets it.
     seen = machine.high_water()
     known = before.position | {source: offset + 1 for source, offset in seen.items()}

@@ -13,22 +13,16 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Outcome(enum.IntEnum):
-    """The outcome of one message of a block. The last three are refusals, which only a faulty producer causes.
+    """The outcome of one message of a block. The last three are refusals, which only a faulty producer causes."""
 
-    TAKEN: the message was used.
-    DUPLICATE, LATE: the message had arrived before, or its block was already finished.
-    UNTRACKED, OLD: the consumer does not want the message, or the block is too old.
-    UNANNOUNCED: the block's Batch message (the list of its contents) does not announce the message.
-    OVER_COUNT, NO_SUCH_ITEM: more messages of a prefix arrived than it announces, or the sub batch has fewer items."""
-
-    TAKEN = 0
-    DUPLICATE = 1
-    LATE = 2
-    UNTRACKED = 3
-    OLD = 4
-    UNANNOUNCED = 5
-    OVER_COUNT = 6
-    NO_SUCH_ITEM = 7
+    TAKEN = 0  # it was used
+    DUPLICATE = 1  # it had arrived before
+    LATE = 2  # its block was already finished
+    UNTRACKED = 3  # the consumer does not want it
+    OLD = 4  # its block is too old
+    UNANNOUNCED = 5  # the Batch message of its block does not announce it
+    OVER_COUNT = 6  # more messages of a prefix arrived than the Batch message announces
+    NO_SUCH_ITEM = 7  # the sub batch has fewer items
 
 
 # This outcome and all later ones are refusals.
@@ -46,7 +40,6 @@ class Completed(msgspec.Struct, frozen=True):
 
 class Refused(msgspec.Struct, frozen=True):
     """A message was dropped because it contradicts the Batch message of its block, which lists the block's contents.
-
     `what`: the key, the sub batch id or the item of the dropped message."""
 
     hash: bytes
@@ -61,17 +54,11 @@ class Outdated(msgspec.Struct, frozen=True):
 
 
 class EvictionReason(enum.Enum):
-    """The reason why a `Reassembler` evicted an incomplete block.
+    """The reason why a `Reassembler` evicted an incomplete block."""
 
-    MEMORY: a memory limit was exceeded. The block is read again, and there is no event, unless it alone exceeds the
-        limit: then it can become complete only with a higher limit.
-    IDLE: more than `idle_messages_max` messages have arrived since the block's last message. If another one comes, the
-        block is read again.
-    CLOSED: the reorg channel of the block ended."""
-
-    MEMORY = "memory"
-    IDLE = "idle"
-    CLOSED = "closed"
+    MEMORY = "memory"  # a limit was exceeded; the block is read again, unless it alone exceeds the limit
+    IDLE = "idle"  # `idle_messages_max` messages came since its last one; it is read again if another one comes
+    CLOSED = "closed"  # the reorg channel of the block ended
 
 
 class Evicted(msgspec.Struct, frozen=True):
@@ -86,11 +73,8 @@ ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | 
 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics of a `Reassembler`.
-
-    `completed`, `old` and `evicted` count blocks since the start; `messages`, `duplicates`, `late`, `untracked`,
-    `refused` and `pings` count messages since the start. `incomplete` and `incomplete_bytes` are the present number of
-    incomplete blocks and their memory."""
+    """The statistics of a `Reassembler`: messages and blocks since the start, but `incomplete` and `incomplete_bytes`
+    are the present blocks and their memory. `completed`, `old` and `evicted` count blocks, the others messages."""
 
     messages: int
     completed: int

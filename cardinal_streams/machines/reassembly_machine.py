@@ -9,22 +9,14 @@ state of its block (specification, "Consumers" of each message):
     FINISHED    late          late             late          late          late
 
 A block is EARLY after its first message, OPEN after its Batch message (the list of its contents), and FINISHED when it
-is complete or given up as too old. Only the first Batch, header, item or key is used. Repetitions are dropped, even if
-their contents differ.
+is complete or given up as too old (`set_floor`). Only the first Batch, header, item or key is used. The hashes of the
+last `finished_max` finished blocks are remembered; an older one is returned a second time if it is delivered again.
 
-Memory. Beyond `incomplete_max` incomplete blocks or `incomplete_bytes_max` bytes, the machine puts blocks off: it drops
-them, and notes from which offsets their messages must be read again (`put_off`). A machine that `keeps_oldest` puts off
-the newest blocks: first those without a Batch message, then those with the highest numbers. So the blocks that are
-needed first stay, and each reading of the log completes some. Otherwise it puts off the block that has waited longest
-for a message, which is better while it is unknown which blocks can become complete at all.
-
-The machine gives a block up when more than `idle_messages_max` messages have arrived since its last one: a late
-duplicate can begin a block that never becomes complete. If a new message of it comes nevertheless, the block is put
-off. A block that needs more than `incomplete_bytes_max` bytes alone is given up for good, but still counts as
-incomplete, so that a consumer with a higher limit reads it again.
-
-Blocks that are too old (`set_floor`) are dropped and counted. The machine remembers the hashes of the last
-`finished_max` finished blocks. An older finished block is returned a second time if it is delivered again."""
+Memory. Beyond `incomplete_max` blocks or `incomplete_bytes_max` bytes, blocks are put off: dropped, with a note from
+which offsets their messages must be read again (`put_off`). A block is given up after `idle_messages_max` messages of
+others, since a late duplicate can begin a block that never becomes complete; if a new message of it comes nevertheless,
+it is put off. A block that exceeds `incomplete_bytes_max` alone is given up for good, but still counts as incomplete,
+so that a consumer with a higher limit reads it again."""
 
 from __future__ import annotations
 
@@ -170,8 +162,7 @@ class Reassembler:
         return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
 
     def may_read_again(self, *, at_end: bool) -> bool:
-        """Whether to read again now what was put off or must be recalled. `at_end`: all that the log has was read, so
-        no incomplete block becomes complete by reading on."""
+        """Whether to read again now what was put off or must be recalled. `at_end`: reading on completes no block."""
         room = self._room_at
         # Recalled blocks wait for company for a while: one reading serves many.
         if self._recall_at < math.inf and (at_end or self._messages >= self._recall_at):
@@ -327,8 +318,10 @@ class Reassembler:
             events.append(Evicted(last.hash, EvictionReason.MEMORY, last.missing()))
             last.empty()
             return
-        # The choice is explained in the module's docstring. A block that has just begun without a Batch is the newest
-        # of all, and is found without a search.
+        # While it is unknown which blocks can become complete at all, the one that has waited longest for a message
+        # goes: those whose other messages are deleted never can. Later the newest blocks go, first those without a
+        # Batch message, then those with the highest numbers, so that the blocks that are needed first stay, and each
+        # reading of the log completes some. A block that has just begun is found without a search.
         if not self.keeps_oldest:
             victim = next(block for block in self._blocks.values() if not block.is_too_large)
         elif last.batch is None and last.born == self._messages:

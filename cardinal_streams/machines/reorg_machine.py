@@ -9,20 +9,15 @@ chain must take. The table shows the next state after each message:
     WEIGHING     ignored    weighed                         ignored         ignored
 
 A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. Then it is LISTENING. Its
-first section, from the Reorg (or from the first block, if the Reorg came on the normal feed only) to the end, is
-believed at once: the chain goes back to the ancestor, and takes blocks from this channel only. A section ends by a
-ReorgComplete, whatever hash it has, by a ReorgAbandoned, or because the application gives the reorg up. In each case
-the heaviest chain wins.
+first section, from the Reorg (or from the first block, if the Reorg came on the normal feed only) to a ReorgComplete or
+ReorgAbandoned, or until the application gives the reorg up, is believed at once: the chain goes back to the ancestor,
+and takes blocks from this channel only. At the end the heaviest chain wins.
 
-Everything after the first end of a section is WEIGHING, because it can be a repetition: redundant producers write to
-the same channel, their sections can be mixed, and a message can come twice. A block that the chain can place is placed
-like any other block, and is kept. When kept blocks lead from the ancestor to a block that is heavier than the chain,
-the chain goes back and takes these blocks in one step, so that the normal feed never rests for a repetition. The blocks
-of a first section that did not win are kept too. After a restart, the channel of the reorg for which the application
-went back is ACTIVE at once, so that the chain takes no block of the normal feed first.
-
-Memory. Beyond `announced_max` channels, the machine closes one that is not active: the oldest one that is WEIGHING,
-else the oldest one. A channel keeps at most `held_max` blocks, and `reorgs_max` ended reorgs are remembered."""
+Everything after that is WEIGHING, because it can be a repetition: redundant producers write to the same channel, and a
+message can come twice. A block that the chain can place is placed like any other block, and is kept. When kept blocks
+lead from the ancestor to a block that is heavier than the chain, the chain goes back and takes them in one step, so
+that the normal feed never rests for a repetition. After a restart, the channel of the reorg for which the application
+went back is ACTIVE at once. At most `announced_max` channels are open, with `held_max` kept blocks each."""
 
 from __future__ import annotations
 
@@ -92,6 +87,7 @@ class ReorgProtocol:
         steps: list[ReorgStep] = []
         if message.hash in self._channels:
             return steps
+        # Announcements come from peers, so their number is bounded.
         if len(self._channels) >= self._limits.announced_max and not self._close_one(steps):
             self.refuse(message.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
             return steps
@@ -177,6 +173,7 @@ class ReorgProtocol:
     def release(self, is_final: Callable[[bytes], bool]) -> None:
         """Drops the kept blocks of each channel that is not active, if the last of them is final."""
         for channel in self._channels.values():
+            # With the last kept block, all of them are on the chain for good.
             if channel.kept and channel.state is ChannelState.WEIGHING and is_final(next(reversed(channel.kept))):
                 channel.forget()
 
@@ -244,6 +241,7 @@ class ReorgProtocol:
         TRANSITIONS[channel.state, given](self, channel, batch, steps)
 
     def _activate(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+        # The chain goes back before it takes the first block of the section.
         channel.state = ChannelState.ACTIVE
         self.active = channel
         steps.append(RevertTo(channel.hash, channel.number, channel.offset))

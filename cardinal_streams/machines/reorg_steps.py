@@ -27,14 +27,11 @@ class ChannelState(enum.Enum):
 
 
 class RevertTo(msgspec.Struct, frozen=True):
-    """A step: the chain must go back to this block, and then takes the blocks of the reorg.
-
-    `offset`: the offset on the reorg's channel at which the reorg begins. None if all blocks of the reorg and its end
-    follow in the same steps."""
+    """A step: the chain must go back to this block, and then takes the blocks of the reorg."""
 
     hash: bytes
     number: int
-    offset: int | None
+    offset: int | None  # where the reorg begins on its channel; None if its blocks and its end follow in the same steps
 
 
 class ReorgBlock(msgspec.Struct, frozen=True):
@@ -62,13 +59,7 @@ ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReadAg
 
 
 class Channel:
-    """The channel (topic) of one reorg.
-
-    `offset`: where the section that is ACTIVE begins. `next_offset`: the offset after the last message that was read.
-    `kept`: by hash, the complete blocks that can still be put on the chain, in the order in which they came.
-    `weight_to_beat`: the weight of the chain that the reorg had removed and that has returned, or returns while the
-    normal feed is read again; 0 if there is no such chain.
-    `has_first`: whether a child of the common ancestor came."""
+    """The channel (topic) of one reorg."""
 
     __slots__ = (
         "has_first",
@@ -85,11 +76,16 @@ class Channel:
     def __init__(self, reorg: OpenReorg, reassembler: Reassembler) -> None:
         self.hash = reorg.hash
         self.number = reorg.number
+        # Where the section that is ACTIVE begins, and the offset after the last message that was read.
         self.offset = self.next_offset = reorg.offset
         self.state = ChannelState.ANNOUNCED
         self.reassembler = reassembler
+        # By hash, the complete blocks that can still be put on the chain, in the order in which they came.
         self.kept: dict[bytes, CompleteBatch] = {}
+        # The weight of the chain that the reorg had removed and that has returned, or returns while the normal feed is
+        # read again; 0 if there is none.
         self.weight_to_beat = 0 if reorg.is_begun else reorg.removed_weight
+        # Whether a child of the common ancestor came.
         self.has_first = False
 
     @property
@@ -111,6 +107,7 @@ class Channel:
         """Returns the kept blocks from the child of the common ancestor up to this block; none if one is missing."""
         path: list[CompleteBatch] = []
         at: CompleteBatch | None = batch
+        # The number of kept blocks bounds the search: a peer's hashes can form a circle.
         while at is not None and len(path) <= len(self.kept):
             path.append(at)
             if at.parent == self.hash:

@@ -1,13 +1,10 @@
 """Notes what must be read again, and recognises messages of finished blocks that arrive again.
 
-After a restart, each source ("topic:partition") is read from the lowest offset that is still needed. Some messages of
-finished blocks then arrive again, but not always all of such a block. The consumer would begin to build it again, it
-would never become complete, and the saved offsets would no longer grow.
-
-To prevent this, a checkpoint has the offset up to which each source was read (`read`), and the blocks that were still
-needed (`needed`). After a restart, a message before its source's `read` offset is used only if its block is in
-`needed`. The same happens when a consumer reads the log again for blocks that it has dropped to save memory (`PutOff`).
-"""
+After a restart, or for blocks that were put off to save memory, each source ("topic:partition") is read from the lowest
+offset that is still needed. Some messages of finished blocks then arrive again, but not always all of such a block: it
+would be begun again, never become complete, and the saved offsets would no longer grow. So a checkpoint has the offset
+up to which each source was read (`read`), and the blocks that were still needed (`needed`): a message before that
+offset is used only if its block is needed."""
 
 from __future__ import annotations
 
@@ -19,12 +16,8 @@ OF_NO_BLOCK = (Reorg, ReorgComplete, ReorgAbandoned, Ping)
 
 
 class Reread:
-    """Recognises repeated messages of finished blocks.
-
-    `read`: by source ("topic:partition"), the offset up to which the source was read before the restart.
-    `needed`: the hashes of the blocks that the consumer still needed when the checkpoint was made.
-
-    Invariant: `left` has the entries of `read` whose source has not reached its offset again."""
+    """Recognises repeated messages of finished blocks. Invariant: `left` has the sources that have not reached the
+    offset again up to which they were read before."""
 
     __slots__ = ("_needed", "left")
 
@@ -33,8 +26,7 @@ class Reread:
         self._needed = frozenset(needed)
 
     def is_done(self, message: Message, source: str, offset: int) -> bool:
-        """Whether the message is part of a block that was finished before the restart. Offsets of a source must
-        grow."""
+        """Whether the message is part of a block that was finished before. Offsets of a source must grow."""
         end = self.left.get(source)
         if end is None or isinstance(message, OF_NO_BLOCK):
             return False
@@ -61,15 +53,13 @@ NOTHING_READ = Reread({}, ())
 
 
 class PutOff:
-    """The blocks that were dropped to save memory, and that must be read again.
-
-    `position`: by source, the lowest offset of a message of these blocks.
-    `hashes`: the hashes of these blocks, or None if they were more than `hashes_max`."""
+    """The blocks that were dropped to save memory, and that must be read again."""
 
     __slots__ = ("_hashes_max", "hashes", "position")
 
     def __init__(self, hashes_max: int) -> None:
         self._hashes_max = hashes_max
+        # By source, the lowest offset of a message of these blocks; and their hashes, or None if there are too many.
         self.position: dict[str, int] = {}
         self.hashes: set[bytes] | None = set()
 

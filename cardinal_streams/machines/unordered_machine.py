@@ -135,13 +135,13 @@ class UnorderedConsumer:
 
     def done(self, event: Completed) -> None:
         """Notes that the application has finished this block. Raises `ValueError` at a second call."""
+        # Compared by identity: the same block can be returned twice.
         if self._unfinished.get(event.batch.hash) is not event:
             raise ValueError("this block is not among those that are unfinished")
         del self._unfinished[event.batch.hash]
 
     def checkpoint(self) -> Checkpoint:
-        """Returns the checkpoint to save now. A consumer that begins with it misses no incomplete or unfinished
-        block."""
+        """Returns the checkpoint to save now, with which a consumer misses no incomplete or unfinished block."""
         # 1. From which offsets on are messages needed: for incomplete and put-off blocks, and for those that the
         # application has not finished.
         needed, needed_blocks, read = needed_again(self._machine, self._reread)
@@ -192,6 +192,7 @@ class UnorderedConsumer:
             self._machine, self._reread, self._before, channels.keys()
         )
         out.append(event)
+        # Closed channels are not read again: they are history.
         for source, offset in of_channels.items():
             ancestor = channels[source]
             if ancestor in self._open:

@@ -12,10 +12,8 @@ STALE_ENTRIES_MAX = 256
 
 
 class WaitingBlocks:
-    """The waiting blocks (blocks that are not on the chain). Each node must have its block's contents (`batch`).
-
-    Invariant: `size_bytes` is the sum of the sizes of all waiting blocks, and each has an entry in the heap of numbers.
-    """
+    """The waiting blocks (blocks that are not on the chain), with their contents. Invariant: `size_bytes` is the sum of
+    their sizes, and each has an entry in the heap of numbers."""
 
     __slots__ = ("_nodes", "_numbers", "size_bytes")
 
@@ -30,6 +28,7 @@ class WaitingBlocks:
         self._nodes[node.hash] = node
         self.size_bytes += node.batch.size_bytes
         heapq.heappush(self._numbers, (node.batch.number, node.hash))
+        # Removed blocks leave their entries behind, so the heap is made anew from time to time.
         if len(self._numbers) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
             self._numbers = [(other.number or 0, other.hash) for other in self._nodes.values()]
             heapq.heapify(self._numbers)
@@ -47,6 +46,7 @@ class WaitingBlocks:
         """Returns the waiting blocks with at most this number, each once, unless the caller passes it to `put_off`."""
         found: dict[bytes, Node] = {}
         while self._numbers and self._numbers[0][0] <= number:
+            # An entry can be that of a block that was removed.
             node = self._nodes.get(heapq.heappop(self._numbers)[1])
             if node is not None:
                 found[node.hash] = node

@@ -18,13 +18,11 @@ VARINT_BYTES_MAX = 10
 
 
 def text_of(raw: bytes) -> str:
-    """Returns the text that stands for an application's key (`cardinal_streams.message.messages`)."""
     return raw.decode(errors="surrogateescape")
 
 
 class Cursor:
-    """A reading position in a value. Every `read_…` method moves the position, but never beyond the end of the
-    value."""
+    """A reading position in a value, which every `read_…` method moves, but never beyond the end of the value."""
 
     __slots__ = ("data", "offset")
 
@@ -80,7 +78,6 @@ class Cursor:
         return byte == 1
 
     def read_block(self) -> tuple[int, int | None]:
-        """Reads the head of an Avro block: the number of items, and the offset of their end, if the head has a size."""
         start = self.offset
         count = self.read_varint()
         if count >= 0:

@@ -33,8 +33,6 @@ class UpdateRecord(TypedDict):
 #       {"name": "delete", "type": "boolean"},
 #       {"name": "subbatch", "type": {"name": "subb", "type": "fixed", "size": 32}}]}}}]}
 class BatchRecord(TypedDict):
-    """The Avro value of a Batch message, which lists the contents of a block."""
-
     num: int
     weight: bytes
     parent: bytes

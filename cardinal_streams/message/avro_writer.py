@@ -1,7 +1,4 @@
-"""Writes the Avro values of the message layer: Batch, SubBatchMsg and "int".
-
-Maps and arrays are written in blocks of at most `BLOCK_ITEMS_MAX` items, each with a negative count and its size in
-bytes, as the reference producer writes them; Avro libraries write only positive counts."""
+"""Writes the Avro values of the message layer: Batch, SubBatchMsg and "int"."""
 
 from __future__ import annotations
 
@@ -58,13 +55,14 @@ def _prefixed(raw: bytes) -> bytes:
 
 
 def _blocks(items: list[bytes]) -> bytes:
-    """Writes items in Avro blocks, with an empty block at the end."""
     if not items:
         return b"\x00"
     return b"".join(_framed(items)) + b"\x00"
 
 
 def _framed(items: list[bytes]) -> Iterable[bytes]:
+    # The reference producer writes blocks of this size, each with a negative count and its size in bytes. Avro
+    # libraries write only positive counts.
     for start in range(0, len(items), BLOCK_ITEMS_MAX):
         block = items[start : start + BLOCK_ITEMS_MAX]
         body = b"".join(block)

@@ -26,7 +26,6 @@ from cardinal_streams.message.types import (
 
 
 def check_hash(raw: bytes, what: str) -> bytes:
-    """The value must have 32 bytes."""
     if len(raw) != HASH_BYTES:
         raise PayloadOutOfRange(f"{what} has {len(raw)} bytes instead of {HASH_BYTES}")
     return raw
@@ -42,7 +41,6 @@ def check_number(number: int) -> int:
 
 
 def check_weight(weight: int) -> int:
-    """The weight must be an unsigned 256-bit integer."""
     if not 0 <= weight <= WEIGHT_MAX:
         raise PayloadOutOfRange(f"the weight {weight} is no unsigned 256-bit integer")
     return weight

@@ -34,9 +34,7 @@ Outgoing = dict[str, list[Record]]
 
 
 class ProducerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a `Producer` since it was made.
-
-    `open_sub_batches`: the present number of sub batches that a block announced and that were not sent yet."""
+    """The statistics of a `Producer` since it was made; `open_sub_batches` are those that wait at present."""
 
     blocks_sent: int
     blocks_skipped: int
@@ -45,11 +43,9 @@ class ProducerStatistics(msgspec.Struct, frozen=True):
 
 
 class Producer:
-    """Makes the messages of blocks.
-
-    Raises `PrefixError` if patterns in `topics` are invalid or overlap. All other errors are `PayloadError`s, and do
-    not change the producer. Invariant: `_open` has exactly the sub batches that were announced and not sent, with their
-    topics, or None if the block was skipped."""
+    """Makes the messages of blocks. Raises `PrefixError` if patterns in `topics` are invalid or overlap. All other
+    errors are `PayloadError`s, and do not change the producer. Invariant: `_open` has exactly the sub batches that were
+    announced and not sent, with their topics, or None if the block was skipped."""
 
     def __init__(
         self,
@@ -81,8 +77,7 @@ class Producer:
         self._seen.discard(hash_)
 
     def add_block(self, payload: Payload) -> Outgoing:
-        """Returns the messages of a block by topic; an empty dict if the block was sent before. Raises
-        `PayloadError`."""
+        """Returns the messages of a block by topic; none if the block was sent before. Raises `PayloadError`."""
         # Whatever can fail comes before the first change of the producer.
         messages = self._messages_of(payload)
         seen = payload.hash in self._seen
@@ -206,7 +201,6 @@ def sub_batch_messages(
 
 
 def _check_conflicts(batch: Batch) -> None:
-    """Raises `PrefixConflict` if two entries of the Batch have the same name, or two sub batches have the same id."""
     names = [*batch.values, *batch.deletes, *batch.counts, *batch.sub_batches]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

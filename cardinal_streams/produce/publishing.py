@@ -5,10 +5,10 @@
         async with publisher.reorg(ancestor.hash, ancestor.number, removed_weight) as channel:
             await channel.send(blocks)
 
-The Batch message of a block is sent after the transport has stored all other messages of the block, so a stored Batch
-message proves that the block is complete. If a producer dies in the middle of a block, the next producer, or the same
-one after a restart, sends the block again, and consumers drop the messages that they already have. Several producers
-can send the same chain: each reads the default topic, and skips a block if its Batch message is there."""
+A Batch message is sent after the transport has stored all other messages of its block, and so proves that the block is
+complete. A block without one, whose producer died, is sent again, and consumers drop the messages that they already
+have. Several producers can send the same chain: each reads the default topic, and skips a block whose Batch is there.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
 """The producer's side of the Reorg protocol: the messages of one reorg channel, an ordered topic for one reorg.
 
-Specification, "Reorg Handling": a channel has a Reorg message with the common ancestor, then the blocks after the
-ancestor, one of which must be heavier than the heaviest removed block, then a ReorgComplete message. The Reorg message
-is also sent to the default topic, where it announces the channel. Each block is sent to the channel with all its
-messages, whatever their prefixes, even if it was sent before.
-
-The ReorgComplete has the hash and the number of the common ancestor (specification: "as described above with the Reorg
-message"; so does the reference producer). A producer that gives a reorg up sends a ReorgAbandoned, a message of this
-package with a prefix byte of its own: its consumers return to the heaviest chain, and others drop it and wait for the
-ReorgComplete of another attempt."""
+Specification, "Reorg Handling": a Reorg message with the common ancestor, also sent to the default topic to announce
+the channel; the blocks after the ancestor, one of which must be heavier than the heaviest removed block, each with all
+its messages, whatever their prefixes; and a ReorgComplete with the hash and the number of the common ancestor ("as
+described above with the Reorg message"). A producer that gives a reorg up sends a ReorgAbandoned, a message of this
+package: its consumers return to the heaviest chain, and others wait for the ReorgComplete of another attempt."""
 
 from __future__ import annotations
 

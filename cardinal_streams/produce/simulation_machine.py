@@ -47,25 +47,17 @@ class Randomness(Protocol):
 
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of a simulation. All rates are probabilities from 0 to 1.
+    """The parameters of a simulation. All rates are probabilities from 0 to 1."""
 
-    `blocks`: the number of blocks of the chain, without forks.
-    `keys`: the number of updates under each prefix in a block.
-    `fork_rate`, `fork_blocks_max`: the probability that a fork begins at a block, and its largest number of blocks.
-    `deep_reorgs`: the number of reorgs beyond the threshold.
-    `producers`: the number of producers, each of which sends every block.
-    `duplicate_rate`, `loss_rate`: the probability that a message arrives twice, or is lost and sent again later.
-    `delay_max`: how many later messages can overtake a message that is neither lost nor repeated."""
-
-    blocks: int = 100
-    keys: int = 2
-    fork_rate: float = 0.2
-    fork_blocks_max: int = 4
-    deep_reorgs: int = 1
-    producers: int = 1
-    duplicate_rate: float = 0.1
-    loss_rate: float = 0.05
-    delay_max: int = 100
+    blocks: int = 100  # of the chain, without forks
+    keys: int = 2  # updates under each prefix in a block
+    fork_rate: float = 0.2  # that a fork begins at a block
+    fork_blocks_max: int = 4  # in one fork
+    deep_reorgs: int = 1  # reorgs beyond the threshold
+    producers: int = 1  # each of them sends every block
+    duplicate_rate: float = 0.1  # that a message arrives twice, on the channel of a reorg too
+    loss_rate: float = 0.05  # that a message is lost and sent again later
+    delay_max: int = 100  # how many later messages can overtake one that is neither lost nor repeated
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -76,14 +68,11 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Simulation(msgspec.Struct, frozen=True):
-    """A simulation: the messages in the order of arrival, and the chain that results from them.
-
-    `chain`: the final chain of a consumer that begins at `GENESIS`.
-    `contents`: the keys and values of each block, by the block's hash."""
+    """A simulation: the messages in the order of arrival, and the chain that results from them."""
 
     steps: list[Step]
-    chain: list[Payload]
-    contents: dict[bytes, dict[str, bytes]]
+    chain: list[Payload]  # the final chain of a consumer that begins at `GENESIS`
+    contents: dict[bytes, dict[str, bytes]]  # the keys and values of each block, by its hash
     blocks_off_chain: int
 
 
@@ -96,15 +85,14 @@ def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
 
 
 class _World:
-    """The growing chain of a simulation.
-
-    `sent`: the messages in the order of sending. On a reorg's channel, each is with the number of its producer, whose
-    messages arrive in order. On other topics, the number is None."""
+    """The growing chain of a simulation."""
 
     def __init__(self, randomness: Randomness, options: SimulationOptions) -> None:
         self.chain: list[Payload] = []
         self.contents: dict[bytes, dict[str, bytes]] = {}
         self.off_chain = 0
+        # In the order of sending. On a reorg's channel, each message is with the number of its producer, whose messages
+        # arrive in order; on other topics with None.
         self.sent: list[tuple[Step, int | None]] = []
         self._randomness = randomness
         self._options = options
@@ -127,8 +115,8 @@ class _World:
         self._send(block)
 
     def _fork(self, blocks_max: int) -> None:
-        """Adds a fork after the last block of the chain. Its blocks are lighter than those of the chain with the same
-        numbers, and at most `blocks_max`, so that it never becomes the heaviest branch."""
+        """Adds a fork after the last block of the chain."""
+        # Each block is lighter than the chain's with the same number, and they are few, so that the fork never wins.
         at = self._tip()
         for _ in range(self._randomness.randint(1, min(blocks_max, self._options.fork_blocks_max))):
             block = self._block(at, self._randomness.randint(0, 4))
@@ -137,8 +125,6 @@ class _World:
             at = Start(block.hash, block.number, block.weight)
 
     def _reorg(self, depth: int) -> None:
-        """Replaces the last `depth` blocks of the chain by `depth` + 1 new blocks, which are sent on a reorg
-        channel."""
         removed = self.chain[-depth:]
         del self.chain[-depth:]
         self.off_chain += depth

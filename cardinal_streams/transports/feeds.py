@@ -14,12 +14,9 @@ NO_DELIVERIES: Sequence[Delivery] = ()
 
 
 class Feed:
-    """One subscription: the normal feed, i.e. the application's topics, or the channel (topic) of one reorg.
-
-    `ancestor`: the hash of the reorg's common ancestor, or None for the normal feed.
-
+    """One subscription: the normal feed, i.e. the application's topics, or for an `ancestor`, the channel of its reorg.
     Invariant: the deliveries of `page` from index `at` on were read and not yet given to the machine. The next page is
-        read when no such delivery is left."""
+    read when no such delivery is left."""
 
     def __init__(self, ancestor: bytes | None) -> None:
         self.ancestor = ancestor
@@ -65,8 +62,6 @@ class Feed:
 
 
 class FeedSet:
-    """The feeds (subscriptions) of one consumer. The tasks that read them run in the given task group."""
-
     def __init__(
         self,
         tasks: anyio.abc.TaskGroup,
@@ -78,7 +73,7 @@ class FeedSet:
         self._changed = anyio.Event()
 
     def open(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
-        """Begins to read a feed at the offsets of `position`. Does nothing if the feed is open."""
+        """Begins to read a feed at the offsets of `position`, unless it is open."""
         if ancestor not in self._feeds:
             feed = self._feeds[ancestor] = Feed(ancestor)
             self._tasks.start_soon(feed.pump, lambda: self._subscribe(topics, position), self.wake)
@@ -101,7 +96,6 @@ class FeedSet:
         return None
 
     def all_ended(self, is_allowed: Callable[[Feed], bool]) -> bool:
-        """Whether all feeds for which `is_allowed` returns True have ended, and all their deliveries were taken."""
         return all(feed.ended and not feed.has_page for feed in self._feeds.values() if is_allowed(feed))
 
     def receivers(self) -> list[Receiver]:

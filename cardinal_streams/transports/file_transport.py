@@ -1,6 +1,5 @@
-"""A transport over one file: sent messages are appended to the file, and can be replayed any number of times.
-
-A subscription ends at the present end of the file. Reading and writing run in worker threads, under trio or asyncio."""
+"""A transport over one file: sent messages are appended, and can be replayed any number of times, up to its present
+end. Reading and writing run in worker threads, under trio or asyncio."""
 
 from __future__ import annotations
 
@@ -28,10 +27,8 @@ RECEIVE_MAX = 1_024
 
 
 class RecorderStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a `Recorder`.
-
-    `recorded`: the number of deliveries that the recorder appended.
-    `cut_bytes`: the number of bytes that the recorder cut off a torn file (its last record is incomplete)."""
+    """The statistics of a `Recorder`: the deliveries that it appended, and the bytes that it cut off a torn file, whose
+    last record was incomplete."""
 
     recorded: int
     cut_bytes: int

@@ -198,9 +198,7 @@ class KafkaTransport:
 
 class KafkaReceiver:
     """A `Receiver` over partitions of Kafka. It reads them at the same pace, and returns the oldest messages first.
-
-    `holes`: the number of offsets that were deleted before the start of the subscription.
-    `ends`: by source (`topic:partition`), the offset after the last record that was fetched."""
+    `holes` is the number of offsets that were deleted before the start of the subscription."""
 
     def __init__(
         self, kafka: Any, consumer: Any, starts: Mapping[Partition, int], holes: int, stop_at_end: bool

@@ -19,19 +19,17 @@ SLACK_US = 20_000
 
 
 class PartitionCursor:
-    """The deliveries of one partition that were fetched for a merge, oldest first, and those that it has taken.
-
-    `times_us`: the time at which each was stored, in microseconds.
-    `at`: the position in `deliveries` of the first one that was not taken yet.
-    `at_end`: whether the partition had no further messages when it was last read, so that the merge does not wait for
-    it."""
+    """The deliveries of one partition that were fetched for a merge, oldest first."""
 
     __slots__ = ("at", "at_end", "deliveries", "times_us")
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
+        # When each was stored, in microseconds since 1970.
         self.times_us: list[int] = []
+        # The position of the first one that was not taken yet.
         self.at = 0
+        # Whether the partition had no more when it was last read, so that the merge does not wait for it.
         self.at_end = False
 
     @property
@@ -40,20 +38,15 @@ class PartitionCursor:
 
 
 class PartitionMerge(Generic[K]):
-    """Merges the deliveries of partitions, which any hashable `keys` name, the oldest first.
-
-    `slack_us`: by how many microseconds a message can be newer than the oldest waiting messages of the other partitions
-    and still be taken before them, so that several messages of one partition are taken together.
-
-    Invariant: no delivery is taken while another partition, which could have an older one, has none that was fetched.
-    """
+    """Merges the deliveries of partitions, the oldest first. So that several messages of one partition are taken
+    together, one can be `slack_us` microseconds newer than the oldest of the others. Invariant: none is taken while
+    another partition, which could have an older one, has none that was fetched."""
 
     def __init__(self, keys: Collection[K], slack_us: int = SLACK_US) -> None:
         self._parts = {key: PartitionCursor() for key in keys}
         self._slack_us = slack_us
 
     def add(self, key: K) -> None:
-        """Adds a partition that the topic has got since."""
         self._parts[key] = PartitionCursor()
 
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:
@@ -72,7 +65,6 @@ class PartitionMerge(Generic[K]):
         part.at_end = at_end
 
     def left(self, key: K) -> int:
-        """Returns the number of fetched deliveries of a partition that were not taken."""
         return self._parts[key].left
 
     def take(self, most: int) -> list[Delivery]:

@@ -41,10 +41,8 @@ def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
 
 
 class RecordingReader:
-    """Reads the bytes of a recording, piece by piece, and returns its deliveries.
-
-    Invariant: `offset` is the position in the file at which the next record begins. `_pending` has the bytes from there
-        on."""
+    """Reads the bytes of a recording, piece by piece. Invariant: `offset` is the position in the file at which the next
+    record begins. `_pending` has the bytes from there on."""
 
     __slots__ = ("_pending", "offset")
 

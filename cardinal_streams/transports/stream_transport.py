@@ -196,7 +196,6 @@ class StreamReceiver:
     """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches pages ahead.
 
     `created`: by source, when the partition was created of which the offset is, in microseconds since 1970, if known.
-    `ends`: by source (`topic:partition`), the offset after the partition's last record, as of the last read.
     `holes`: the number of records that were deleted before they were read."""
 
     def __init__(
@@ -315,7 +314,6 @@ class StreamReceiver:
 
 
 def _check_end(source: str, offset: int, end: int) -> None:
-    """Raises `PositionBeyondEnd` if the partition ends before the offset from which it shall be read."""
     if end < offset:
         raise PositionBeyondEnd(
             f"the position of {source} is {offset}, and the stream ends at {end}: it has lost messages or was made "
@@ -324,7 +322,6 @@ def _check_end(source: str, offset: int, end: int) -> None:
 
 
 async def _all_confirmed(sent: Sequence[tuple[Publisher, Push]]) -> None:
-    """Waits until every push was confirmed or has failed, then raises the first error, if any."""
     first: Exception | None = None
     for publisher, push in sent:
         if push.done and push.error is None:
