@@ -100,7 +100,7 @@ class CheckpointTaken(CardinalError):
 
 
 class PayloadTextError(CardinalError):
-    """A JSON text is not a valid list of blocks. `path` is the place of the invalid value, e.g. `$[3].number`."""
+    """A JSON text is not a valid list of blocks. `path` is the location of the invalid value, e.g. `$[3].number`."""
 
     def __init__(self, what: str, path: str) -> None:
         super().__init__(what, path)

@@ -241,8 +241,9 @@ class Session(Protocol):
     def in_transaction(self) -> bool: ...
 
     def begin(self, *, deferred: bool = False) -> None:
-        """Begins a transaction. `deferred` allows to send statements later than they are executed, which saves trips to
-        a server: the errors of an append then come at the next statement, or as PartFailed at the commit."""
+        """Begins a transaction. With `deferred`, the session may send statements later than it is told to execute them,
+        which saves trips to a server: the errors of an append then come at the next statement, or as PartFailed at the
+        commit."""
         ...
 
     def commit(self) -> None:

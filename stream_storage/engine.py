@@ -44,7 +44,7 @@ class Engine(SessionSource, Protocol):
         ...
 
     def close(self) -> None:
-        """Closes the database, whose sessions are closed. Safe to repeat."""
+        """Closes the database. Its sessions must be closed already. Safe to repeat."""
         ...
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 
 CHECKS = 8
-"""How often within the time of a call the thread looks at the calls."""
+"""How often within the time of a call the thread checks the calls."""
 
 
 class Deadlines:

@@ -1,5 +1,5 @@
-"""Adds to every saved position the incarnation of its stream, for which the stream of this name counts as before, and a
-generation."""
+"""Adds to every saved position the incarnation of its stream and a generation. The present stream of that name counts
+as the stream of the position, as in programs before this version."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
     """Returns the two sums over a power of two of word pairs, four times as fast as pair by pair: two large integers
-    contain s0 and s1 of each pair, in lanes of 64 bits, and each step adds the first half to the second."""
+    contain s0 and s1 of each pair, in lanes of 64 bits, and each step combines the two halves of the lanes."""
     plan = _plan(len(data) // 8)
     if big_endian:
         words = array("I", data)
@@ -101,8 +101,7 @@ def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> lis
 @lru_cache(maxsize=2)
 def _weights(words: int) -> tuple[tuple[int, int, int, bool], ...]:
     """Returns for each 32-bit word: by how much each of the two sums grows when the word grows by one, an inverse of
-    one of these weights, and whether of the first. They are consecutive Fibonacci numbers: one is odd and has an
-    inverse."""
+    one of these weights, and whether it inverts the first. Consecutive Fibonacci numbers, one of them is always odd."""
     first, second = (1, 1), (0, 1)
     backwards: list[Sums] = []
     for _ in range(words // 2):
