@@ -49,7 +49,6 @@ def protocol_of_list(message: Message) -> Protocol[PositionsRequest, Any]:
 
 
 def list_payload(message: Message, request_id: int, positions: Sequence[SavedPosition], more: bool) -> bytes:
-    """Encodes a page of positions in the version of the request."""
     if MARKED_POSITIONS.is_in(message.payload):
         marked = [each for each in positions if isinstance(each, MarkedPosition)]
         return MARKED_POSITIONS.encode_response(MarkedPositions(request_id, marked, more))
@@ -63,7 +62,6 @@ def list_payload(message: Message, request_id: int, positions: Sequence[SavedPos
 def access_payload(
     message: Message, request: Request | FencedSave, index: int, status: SaveStatus, generation: int
 ) -> bytes:
-    """Encodes the answer to a get or a save with an answer, in the protocol and the form of the request."""
     if isinstance(request, MarkedSave):
         return MARKED_SAVE.encode_response(MarkedResponse(request.request_id, status, index, generation))
     if isinstance(request, FencedSave):

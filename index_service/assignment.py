@@ -58,8 +58,7 @@ def assign(
 
 
 def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
-    """Returns the number of partitions that each candidate should have. If shares differ, those that `had` more get
-    more."""
+    """Returns the number of partitions that each candidate should have. Those that `had` more get the larger shares."""
     ranks = {member_id: (0, -count) for member_id, count in had.items()}
     return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
 

@@ -221,7 +221,6 @@ class LeaseMachine:
             self._hear(member, request, now_s)
 
     def answer(self, request: LeaseRequest, now_s: float) -> Terms:
-        """Returns the leases that the sender of this request can use now."""
         self.expire(now_s)
         member = self._members.get(request.member_id)
         if member is None or request.leave:
@@ -316,7 +315,6 @@ class LeaseMachine:
             self._apply(partition, Event.ENDED)
 
     def _give(self, member: Member) -> None:
-        """Gives the member a lease for each free partition that the member should have."""
         for partition in sorted(member.target - member.leases):
             slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
             # A partition that another member still has becomes free when that member gives it up. Then `_give` gets it

@@ -76,7 +76,6 @@ PartitionRequest: TypeAlias = Annotated[
 ]
 
 INDEX = Protocol("stream_index", cast("type[GetIndex | SaveIndex]", PlainRequest), Index)
-"""The protocol for indexes without a partition, as in the specification."""
 _partition_request = cast("type[GetPartitionIndex | SavePartitionIndex]", PartitionRequest)
 PARTITIONED_BODY = Protocol("stream_index", _partition_request, PartitionIndex)
 """The protocol for indexes with a partition, under the name that the specification gives it: `stream_index`."""

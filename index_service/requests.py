@@ -89,7 +89,6 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
 
 
 def access_of(request: FencedSave) -> Access:
-    """Returns the save that a FencedSave asks for, as an access to the table of positions."""
     mark = Mark(request.created_us, request.generation) if isinstance(request, MarkedSave) else None
     key = (request.client_id, request.stream_name, request.partition)
     return Access(key, request.index, True, request.fence, mark)

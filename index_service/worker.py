@@ -345,7 +345,6 @@ class IndexWorker(Worker):
         service.lists_waiting += 1
 
     def _join_lists(self, message: Message, request: PositionsRequest, pages: list[Any]) -> None:
-        """Answers a list request with the answers of all nodes."""
         positions, more = join_pages(
             [(page.positions, page.more) for page in pages],
             lambda row: (row.client_id, row.stream_name, row.partition),
@@ -454,8 +453,6 @@ class IndexWorker(Worker):
         self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(str(error))))
 
     def _arm_sweep(self) -> None:
-        """Sets the timer for the next sweep, after the time to live of a lease, unless it is set or there are no
-        groups."""
         if not self._sweeps and len(self._service.groups):
             self._sweeps = True
             self.context.call_later(self._service.groups.limits.ttl_s, self._sweep)

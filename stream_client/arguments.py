@@ -1,4 +1,4 @@
-"""Converts the values that programs pass to the types of the wire format. Else raises InvalidArgument."""
+"""Converts the values that programs pass to the types of the wire format. A wrong value raises InvalidArgument."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 """The type of a message's data, of its key, and of a header's value. Text is sent in UTF-8."""
 HeadersLike: TypeAlias = Mapping[str, BytesLike] | Iterable[Header | tuple[str, BytesLike]]
 """The type of a message's headers: a dictionary, or a list of `Header` objects and (name, value) pairs, whose order is
-kept and which can repeat a name."""
+retained and which can repeat a name."""
 
 StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
 """The type of the location where reading begins: an index, a time, or a type of the wire format."""
@@ -132,9 +132,8 @@ def microseconds(time: datetime) -> int:
 
 
 def _in_words(error: bare.EncodeError) -> str:
-    """Returns the error in the words of a program: its parameter, and the types of Python."""
     _, outer, *inner = f"{error.path}.".split(".")
-    # A place where reading begins or deleting ends is one value for the program, whatever the wire makes of it.
+    # A location where reading begins or deleting ends is one value for the program, whatever the wire makes of it.
     field = outer if outer in ("start", "before") or not inner[:-1] else inner[-2]
     what = re.sub(r"^(?:wants|\w+(?= must be)) (?:must be )?", "", error.what)
     what = re.sub(r"^an int for \w+", "an int", what)

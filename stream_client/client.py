@@ -71,8 +71,8 @@ class StreamClient:
         )
 
     async def find_stream(self, name: str) -> PartitionedStream | None:
-        """Returns all partitions of a stream; None if it does not exist. Needs `node/stream_list/1`, else
-        RequestRefused."""
+        """Returns all partitions of a stream; None if it does not exist. Raises RequestRefused without
+        `node/stream_list/1`."""
         partitions = []
         async for info in self.list_streams(name):
             if info.stream_name != name:
@@ -108,18 +108,14 @@ class StreamClient:
         return Correspondent(self.session, await self.create(inbox))
 
     def converse(self, service: str) -> Conversation:
-        """Begins a conversation: any number of messages exchanged with one service of the node. The caller closes
-        it."""
+        """Begins a conversation: any number of messages exchanged with one service. The caller closes it."""
         return Conversation(self.session, service)
 
     def statistics(self) -> ClientStatistics:
-        """Returns the counts of connections, bytes and unanswered requests. The first two count from the client's
-        start."""
+        """Returns the client's counts: connections and bytes since its start, and unanswered requests."""
         return self.session.core.statistics()
 
     async def _some_names(self, prefix: str) -> set[str]:
-        """Returns one page of names that begin with `prefix` and one of all; none if the node cannot list its
-        streams."""
         names: set[str] = set()
         with suppress(ClientError):
             for begins in {prefix, ""}:

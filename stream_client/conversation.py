@@ -101,7 +101,6 @@ class Conversation:
         self._session.core.end_conversation(self._core)
 
     def _check(self) -> None:
-        """Raises the error that ended the conversation, if it has ended."""
         # A new connection does not reopen a conversation.
         if self._lost is not None:
             raise self._lost

@@ -337,12 +337,10 @@ def unanswered(address: str, timeout_s: float) -> NodeUnreachable:
 
 
 def silent(address: str) -> NodeUnreachable:
-    """Returns the error for an address that accepts connections but never sends a byte."""
     return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")
 
 
 def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
-    """Returns the error for a server of another kind, which the text `what` names."""
     if what == SPEAKS_TLS:
         return TlsRequired(
             f"{address} is no stream node: it speaks TLS, and this client does not; if it is a node with TLS, give the "

@@ -122,8 +122,8 @@ class SavedIndexes:
         return answer
 
     def check_nowait(self, stream_name: str, partitions: Sequence[int]) -> None:
-        """Asks whether somebody else has changed one of these positions, without waiting. If so, the `on_reset` of
-        `resume` is called later."""
+        """Asks, without waiting, whether somebody else has changed these positions: then `on_reset` of `resume` is
+        called."""
 
         def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
             if not isinstance(answer, ClientError):
@@ -170,7 +170,6 @@ class SavedIndexes:
         return self._marks.request(stream_name, partition, index, fence)
 
     def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
-        """Applies the answer to a save that was sent elsewhere."""
         self._marks.answered(request, answer)
 
     def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
@@ -178,7 +177,6 @@ class SavedIndexes:
             self._marks.answered(request, answer)
 
     def _split(self, stream_name: str, indexes: Mapping[int, int]) -> tuple[list[MarkedSave], dict[int, int]]:
-        """Returns the saves of the partitions that have a mark, and the indexes of the others."""
         marked, plain = [], {}
         for partition, index in indexes.items():
             if not isinstance(index, int) or not 0 <= index <= INDEX_MAX:
@@ -223,7 +221,6 @@ def to_positions(client: Connected, positions: Positions | str) -> Positions:
 
 
 def check_keeps_positions(positions: P) -> P:
-    """Returns `positions`. Raises InvalidArgument if it cannot save positions."""
     if not hasattr(positions, "save_nowait"):
         raise InvalidArgument(
             "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "
@@ -233,7 +230,6 @@ def check_keeps_positions(positions: P) -> P:
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a consumer or of a consumer group. Raises InvalidArgument if the name is empty."""
     if not name:
         raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
     return name
@@ -246,7 +242,6 @@ def _check(request: GetPartitionIndex, answer: PartitionIndex) -> None:
 
 
 def _parts(partitions: Sequence[int]) -> list[list[int]]:
-    """Returns the partitions in parts, each as large as one request may be."""
     begins = range(0, len(partitions), LOAD_PARTITIONS_MAX)
     return [list(partitions[at : at + LOAD_PARTITIONS_MAX]) for at in begins]
 

@@ -131,8 +131,7 @@ class Publisher:
         return push.index
 
     async def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
-        """Stores messages in order, waits for the answers, and returns the indexes. Raises PushesFailed if any
-        failed."""
+        """Stores messages in order, waits for the answers, and returns the indexes. Raises PushesFailed."""
         pushes = [await self.push(data) for data in messages]
         await self.flush()
         # The caller gets these failures as one error, so that the end of the block does not report them again.
@@ -181,8 +180,7 @@ class PartitionChooser:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Returns the number of a message's partition, by `partition_key`, by `key`, or the next one. It can be
-        deleted."""
+        """Returns the number of a message's partition, by `partition_key`, by `key`, or the next one."""
         by = partition_key if partition_key is not None else key
         if by is not None:
             return partition_of(by, self._partitions)
@@ -237,7 +235,6 @@ class PartitionedPublisher:
 
     @property
     def unconfirmed(self) -> int:
-        """The number of unanswered pushes in all partitions together."""
         return sum(publisher.unconfirmed for publisher in self._publishers)
 
     async def push(
@@ -265,8 +262,6 @@ class PartitionedPublisher:
         return await publisher.push(data, key=key, headers=headers)
 
     def _grow(self, partitions: list[int]) -> None:
-        """Writes to added partitions, too. Every publisher computes a key's partition from the new number from now
-        on."""
         assert self._open_publisher is not None, "a publisher that watches can open more of them"
         for partition in partitions:
             self._by_partition[partition] = self._open_publisher(partition)

@@ -16,8 +16,7 @@ STOP_SIGNALS: Sequence[signal.Signals] = tuple(
 
 
 class Stopped:
-    """The end of a `with stop_on_signals()` block, with the number of the signal that ended it; None if no signal
-    did."""
+    """The end of a `with stop_on_signals()` block, with the number of its signal; None if no signal ended it."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -64,7 +63,6 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
 
     def restore() -> None:
-        """Restores the handler that each signal had before the block."""
         for number, handler in previous.items():
             signal.signal(number, handler)
 

@@ -33,7 +33,7 @@ def start_tracing(traces: str | bool) -> Tracing | None:
 
 
 def queue_maker(tracing: Tracing | None) -> MakeQueue:
-    """Returns the function that makes the push queues of a client. tracing: None for a client that does not trace."""
+    """Returns the function that makes the push queues of a client; without `tracing`, plain ones."""
     if tracing is None:
         return plain_queue
     from stream_client.core.traced_queue import traced_queue

@@ -59,7 +59,6 @@ class PartitionWatch:
         self._cancel = self._session.ask_nowait(STREAM_SERVICE, LIST, request, self._answered)
 
     def stop(self) -> None:
-        """Gives up an unanswered question."""
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
             cancel()

@@ -66,7 +66,6 @@ class Session:
         self.best_pull = 3
 
     def now_s(self) -> float:
-        """Returns the time in seconds on the client's monotonic clock (`Timers.now_s`)."""
         return self.shell.now_s()
 
     def request(self, service: str, payload: bytes) -> bytes:
@@ -74,7 +73,6 @@ class Session:
         return (self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
-        """Sends a request to a worker and returns the decoded answer. Raises ClientErrors."""
         return answer_of(self.answered(self.call(target, protocol, request)), protocol)
 
     def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
@@ -140,7 +138,6 @@ class Session:
         return call
 
     def answers_of(self, calls: Sequence[Call], protocol: WireProtocol[Q, A]) -> list[A]:
-        """Waits for the answers of all calls, and returns them decoded, in order. Raises the first error."""
         try:
             return [answer_of(self.answered(call), protocol) for call in calls]
         finally:
@@ -158,8 +155,7 @@ class Session:
             raise self.silence(timeout_s)
 
     def silence(self, timeout_s: float | None) -> ClientError:
-        """Returns the error for a node that has not answered for `timeout_s` seconds: RequestTimeout, or one that says
-        why the stream service has never answered (`no_contact`)."""
+        """Returns the error after `timeout_s` seconds of silence: RequestTimeout, or why the service never answered."""
         if self.core.asks_route and not self.core.service_route.reached:
             return no_contact(self.address, self.core)
         state = "has not answered" if self.core.connection.wire is not None else "could not be reached"

@@ -310,7 +310,6 @@ class PartitionedStream:
 
 
 def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
-    """Creates the missing ones of the partitions 0 to `partitions` - 1 of a stream, and returns all of them."""
     call = session.core.create(name, partitions)
     session.answered(call)
     return [Stream(session, handle) for handle in session.core.handles(call)]

@@ -1,5 +1,4 @@
-"""Consumers: iterators that resume at their saved position, over one partition or over several partitions of a
-stream."""
+"""Consumers: iterators that resume at their saved position, over one or several partitions of a stream."""
 
 from __future__ import annotations
 
@@ -35,7 +34,6 @@ class BaseConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Saves the positions, and stops reading."""
         # After an error, the program perhaps has not processed its last message, so that message does not count.
         try:
             if kind is None:
@@ -163,7 +161,6 @@ class Messages(Generic[T]):
         """Does nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
 
     async def _find_reading(self) -> PartitionReading | None:
-        """Waits until a partition has a message, and returns its PartitionReading; None at the end of the iteration."""
         if not self._begun:
             await self._loop.add(self._handles)
             self._loop.begin()

@@ -98,7 +98,7 @@ class Follower:
             self._check(page)
             self._ended = self._stop_at_end and page.at_end
             if page.messages:
-                # The reader will not fetch this page again, so the page is kept before any code can raise an error.
+                # The reader will not fetch this page again, so the page is stored before any code can raise an error.
                 self._rest, self._at = page.messages, 0
                 expected = self._first_wanted if self._next_index is None else self._next_index
                 self._next_index = page.messages[-1].index + 1

@@ -32,7 +32,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerArguments(TypedDict, total=False):
-    """The type of the keyword arguments that become the fields of ConsumerOptions."""
+    """The keyword arguments of a consumer: the fields of ConsumerOptions. `Stream.consumer` explains them."""
 
     page_messages: int
     save_messages: int | None

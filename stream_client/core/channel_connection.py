@@ -178,8 +178,8 @@ class ChannelConnection(ClientConnection):
         return self._opened(arrived)
 
     def settle(self) -> None:
-        """Ends the channel if the other side has closed it, or if its proof has expired. Called after the messages that
-        arrived before the end were handled."""
+        """Ends the channel if the other side has closed it, after the messages before that, or if its proof has
+        expired."""
         if not self._is_ended:
             machine = self._machine
             # The proof of the other side was valid at the handshake, and ends later. A new handshake has a new proof.
@@ -284,8 +284,7 @@ class ChannelConnection(ClientConnection):
         return self._decrypted(encrypted) if encrypted else []
 
     def _decrypted(self, encrypted: list[bytes]) -> list[Message]:
-        """Returns the messages inside these encrypted messages, up to a Close. Messages that are not valid are left
-        out."""
+        """Returns the messages inside these encrypted messages, up to a Close, without those that are not valid."""
         assert self._machine is not None
         plaintexts, _ = self._machine.open_many(encrypted)
         messages: list[Message] = []
@@ -303,7 +302,6 @@ class ChannelConnection(ClientConnection):
         return messages
 
     def _shake(self, message: Message) -> None:
-        """Handles a message that is perhaps message 2 of the handshake."""
         machine = self._machine
         if machine is None or not message.return_route:
             return

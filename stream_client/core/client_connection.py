@@ -91,8 +91,7 @@ class ClientConnection:
         assert self.framing is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
-        """Begins to use a new connection. `greeted`: whether the hello, the byte before the first frame, was already
-        sent."""
+        """Begins to use a new connection. `greeted`: whether the hello, the byte before the first frame, was sent."""
         self._forget()
         self.state = after(self.state, Event.CONNECTED)
         # The shell may have connected just before the client ended.
@@ -111,8 +110,8 @@ class ClientConnection:
         self.finish_attempt()
 
     def attempted(self) -> Waiting:
-        """Returns a result that is done when the next attempt to connect has succeeded or failed, when a lost route
-        works again, or when the client ends."""
+        """Returns a result that is done after the next attempt to connect, when a lost route works, or when the client
+        ends."""
         if self._attempted is None:
             self._attempted = Waiting()
         return self._attempted
@@ -130,7 +129,6 @@ class ClientConnection:
         self.finish_attempt()
 
     def check_open(self) -> None:
-        """Raises the error that ended the client, if it has ended."""
         if self.closed is not None:
             raise self.closed
 
@@ -139,8 +137,7 @@ class ClientConnection:
         return b"" if self.wire is None else self.wire.encode_routes(route, (return_address,))
 
     def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
-        """Appends a frame to the bytes to send. Returns an error if the frame is too large for the framing, else
-        None."""
+        """Appends a frame to the bytes to send. Returns an error if the frame is too large for the framing."""
         # The node must get the pushes in open batches first: a pull sees every push that was sent before it.
         if self._batches:
             self._close_batches()
@@ -275,14 +272,12 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def _forget(self) -> None:
-        """Drops all data of the connection that has ended. The core then calls `finish_taken`."""
         self.wire = self.framing = None
         self._drop_batches()
         self._outgoing, self.outgoing_bytes = [], 0
 
     def finish_attempt(self) -> None:
-        """Finishes the result of `attempted`. After a new connection, it is called when all parts of the client use
-        it."""
+        """Finishes the result of `attempted`: after a new connection, when all parts of the client use it."""
         attempted, self._attempted = self._attempted, None
         if attempted is not None:
             attempted.finish()

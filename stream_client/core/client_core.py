@@ -165,7 +165,7 @@ class ClientCore:
         self.connection.unreachable(error)
 
     def disconnected(self, error: ClientError | None = None) -> None:
-        """Records that the connection has ended. With an error, all unanswered requests fail; else they wait for the
+        """Records that the connection has ended. All unanswered requests fail with `error`; None: they wait for the
         next."""
         lost = error or ConnectionLost("the connection ended")
         # The bytes of the old connection go first: nothing below may append to them.
@@ -282,7 +282,6 @@ class ClientCore:
         return call
 
     def forget(self, call: Call) -> None:
-        """Removes a request whose caller no longer waits."""
         self._calls.forget(call)
 
     def tell(self, service: str, payload: bytes) -> None:
@@ -314,8 +313,7 @@ class ClientCore:
             self._conversations.pop(conversation.address, None)
 
     def route_to(self, service: str) -> Route:
-        """Returns the route to a service: STREAM_SERVICE, INDEX_SERVICE, or another service by its name at that
-        node."""
+        """Returns the route to a service: STREAM_SERVICE, INDEX_SERVICE, or another one by its name at that node."""
         return (*self._via, local(self._names.get(service, service)))
 
     def create(self, name: str | None, partitions: int = 1) -> Create:
@@ -340,14 +338,12 @@ class ClientCore:
         self._streams.close_queue(handle, queue)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
-        """Requests up to `limit` messages, beginning at `index`. `calls.pulled` decodes the answer."""
         return self.call(handle, encoded(PULL, PullRequest(0, index, limit)))
 
     # ------------------------------------------------------------------------------------------------- inside
 
     def send_again(self) -> None:
-        """Repeats every unanswered request and finds the routes of the streams again, because a lost route works
-        again."""
+        """Repeats every unanswered request and finds the routes again, because a lost route works again."""
         self._send_again(Event.ANSWERED)
         # Conversations that wait for a route to the service are open now.
         self.connection.finish_attempt()

@@ -33,8 +33,7 @@ class Existence:
         self._asked: set[PartitionHandle] = set()
 
     def ask(self, handle: PartitionHandle) -> None:
-        """Asks the service whether this partition exists. If it does not, `on_missing` is called later. Safe to
-        repeat."""
+        """Asks the service whether this partition exists. If not, `on_missing` is called later. Safe to repeat."""
         if handle in self._asked:
             return
         self._asked.add(handle)

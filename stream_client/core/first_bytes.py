@@ -26,7 +26,6 @@ SIGNS: tuple[tuple[bytes, str], ...] = (
 
 
 def describe(first: bytes) -> str:
-    """Returns a text for an error that describes a server, not a node, by the first bytes that it sends."""
     found = find_sign(first)
     if found is not None:
         return found
@@ -34,7 +33,6 @@ def describe(first: bytes) -> str:
 
 
 def find_sign(first: bytes) -> str | None:
-    """Returns the text for the kind of server whose first bytes these are; None if the kind is unknown."""
     return next((name for sign, name in SIGNS if re.match(sign, first)), None)
 
 

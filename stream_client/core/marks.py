@@ -49,7 +49,6 @@ class Marks:
         self._marks: dict[tuple[str, int], Mark] = {}
 
     def loaded(self, stream_name: str, partition: int, position: LoadedPosition, on_reset: OnReset) -> Mark:
-        """Returns the mark of a position that was just loaded, which replaces an earlier one."""
         mark = self._marks[stream_name, partition] = Mark(position.index, position, on_reset)
         return mark
 
@@ -57,16 +56,14 @@ class Marks:
         return self._marks.get((stream_name, partition))
 
     def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves an index, or None if the position has no mark. `fence`: of the consumer's
-        lease."""
+        """Returns the request that saves an index, with the fence of a lease if there is one; None without a mark."""
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None:
             return None
         return MarkedSave(0, self._client_id, stream_name, partition, index, fence, mark.created_us, mark.generation)
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves index 0 as the position in the new stream; None if the position has no
-        mark."""
+        """Returns the request that saves index 0 as the position in the new stream; None without a mark."""
         mark = self._marks.get((stream_name, partition))
         if mark is not None:
             mark.created_us = created_us

@@ -10,7 +10,6 @@ from stream_service.push_batch import BATCH_MESSAGES_MAX
 BATCHED_DATA_BYTES_MAX = 4 * 1024
 """The size of the largest message that goes into a batch, in bytes. Larger ones gain nothing from it."""
 BATCHED_SIZE_BYTES = 2
-"""The bytes of a batch in which the size of one message is encoded."""
 BATCH_BYTES_MAX = 48 * 1024
 """A batch of this size takes no further message, so that it fits into a frame of either framing."""
 
@@ -33,7 +32,6 @@ class OpenBatch:
         self.is_open = True
 
     def takes(self, request_id: int) -> bool:
-        """Whether the push with this request id can be added."""
         return (
             self.is_open
             and self.size_bytes < BATCH_BYTES_MAX

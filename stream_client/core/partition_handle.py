@@ -128,7 +128,6 @@ class StreamInUse:
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether any push queue of the stream makes no progress."""
         # Every queue is asked, because each compares its state with that at the last call.
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

@@ -129,14 +129,12 @@ class PushQueue:
         return push
 
     def open(self, route: Route) -> None:
-        """Sets the route to the partition, and sends every unanswered push over it, in order."""
         self.close()
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
 
     def close(self) -> None:
-        """Forgets the route to the partition. Pushes wait for the next `open`."""
         # The node may have stored these pushes. If a second copy fails, this does not prove that the first copy failed.
         if self._header:
             self._sent_again_below = self._next_request_id
@@ -182,8 +180,7 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """Sends the delayed pushes that the latest answers allow, and wakes the publisher. Called once for several
-        `take`."""
+        """Sends the delayed pushes that the latest answers allow, and wakes the publisher, once for several `take`."""
         self.answers += 1
         for request_id, push in self._released():
             if self._header:
@@ -338,8 +335,7 @@ class SequencedPushQueue(PushQueue):
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """Does what the base class does. Fails all pushes after DOUBTFUL_CHECKS_MAX calls with some of them in
-        doubt."""
+        """Does what the base class does. Also fails all pushes after too long a time with some of them in doubt."""
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
         if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:

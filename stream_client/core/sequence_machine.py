@@ -96,8 +96,7 @@ class SequenceMachine:
         return released
 
     def abandon(self) -> None:
-        """Records that the push queue has failed all its unanswered pushes."""
-        # Each of them is perhaps stored, so the publisher id of the epoch is not used any more.
+        # Each unanswered push is perhaps stored, so the publisher id of the epoch is not used any more.
         self._held.clear()
         self._opening = None
         self._skipped = self._doubts = 0
@@ -109,7 +108,6 @@ class SequenceMachine:
         self._forgive(push)
 
     def retract(self, push: KeyedPush) -> None:
-        """Takes back the number of a push that could not be sent."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted was to be sent"
         # The next push gets the number if no later number is in use, the number was never sent, and this machine has
@@ -121,8 +119,7 @@ class SequenceMachine:
         self._settle(push)
 
     def answered(self, push: KeyedPush, confirm: RichConfirm, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Returns every push that a confirm of this push finishes. `unanswered`: all unanswered pushes, oldest
-        first."""
+        """Returns every push that a confirm finishes. `unanswered`: all unanswered pushes, oldest first."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
         # Stored now or earlier: the node knows the first number, so the pushes that wait can follow.

@@ -57,8 +57,7 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: called when a node on the route refuses to forward. on_found: called when a lost route works
-        again."""
+        """on_refused: called when a node on the route refuses to forward. on_found: when a lost route works again."""
         self.state = RouteState.UNREACHED
         self.trouble: ClientError | None = None
         self.on_lost: Callable[[bool], None] | None = None
@@ -75,8 +74,7 @@ class ServiceRoute:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the service is known, or assumed, to have none of our own protocols. It would log each as an
-        error."""
+        """Whether the service is known, or assumed, to have none of our own protocols. It logs each as an error."""
         return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property
@@ -107,8 +105,8 @@ class ServiceRoute:
         self.state = after(self.state, Event.HEARD)
 
     def made(self, is_named: bool) -> None:
-        """Records an answer to a create. `is_named`: whether the stream's address is the one that a stream node makes
-        from its name. Real Ockam services choose a random address."""
+        """Records an answer to a create. `is_named`: whether the address is made from the name. Real Ockam services
+        choose a random address."""
         if self.state is RouteState.UNREACHED:
             self.state = after(self.state, Event.ANSWERED)
         if self.is_assumed_plain and self.has_extensions is None:
@@ -141,8 +139,7 @@ class ServiceRoute:
         self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
-        """Makes a request in one of our own protocols fail soon if the service has none of them and would never
-        answer."""
+        """Makes a request in one of our own protocols fail soon if the service has none and would never answer."""
         # If the protocols of the service are unknown, the answer to a test request shows them.
         if self.has_extensions is None:
             self._needs_extensions = [(each, name) for each, name in self._needs_extensions if not each.done]

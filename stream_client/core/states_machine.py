@@ -105,7 +105,6 @@ class Event(_Member):
     ANSWERED = auto()
     """The stream service has answered the question whether it can be reached."""
     ROUTE_LOST = auto()
-    """A node on the route has reported that it cannot reach the next node."""
     CREATED = auto()
     CREATE_SENT = auto()
     """A request that creates a stream again has been made. It is sent at once, or as soon as there is a connection."""
@@ -116,9 +115,7 @@ class Event(_Member):
     because no answers arrive."""
     DELETED = auto()
     SENT = auto()
-    """A request has been appended to the bytes to send."""
     FINISHED = auto()
-    """A request has its answer or an error, or its caller no longer waits."""
 
 
 State: TypeAlias = ConnectionState | RouteState | StreamState | PartitionState | CallState | ConversationState

@@ -92,8 +92,7 @@ class StreamsInUse:
             assert queue.address == address
 
     def create(self, name: str | None, partitions: int) -> Create:
-        """Sends a request that creates a stream, which is done with an answer for each partition. None: the node names
-        it."""
+        """Sends a request that creates a stream. Without a name, the node chooses one."""
         request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
         self._calls.add(request)
@@ -116,8 +115,7 @@ class StreamsInUse:
         return request.made
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Returns the handles of partitions that exist, and creates none. Their addresses come from the stream's
-        name."""
+        """Returns the handles of partitions that exist, by addresses that are computed from the stream's name."""
         # A handle of this client's own `create` waits for the answer: a real Ockam service chooses the address itself.
         handles = [self._handle_of(name, partition) for partition in partitions]
         unknown = [handle for handle in handles if handle.route is None and self._may_be_named(handle)]
@@ -135,8 +133,6 @@ class StreamsInUse:
         return queue
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """Drops a publisher's queue as soon as all its pushes are answered."""
-
         def drop() -> None:
             self.queues.pop(queue.address, None)
             if queue in handle.queues:
@@ -172,7 +168,6 @@ class StreamsInUse:
             self._find(stream)
 
     def find_again(self, stream: StreamInUse) -> None:
-        """Finds the route to one stream again, since it may have changed after a restart of a node."""
         stream.close()
         self._find(stream)
 

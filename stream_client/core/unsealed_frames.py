@@ -51,7 +51,6 @@ class UnsealedFrames:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all waiting frames when they are encrypted."""
         return sum(group.frame_bytes * len(group.plaintexts) for group in self._groups)
 
     def begin_group(self, header: bytes, payload_bytes: int) -> FrameGroup:

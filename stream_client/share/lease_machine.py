@@ -112,7 +112,6 @@ class LeaseClientMachine:
         self.give_back(partition)
 
     def next_due_s(self) -> float:
-        """Returns the time in seconds when the next request is due or the leases expire, whichever comes first."""
         renewal_s = self._sent_s + self._ttl_s / RENEWALS_PER_TTL
         return min(renewal_s, self._deadline_s) if self._held else renewal_s
 

@@ -104,8 +104,8 @@ class LeaseMember:
         self._schedule()
 
     def check(self) -> tuple[set[int], set[int]]:
-        """Returns the partitions leased by this member, and those among them that the node wants back for other
-        members. Raises the error that has ended the membership."""
+        """Returns the leased partitions, and those that the node wants back. Raises the error that ended the
+        membership."""
         if self._error is not None:
             raise self._error
         if self._machine is None:
@@ -114,8 +114,7 @@ class LeaseMember:
         return self._machine.held(now_s), self._machine.asked_back(now_s)
 
     def find_fence(self, partition: int) -> int | None:
-        """Returns the fence of the lease on this partition; None without a lease that is valid by the client's
-        clock."""
+        """Returns the fence of the lease on this partition; None without a lease that is valid by our clock."""
         return None if self._machine is None else self._machine.find_fence(partition, self._session.shell.now_s())
 
     def give_back(self, partition: int) -> None:
@@ -149,7 +148,6 @@ class LeaseMember:
             self._saved(request, answer_of(await self._session.answered(call), protocol))
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Sends the same saves as `save`, without waiting for the answers."""
         for protocol, request in self._saves(stream_name, indexes):
             self._session.ask_nowait(INDEX_SERVICE, protocol, request, partial(self._saved, request))
 
@@ -182,7 +180,6 @@ class LeaseMember:
     def _saves(
         self, stream_name: str, indexes: Mapping[int, int]
     ) -> list[tuple[Protocol[FencedSave, SaveResponse], FencedSave]]:
-        """Returns the saves of the partitions with a valid lease, each with its protocol."""
         saves: list[tuple[Protocol[FencedSave, SaveResponse], FencedSave]] = []
         for partition, index in indexes.items():
             fence = self.find_fence(partition)

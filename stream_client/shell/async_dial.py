@@ -23,8 +23,7 @@ from stream_client.shell.token import TokenExchange
 
 
 class Dialled(NamedTuple):
-    """A new connection, its framing, the decrypted bytes already received over it, and its open TLS layer if it has
-    one."""
+    """A new connection, its framing, the decrypted bytes already received, and its open TLS layer if it has one."""
 
     stream: anyio.abc.SocketStream
     wire: Wire

@@ -155,7 +155,6 @@ class AsyncShell:
         self._scope.cancel()
 
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """Sends as many bytes as the socket takes, then waits as `Shell.wait` does."""
         if waiting.done:
             return
         self.core.connection.check_open()
@@ -213,7 +212,6 @@ class AsyncShell:
                 self.core.close(error)
 
     async def _keep_serving(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
-        """Uses one connection after the other. Raises AuthenticationFailed."""
         if dialled is None:
             assert backoff is not None, "a client that does not wait for its first connection makes it again"
             dialled = await self._dial_first(backoff)
@@ -254,7 +252,6 @@ class AsyncShell:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _dial_first(self, backoff: Backoff) -> Dialled:
-        """Makes the first connection if `connect` returned without one. The first attempt has no delay."""
         try:
             return await self.dial()
         except NodeUnreachable as error:
@@ -321,8 +318,7 @@ class AsyncShell:
             return None
 
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
-        """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope` and
-        ends."""
+        """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope`."""
         while True:
             data = self._take_outgoing()
             self._sending = bool(data)
@@ -350,7 +346,6 @@ class AsyncShell:
                 link.put_back(rest)
 
     def _take_outgoing(self) -> bytes:
-        """Removes and returns all bytes to send, encrypted if the connection uses TLS."""
         data = self.core.data_to_send()
         if self._layer is not None:
             encrypted, self._encrypted = self._encrypted, b""

@@ -63,7 +63,6 @@ class Backoff:
         return delay_s
 
     def is_over(self, now_s: float) -> bool:
-        """Whether `give_up_s` seconds have passed since the connection was lost. If so, waiting requests must fail."""
         give_up_s = self._reconnect.give_up_s
         return give_up_s is not None and self._lost_at_s is not None and now_s - self._lost_at_s >= give_up_s
 

@@ -274,7 +274,6 @@ class BlockingShell:
                 self._lost(fault)
 
     def _send(self, connection: socket.socket) -> bool:
-        """Sends as many of the waiting bytes as the socket takes now. Returns whether it took all."""
         try:
             self._unsent = self._unsent[connection.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
@@ -294,7 +293,6 @@ class BlockingShell:
         return is_open
 
     def _lost(self, fault: ClientError | None) -> None:
-        """Handles the end of the connection: ends the client, or sets the time of the next attempt to connect."""
         self._drop_socket()
         # Without a new connection nothing can be answered, so every present and later request fails.
         if self._backoff is None:
@@ -335,7 +333,6 @@ class BlockingShell:
             self._adopt(dialled)
 
     def _dial(self) -> Dialled:
-        """Opens a connection and finds out its framing. Raises NodeUnreachable, AuthenticationFailed."""
         # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
         until_s = min(self._wait_until_s, self._timers[0].due_s if self._timers else math.inf)
         timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))

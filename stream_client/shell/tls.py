@@ -1,5 +1,4 @@
-"""Turns the faults of TLS into the client's errors, and checks the TLS settings that a program gives. Reads no
-sockets."""
+"""Turns the faults of TLS into the client's errors, and checks the TLS settings that a program gives."""
 
 from __future__ import annotations
 
@@ -63,7 +62,6 @@ def ended_in_handshake(address: str) -> TlsFailed:
 
 
 def silent_over_tls(address: str) -> NodeUnreachable:
-    """Returns the error for a server that completes the TLS handshake and then says nothing."""
     return NodeUnreachable(
         f"{address} completes the TLS handshake and then sends nothing: it stands still, or it is no stream node"
     )

@@ -87,7 +87,6 @@ class TokenExchange:
             ) from error
 
     def first_bytes(self) -> bytes:
-        """Returns the received bytes that the client's core gets: the node's hello, not the answer to the token."""
         return self._wire.hello
 
     def silence(self) -> NodeUnreachable:

@@ -1,6 +1,5 @@
 # Generated from stream_client/consume/consumer.py by tools/generate_blocking.py; do not edit.
-"""Consumers: iterators that resume at their saved position, over one partition or over several partitions of a
-stream."""
+"""Consumers: iterators that resume at their saved position, over one or several partitions of a stream."""
 
 from __future__ import annotations
 
@@ -36,7 +35,6 @@ class BaseConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Saves the positions, and stops reading."""
         # After an error, the program perhaps has not processed its last message, so that message does not count.
         try:
             if kind is None:
@@ -164,7 +162,6 @@ class Messages(Generic[T]):
         """Does nothing, since there is nothing to close. `contextlib.closing` calls this method."""
 
     def _find_reading(self) -> PartitionReading | None:
-        """Waits until a partition has a message, and returns its PartitionReading; None at the end of the iteration."""
         if not self._begun:
             self._loop.add(self._handles)
             self._loop.begin()

@@ -69,7 +69,6 @@ class PartitionReading:
         return self.handle.partition, self.hand_out()
 
     def hand_out(self) -> RichMessage:
-        """Returns the next message of the current page. There must be a next message."""
         message = self.messages[self.at]
         self.at += 1
         self.handed_index = message.index + 1

@@ -167,7 +167,6 @@ class Reader:
         return following if following < PLAIN or (following == PLAIN and isinstance(self._start, FromIndex)) else None
 
     def _read(self, call: Call) -> Page:
-        """Returns the page of an answered call. Raises the call's error, or UnexpectedAnswer."""
         if call.error is not None:
             raise call.error
         if self._protocol == MARKED:
@@ -202,13 +201,11 @@ class Merge:
         self.wake()
 
     def wake(self) -> None:
-        """Makes a waiting `next_ready` return at once."""
         signal, self._signal = self._signal, None
         if signal is not None:
             signal.finish()
 
     def drop(self, reader: Reader) -> None:
-        """Stops a reader. Its pages are dropped."""
         reader.stop()
         if reader in self._ready:
             self._ready.remove(reader)

@@ -74,7 +74,6 @@ class ReadingLoop:
             self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
 
     def drop(self, partition: int) -> None:
-        """Stops reading this partition. Its pages are dropped."""
         reading = self.readings.pop(partition)
         self._resets.discard(partition)
         del self._by_reader[reading.reader]
@@ -162,11 +161,9 @@ class ReadingLoop:
         return None
 
     def has_ended(self) -> bool:
-        """Whether every partition has been read to its end."""
         return all(reading.ended for reading in self.readings.values())
 
     def save_nowait(self) -> None:
-        """Sends the positions that have changed since the last save, without waiting."""
         moved = {
             partition: reading.next_index
             for partition, reading in self.readings.items()
@@ -177,8 +174,7 @@ class ReadingLoop:
         self._saved(moved)
 
     def save(self, partitions: Collection[int] | None = None) -> None:
-        """Saves the positions of these partitions (None: all) that have changed. Returns when they are safely
-        stored."""
+        """Saves the changed positions of these partitions (None: all). Returns when they are safely stored."""
         chosen = self.readings if partitions is None else partitions
         # A position that somebody else has set stays as it is: this consumer goes on there.
         moved = {
@@ -203,15 +199,14 @@ class ReadingLoop:
         self._save_due_s = math.inf
 
     def _ask(self, stop_at_end: bool) -> None:
-        """Requests the next page of each partition, or only of those not read to their end if `stop_at_end`."""
         for reading in self.readings.values():
             reading.reader.waits = not stop_at_end
             if not (stop_at_end and reading.ended):
                 reading.reader.ask()
 
     def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
-        """Makes the page that has arrived the current page of its partition, and requests the next page. Returns
-        whether the arrived page has messages."""
+        """Makes the arrived page the current one of its partition, and requests the next. Returns whether it has
+        messages."""
         page = reading.reader.take()
         # The position means nothing in a stream that was made again, and neither does the page that begins at it.
         if page.created_us is not None and not reading.mark.is_of(page.created_us):
@@ -220,7 +215,7 @@ class ReadingLoop:
             return False
         self._check(reading, page)
         reading.ended = page.at_end
-        # The reader will not fetch this page again, so the page is kept before any code can raise an error.
+        # The reader will not fetch this page again, so the page is stored before any code can raise an error.
         reading.messages, reading.at = page.messages, 0
         if page.messages:
             self.current = reading
@@ -232,8 +227,7 @@ class ReadingLoop:
         return bool(page.messages)
 
     def _check(self, reading: PartitionReading, page: Page) -> None:
-        """Raises PositionBeyondEnd if the position is beyond the partition's end: the stream has lost its last
-        messages, or it was made again and the node does not say so."""
+        """Raises PositionBeyondEnd if the position is beyond the partition's end."""
         if page.created_us is not None:
             # From here on the node returns no messages of another incarnation.
             reading.mark.created_us = reading.reader.created_us = page.created_us

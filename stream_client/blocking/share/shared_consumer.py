@@ -145,7 +145,6 @@ class SharedConsumer(BaseConsumer):
         self._lost |= lost
 
     def _begin(self, partitions: Sequence[int]) -> None:
-        """Begins to read these partitions too, each at its saved position, unless its lease ends meanwhile."""
         fences = {partition: self._member.find_fence(partition) for partition in partitions}
         self._loop.add([self._by_partition[partition] for partition in partitions])
         # Loading the positions took time. If a lease ended meanwhile, another member may have saved a later position.
