@@ -132,7 +132,7 @@ class BlockNode:
         self.store.when_open(self._opened)
 
     def stop(self, reason: str = NODE_STOPS) -> None:
-        """Ends all streams, after all received blocks are acknowledged. Publishers send other ones again."""
+        """Ends all streams. Call it when all received blocks are acknowledged: publishers send other ones again."""
         self.facility.publish(NodeStopping(reason))
 
     def close(self) -> list[Message]:

@@ -63,8 +63,11 @@ class OpenSession(msgspec.Struct, frozen=True):
 
 # type BlockItems struct { sequence: uint  items: list<data>  piece: Piece }
 class BlockItems(msgspec.Struct, frozen=True, gc=False):
-    """One or more items of a block, whose first item is its header, which begins its message. sequence: the number of
-    the message in the session, from 0, in this and the following messages. A gap shows that a message was lost."""
+    """One or more items of a block. The first item of a block is its header, which also comes first in its message.
+
+    sequence: the number of the message in the session, from 0, in this and the following messages. A gap shows that a
+    message was lost.
+    """
 
     sequence: bare.UInt
     items: list[bytes]

@@ -16,7 +16,7 @@ from stream_storage.errors import StorageClosed
 def ask_opinions(
     state: BackfillState, names: list[str], on_done: Callable[[list[Opinion]], None], guard: Guard
 ) -> None:
-    """Asks source nodes for one root hash each. Calls `on_done` with the answers, also if there is nothing to ask."""
+    """Asks each source node for the root hash of one block. Calls `on_done` with all answers, perhaps none."""
     claims = {name: ranges for name in names if (ranges := state.health.sources[name].claims)}
     questions = _choose(state, claims)
     opinions: list[Opinion] = []

@@ -158,7 +158,7 @@ class Health:
             source.backoff_until_s = 0.0
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks that a source node lacked, or sent invalid ones of, from its claims until its next answer."""
+        """Removes blocks from the claims of a source node, until its next answer: it lacked them, or sent bad ones."""
         claims = self.sources[name].claims
         if claims is not None:
             claims.discard(first, last)

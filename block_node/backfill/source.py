@@ -44,7 +44,8 @@ class BlockSource(Protocol):
     def ask_status(self, on_done: StatusDone) -> None: ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """Asks for the root hash of block `number`. With its size, known here, the source need not send the block."""
+        """Asks for the root hash of block `number`. If the block is stored here, its size saves the source from sending
+        it."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...

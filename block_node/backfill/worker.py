@@ -105,7 +105,7 @@ class Backfill(Plugin):
         return any(filler.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it, whatever is in a pause."""
+        """Searches for missing blocks because an operator asked for it. All pauses after failures end."""
         self._asked_for = True
         self._scan(on_disk=True)
 

@@ -49,7 +49,8 @@ KINDS = (
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The size and form of generated blocks. item_count: with the four of every block. item_bytes: of other items."""
+    """The size and form of generated blocks. `item_count` includes header, record file, footer and proof, `item_bytes`
+    not."""
 
     item_count: int = 10
     item_bytes: int = 100

@@ -42,7 +42,6 @@ class SigningKeys:
         return cls(keys)
 
     def sign(self, message: bytes) -> tuple[RecordSignature, ...]:
-        """Signs a message with the key of every node. See `record_proof` for the form of the signatures."""
         return tuple(
             RecordSignature(node_id, key.sign(message, PKCS1v15(), SHA384())) for node_id, key in self._keys.items()
         )

@@ -29,7 +29,6 @@ class LargeItem:
         self.feed(memoryview(head)[offset:])
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Hashes the next piece. Raises BlockFormatError if it extends beyond the end of the item."""
         self._left -= len(piece)
         if self._left < 0:
             raise BlockFormatError(f"an item has one field, {-self._left} bytes follow it", self.size)

@@ -80,7 +80,7 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[int, ClientError | BlockError | None], None],
     ) -> None:
-        """Begins. `stored` has the root hashes of the node's blocks; empty bytes if the node must be asked."""
+        """`stored` has the root hashes of the node's blocks; empty bytes if the node must be asked."""
         self._client = client
         self._unread = deque(blocks)
         self._stored = stored

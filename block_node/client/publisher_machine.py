@@ -165,7 +165,7 @@ class PublisherMachine:
         return settled
 
     def _asked_again(self, number: int) -> None:
-        """Sends this block again after the one that is being sent. A block that is not kept is another publisher's."""
+        """Sends this block again, after the one that is being sent, unless another publisher has to send it."""
         if not self._has(number) or number == self.sending:
             return
         if self.sending is None:

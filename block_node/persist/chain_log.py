@@ -57,8 +57,8 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """The result of storing a block. `is_new` is False if it was stored already; `mended_bytes`: what a damaged one
-    had."""
+    """The result of storing a block. `is_new`: False if the same block was stored before. `mended_bytes`: the size of
+    the damaged block that it replaces."""
 
     place: BlockPlace
     is_new: bool
@@ -98,8 +98,8 @@ def stream_name(chain: str) -> str:
 
 
 class ChainLog:
-    """Reads and writes the blocks of one chain, in the caller's (for changes: writing) transaction. For faults of a
-    disk or a file, every method raises StorageError only."""
+    """Reads and writes the blocks of one chain. Changes need a writing transaction of the caller. For faults of a disk
+    or a file, every method raises StorageError only."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain
@@ -233,7 +233,6 @@ class ChainLog:
         return [row[0] for row in session.execute(sql.ROOTS, (self.chain, last))]
 
     def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
-        """Returns the locations of up to `limit` consecutive blocks, starting with block `number`."""
         rows = session.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
         found: list[BlockPlace] = []
         for row in rows.fetchall():

@@ -332,7 +332,7 @@ class Blocks:
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
         """Takes the next event for the plugins out of the block: `BlockBegun`, one `ItemsReceived` a message, then
         `BlockEnded`. The caller must publish the event at once."""
-        # The plugins know the items by the attempt, so results about dropped items can be told from later ones.
+        # The plugins know the items by the attempt, so results about dropped items can be recognized.
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts

@@ -39,7 +39,7 @@ class MendingSession(Protocol):
 
 
 class Mending:
-    """The one block that is being taken again. `is_lost`: are the stored bytes of a block damaged or gone?
+    """The one block that is being taken again. `is_lost` returns whether the stored bytes of a block are damaged.
 
     Invariant: `_session` is set exactly while a block is being received, verified or stored.
     """

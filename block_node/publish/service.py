@@ -52,7 +52,7 @@ class PublishService:
     """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
 
     - last_block: the highest stored block. first_block: the first block of an empty node.
-    - is_stored: is a block durable? Asked after a crash of the worker, because notifications can be lost.
+    - is_stored: returns whether a block is durable. Called after a crash of the worker, which can lose notifications.
     - is_lost, find_roots: see `block_node.publish.mending.Mending`.
     - now_s: a clock that never goes back. A simulation controls it, and `new_id`, the random names of sessions.
     - store_refusal: returns the reason why no block can be stored now.
@@ -109,7 +109,7 @@ class PublishService:
     # Sessions.
 
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> str | None:
-        """Opens a session, or lets the one answer again that the same message has opened. Returns the reason if the
+        """Opens a session. If the same message opened one before, that one answers again. Returns the reason if the
         publisher's identity has too many sessions."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)

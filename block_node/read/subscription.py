@@ -251,7 +251,6 @@ class SubscribeSession(Worker):
         return self.next_block is not None and self.next_block in available
 
     def _wait(self) -> None:
-        """Waits for the next block, or ends the subscription if that block will never arrive."""
         first = self._store.available.first
         number = self.next_block
         # Retention has deleted the block. A damaged one may still come again.

@@ -351,7 +351,7 @@ class ClientPublishSession:
         self._end(error, told=True)
 
     def _end(self, error: SessionError | None, *, told: bool = False) -> None:
-        """Ends the session. told: whether the node knows of the end; if not, it is notified."""
+        """Ends the session. `told`: the node knows of the end already; otherwise it is notified."""
         if self.state is ClientSessionState.ENDED:
             return
         if not told and self.state is not ClientSessionState.CONNECTING and self._conversation.is_open:

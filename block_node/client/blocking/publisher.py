@@ -199,7 +199,6 @@ class BlockPublisher:
             self._tell_change()
 
     def _count_refusal(self, error: BlockRefused) -> None:
-        """Counts a refusal of a block. Fails if the block was refused `refusals_max` times."""
         number = error.number if error.number is not None else -1
         self._refusals[number] = self._refusals.get(number, 0) + 1
         if self._refusals[number] >= self._settings.refusals_max:
