@@ -45,8 +45,6 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Timer:
-    """Measures how long pushes take, from the call to the confirm."""
-
     def __init__(self) -> None:
         self.times_us: list[float] = []
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 1.0
 LISTED_MAX = 1_000
-"""The largest number of partitions or positions that are searched for names."""
 
 
 def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:

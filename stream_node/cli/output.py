@@ -15,7 +15,6 @@ from stream_node.cli.values import CommandFailed
 from stream_node.node.log_writer import write_waiting_lines
 
 TABLE_COLUMNS = 80
-"""The width of the usual terminal, into which a table should fit."""
 GAP = "  "
 
 

@@ -18,7 +18,6 @@ ESTIMATED_AFTER_S = 1.0
 """The time after which the remaining time is shown. An earlier estimate would be a guess."""
 BAR_COLUMNS_MIN, BAR_COLUMNS_MAX = 10, 40
 COLUMNS_DEFAULT = 80
-"""The assumed width of a terminal that does not report its width."""
 
 
 class ProgressLine:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from stream_service.extensions import Header
 
 INDEX_MAX = 2**63 - 1
-"""The highest index that a stream can have (`stream_storage.contract`)."""
 START_HELP = "first, last, new, an index, a time (2026-11-01T08:00Z) or an age (2h)."
 
 

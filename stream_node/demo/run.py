@@ -50,8 +50,6 @@ READ_TIMEOUT_S = 60.0
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of the demo, which is a row of the report."""
-
     what: str
     messages: int
     size_bytes: int

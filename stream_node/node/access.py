@@ -25,7 +25,6 @@ from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity_limits import ExcessLog
 
 INTERVAL_S = 0.5
-"""The interval between two checks of the file of rules."""
 AUDIT_FILE = "audit.jsonl"
 CHANGED = "access_changed"
 """The reason, for counters, why connections are closed if the rules have changed."""

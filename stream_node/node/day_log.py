@@ -31,8 +31,6 @@ def log_started(settings: Iterable[Setting], addresses: list[str], http: list[st
 
 
 class DayLog:
-    """Writes the repeated events and the busiest clients while a node runs."""
-
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._before: dict[str, Traffic] = {}

@@ -11,7 +11,6 @@ from typing import TextIO
 
 LINES_MAX = 10_000
 WRITE_TIMEOUT_S = 2.0
-"""The longest wait for lines that are not written yet."""
 writer_of_process: LogWriter | None = None
 """The writer of the log of this process. None until `stream_node.node.logs.configure_logs` makes it."""
 

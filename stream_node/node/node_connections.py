@@ -45,7 +45,6 @@ LISTED_MAX = 1_000
 LISTED_EVERY_S = 1.0
 """The shortest time between two samples of all connections. Many browsers ask again and again."""
 CLOSED = "closed_by_operator"
-"""The reason, for counters, why such a connection is closed."""
 
 logger = structlog.get_logger(__name__)
 

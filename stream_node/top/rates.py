@@ -121,7 +121,6 @@ STREAM_ORDER: Final[dict[SortKey, Callable[[StreamRow], tuple[float, str]]]] = {
     "messages": lambda row: (-row.messages, row.stream),
     "name": lambda row: (0, row.stream),
 }
-"""The order of streams for each sort key: the largest first, then by name."""
 CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRow], tuple[float, str, str]]]] = {
     "rate": lambda row: (-(row.messages_per_s or 0), row.client, row.stream),
     "lag": lambda row: (-row.lag, row.client, row.stream),

@@ -19,7 +19,6 @@ Kind: TypeAlias = Literal["plain", "warning", "problem"]
 NAME_COLUMNS_MIN = 12
 """The least width of a column with names. Other columns are left out before names get less."""
 ROWS_MIN = 3
-"""The rows that each table has even in a low terminal."""
 
 
 class Column(NamedTuple):

@@ -22,7 +22,6 @@ HEAD = ("stream", "partition", "condition", "source", "next", "lag", "lag s", "h
 NUMBERS = frozenset({1, 4, 5, 6})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
 POLL_S = 0.2
-"""The interval between two questions whether a promotion has ended."""
 
 
 def register(app: typer.Typer) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from stream_node.top.silence import Silent
 
 CONSUMERS_SHOWN = 20
-"""The number of consumers that the command prints without `--json`."""
 LEVELS = ("ok", "warning", "critical", "unknown")
 """The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
 RANKS = (0, 1, 3, 2)

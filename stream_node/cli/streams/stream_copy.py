@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient, StreamInfo
 
 PAGE_MESSAGES = 1_000
-"""The number of messages that one pull requests, the most that a node returns."""
 
 
 def copy(

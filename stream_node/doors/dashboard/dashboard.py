@@ -50,8 +50,6 @@ logger = structlog.get_logger(__name__)
 
 
 class Dashboard:
-    """The dashboard of one node. endpoints: its pages, for the listener."""
-
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
         self._sessions = Sessions(parts.authenticator)

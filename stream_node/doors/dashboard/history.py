@@ -57,8 +57,6 @@ def take_sample(parts: NodeParts, time_s: float) -> Sample:
 
 
 class History:
-    """The latest samples of one node, at most SAMPLES_MAX."""
-
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
 

@@ -25,7 +25,6 @@ from stream_service.cutting import CutMessage
 
 ROWS = 25
 ROW_BYTES_MAX = 2_000
-"""The number of bytes of each message that the list shows."""
 MESSAGE_BYTES_MAX = 256 * 1024
 """The number of bytes that the page of one message shows. The whole message can always be downloaded."""
 FOLLOWED_MAX = 500
@@ -33,13 +32,10 @@ FOLLOWED_MAX = 500
 LOOKED_MOST = 1_000_000
 """The largest number of messages that one search looks at."""
 LOOKED_AT_ONCE = 500
-"""The number of messages that a search reads with one request."""
 LOOK_S = 3.0
 """How long one search takes at most. The page shows how far it came, and goes on from there."""
 FILE_BYTES_MAX = 16 * 1024 * 1024
-"""The size of the data in the largest file that a page saves."""
 WAIT_S = 4.0
-"""How long a following page waits for a message before it asks again."""
 
 
 class MessageRow(msgspec.Struct, frozen=True):

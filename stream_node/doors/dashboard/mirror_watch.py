@@ -26,8 +26,6 @@ MAY_PASS: frozenset[TroubleKind] = frozenset({"mirror_promoting", "mirror_not_fo
 
 
 class _Since(NamedTuple):
-    """A partition that is in trouble, since `since_s`."""
-
     kind: TroubleKind
     since_s: float
     state: MirrorState

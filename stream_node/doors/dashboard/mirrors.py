@@ -36,7 +36,6 @@ WAY_ON_THIS_PAGE = (
 )
 """The words of this page for the flags of `stream-node mirror promote` that the node names."""
 POLL_S = 0.1
-"""The interval between two questions whether a promotion has ended."""
 
 
 async def show_mirrors(page: Page) -> Response:

@@ -29,7 +29,6 @@ COUNT_MAX = 2**63 - 1
 OPERATOR = Right.OPERATE | Right.ADMIN
 """One of these rights lets somebody see the state of something, by its name; of the whole node on `EVERY_NAME`."""
 CLUSTER_RESOURCE = "cluster"
-"""The name on which the rights of operators of a cluster are."""
 NAVIGATION = (
     ("overview", "Overview", ""),
     ("streams", "Streams", "/streams"),

@@ -21,7 +21,6 @@ from stream_node.doors.http.problems import Problem
 
 PATH = "/dashboard"
 LIFETIME_S = 12 * 3600
-"""How long a browser stays signed in."""
 SESSIONS_MAX = 1_000
 """The largest number of sessions. The oldest one ends when there are more."""
 SESSIONS_OF_ONE_MAX = 20

@@ -13,7 +13,6 @@ PAUSES = 3.0
 """A stream is silent when it gets no message for this many times its longest pause."""
 SILENT_S_MIN = 5.0
 FORGET_S = 3600.0
-"""After this silence, the stream has no rhythm any more."""
 
 
 class Silent(NamedTuple):

@@ -20,7 +20,6 @@ A fifth, and a twentieth, of its whole time count if they are shorter."""
 SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long. An ordinary commit takes less than ten milliseconds."""
 RETENTION_LAG_S = 60.0
-"""Retention is behind if messages wait this long to be deleted."""
 OWNER_WAIT_S = 5.0
 """A shard without an owner, and a message that waits for one, are in trouble after this time.
 That is the time after which the others take the shards of a dead member."""

@@ -21,7 +21,6 @@ from stream_node.doors.http.identity import Caller
 from stream_node.doors.http.problems import RETRY, Problem
 
 IDLE_S = 60.0
-"""A client that no request has used for this long is closed."""
 CHECK_INTERVAL_S = 5.0
 IN_ERRORS = "this node"
 """The name of the node in the errors of these clients."""

@@ -21,7 +21,6 @@ READABLE_HEADERS = (
 )
 """The headers of answers that a page may read, apart from those that every page may read."""
 MAX_AGE_S = 600
-"""How long a browser remembers the answer to a preflight request."""
 
 
 def is_preflight(request: HTTPConnection) -> bool:

@@ -13,7 +13,6 @@ from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
 from stream_node.fleet.cluster.protocol import MEMBER, Envelope, envelope_hop, read_envelope
 
 ENVELOPES_MAX = 10_000
-"""The number of remembered envelopes, in each direction."""
 
 
 class Envelopes:

@@ -28,7 +28,6 @@ A = TypeVar("A")
 PATIENCE_S = 10.0
 """The longest wait for an answer, beyond the time for which the other node may delay it."""
 LOOK_S = 0.2
-"""The interval between two checks whether the connection to the other node is still open."""
 
 
 class Asker(Worker):

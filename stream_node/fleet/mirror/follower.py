@@ -34,13 +34,11 @@ from stream_storage.history import History, find_parting
 WAIT_S = 1.0
 """How long the source may delay an answer while it has no new message: the interval of an idle mirror's reports."""
 RETRY_S = 0.5
-"""The pause after a failure."""
 PARTED_RETRY_S = 5.0
 """The pause of a mirror that has parted from its source. The source may be replaced meanwhile."""
 CIRCLE_S = 3.0
 """The interval in which a mirror asks a source that is itself a mirror whether it follows this node."""
 TRUNCATE_LOOK_S = 0.05
-"""The interval between two checks whether the deletion of messages has ended."""
 CIRCLE_TEXT = "this stream and its source follow each other, so neither takes pushes; promote one of both"
 
 

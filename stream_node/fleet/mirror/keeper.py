@@ -29,7 +29,6 @@ from stream_storage.errors import StorageClosed, StorageError
 INTERVAL_S = 2.0
 """The interval between two rounds: a position that was saved on the source is on the mirror after about this time."""
 PAGE = 1_000
-"""The number of streams, positions or fences in one request."""
 
 logger = structlog.get_logger(__name__)
 

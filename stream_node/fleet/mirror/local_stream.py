@@ -24,7 +24,6 @@ Done = Callable[[Any], None]
 BUSY_RETRY_S = 0.005
 """The pause before a change is tried again while the worker does something else."""
 LOOK_S = 1.0
-"""The interval between two checks whether the worker still runs."""
 PATIENCE_S = 30.0
 """The longest wait until the worker is ready for a change."""
 

@@ -38,7 +38,6 @@ from stream_service.role_operations import ChangeRole, ChangeTask
 from stream_storage.failpoint import failpoint
 
 COPY_LOOK_S = 0.01
-"""The interval between two checks whether the last messages are copied."""
 ASK_S_MAX = 2.0
 """The longest time for which a forced promotion waits for an answer of the source."""
 COPY_S_MAX = 60.0
@@ -54,8 +53,6 @@ logger = structlog.get_logger(__name__)
 
 
 class Following:
-    """One partition that follows a source."""
-
     def __init__(self, stream: LocalStream, row: MirrorRow, figures: Figures) -> None:
         self.stream = stream
         self.row = row

@@ -48,8 +48,6 @@ class Waiting:
 
 
 class MirrorService:
-    """The mirrors of one node, as an operator sees them."""
-
     def __init__(
         self,
         node: Node,

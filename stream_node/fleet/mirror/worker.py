@@ -14,8 +14,6 @@ from stream_service.names import refusal_of_name
 
 
 class MirrorWorker(Worker):
-    """Takes the requests of operators at the address `mirror`."""
-
     def __init__(
         self,
         serve: Callable[[Message, MirrorRequest, Callable[[bytes], None]], None],

@@ -17,7 +17,6 @@ CLIENT_ID_BYTES_MAX = 1024
 SAVE_S_MAX = 10.0
 """The longest time for saving a position. A node does not answer when it refuses to save a position."""
 POSITIONS_MAX = 10_000
-"""The largest number of positions of one answer: one for each partition."""
 
 
 class PositionQuery(msgspec.Struct, frozen=True):

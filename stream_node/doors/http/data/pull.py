@@ -32,7 +32,6 @@ from stream_node.doors.http.paging import answer_in_parts, answer_raw, pull_coun
 from stream_node.doors.http.problems import Problem
 
 LIMIT = 100
-"""The number of messages of a page, if the request has no `limit`."""
 LIMIT_MAX = 1_000
 WAIT_S_MAX = 60.0
 
