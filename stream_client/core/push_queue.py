@@ -129,6 +129,7 @@ class PushQueue:
         return push
 
     def open(self, route: Route) -> None:
+        # `close` records which pushes the node may have stored already. Only then are they sent again.
         self.close()
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
@@ -181,8 +182,10 @@ class PushQueue:
 
     def settle(self) -> None:
         """Sends the delayed pushes that the latest answers allow, and wakes the publisher, once for several `take`."""
+        # The publisher counts also answers that finish no push: a node that gives them is not silent.
         self.answers += 1
         for request_id, push in self._released():
+            # Without a route, the push waits: `open` sends it.
             if self._header:
                 self._send(request_id, push)
         self._tell_room()
@@ -310,6 +313,7 @@ class PushQueue:
         room, self._room = self._room, None
         if room is not None:
             room.finish()
+        # A publisher that has ended drops its queue with the last answer.
         if self._on_empty is not None and not self.pushes:
             callback, self._on_empty = self._on_empty, None
             callback()
@@ -352,6 +356,7 @@ class SequencedPushQueue(PushQueue):
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
         admitted = self._machine.admit(request_id, push)
+        # The machine has refused the push, so no answer will come for it.
         if push.done:
             self._drop_finished((request_id,))
         return admitted
@@ -376,6 +381,7 @@ class SequencedPushQueue(PushQueue):
         return released
 
     def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
+        # This push was never sent, so the confirm is not its own.
         if push.epoch is None:
             return
         self._finished(confirm.request_id, self._machine.answered(push, confirm, self._unanswered()))
