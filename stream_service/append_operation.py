@@ -15,10 +15,7 @@ from stream_storage.history import ensure_history
 
 
 class AppendExpected(StreamChange):
-    """Appends messages if the stream ends at the expected index and has the expected history.
-
-    status: the result. With every status but OK, nothing is stored.
-    """
+    """Appends messages if the stream ends at the expected index and has the expected history. Else stores nothing."""
 
     __slots__ = ("now_us", "request", "status")
 

@@ -18,8 +18,6 @@ from stream_service.limits import StreamLimits
 
 # type AppendedMessage struct { key: optional<data>  headers: list<Header>  data: data }
 class AppendedMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message to append."""
-
     key: bytes | None
     headers: list[Header]
     data: bytes
@@ -43,27 +41,17 @@ class AppendRequest(msgspec.Struct, frozen=True):
 
 # type AppendStatus enum { OK CONFLICT FENCED REFUSED }
 class AppendStatus(enum.IntEnum):
-    """The result of an AppendRequest. With every status but OK, nothing was stored.
+    """The result of an AppendRequest. With every status but OK, nothing was stored."""
 
-    OK: all messages are on disk.
-    CONFLICT: the stream does not end at the expected index.
-    FENCED: the stream has a newer history than the request says.
-    REFUSED: the stream is a mirror, which takes no messages.
-    """
-
-    OK = 0
-    CONFLICT = 1
-    FENCED = 2
-    REFUSED = 3
+    OK = 0  # all messages are on disk
+    CONFLICT = 1  # the stream does not end at the expected index
+    FENCED = 2  # the stream has a newer history than the request says
+    REFUSED = 3  # the stream is a mirror, which takes no messages
 
 
 # type AppendResponse struct { request_id: uint  status: AppendStatus  next_index: uint  entry_id: u64 }
 class AppendResponse(msgspec.Struct, frozen=True):
-    """The answer to an AppendRequest.
-
-    next_index: the index that the next message of the stream will get, after the request.
-    entry_id: the newest entry in the history of the stream.
-    """
+    """The answer to an AppendRequest: the end of the stream, and the newest entry of its history, after the request."""
 
     request_id: bare.UInt
     status: AppendStatus
@@ -75,10 +63,7 @@ APPEND = Protocol("node/stream_append/1", AppendRequest, AppendResponse)
 
 
 def read_append(payload: bytes, limits: StreamLimits) -> AppendRequest:
-    """Decodes an append request.
-
-    Raises ProtocolError if the request cannot be decoded, has no messages, or has a key or headers above the limits.
-    """
+    """Decodes an append request. Raises ProtocolError, also if it has no messages, or exceeds a limit."""
     request = APPEND.decode_request(payload)
     if not request.messages:
         raise ProtocolError("an append without messages")

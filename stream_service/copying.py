@@ -1,8 +1,7 @@
 """The messages of `node/stream_copy/1`, which copies messages from another stream and keeps their indexes and times.
 
-Each request names the index of its first message. The node stores the messages at exactly that index, or stores none of
-them. So a client can safely resume a copy that was interrupted. docs/wire.md §5 describes the protocol for authors of
-other clients.
+The node stores all messages of a request at exactly the index that it names, or none of them. So a client can safely
+resume a copy that was interrupted. docs/wire.md §5 describes the protocol.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from stream_service.limits import StreamLimits
 class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
     """One message that is copied from another stream.
 
-    time_us: when the message was first published, in microseconds since 1970. The node changes it in two cases: a time
-    in the future becomes the present time, and a time before that of the previous message becomes the time of the
-    previous message.
+    time_us: when the message was first published, in microseconds since 1970. The node stores no time in the future,
+    and none before that of the previous message.
     """
 
     time_us: bare.U64
@@ -34,8 +32,7 @@ class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
 class CopyRequest(msgspec.Struct, frozen=True):
     """A request to store messages that are copied from another stream.
 
-    index: the index of the first message. It must be the stream's next index. If the stream has never had a message,
-    any index is allowed.
+    index: of the first message. It must be the stream's next one, or any in a stream that was never written to.
     """
 
     request_id: bare.UInt
@@ -59,16 +56,11 @@ class CopyResponse(msgspec.Struct, frozen=True):
 
 COPY = Protocol("node/stream_copy/1", CopyRequest, CopyResponse)
 INDEX_MAX = 2**62
-"""The highest index at which a copy may begin. The log stores indexes up to 2^63 - 1, so the stream always has room for
-more messages."""
+"""The highest index at which a copy may begin, so that there is room for more: the log ends at 2^63 - 1."""
 
 
 def read_copy(payload: bytes, limits: StreamLimits) -> CopyRequest:
-    """Decodes a copy request.
-
-    Raises ProtocolError if the request cannot be decoded, has no messages, begins above INDEX_MAX, or has a key or
-    headers above the limits.
-    """
+    """Decodes a copy request. Raises ProtocolError, also if it has no messages, or exceeds a limit."""
     request = COPY.decode_request(payload)
     if not request.messages:
         raise ProtocolError("a copy without messages")

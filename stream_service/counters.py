@@ -1,5 +1,4 @@
-"""StreamCounters: counts events of all streams of a node, reserves disk space for pushes, and answers
-refused requests."""
+"""StreamCounters: counts events of all streams of a node, and reserves disk space for pushes."""
 
 from __future__ import annotations
 
@@ -17,13 +16,11 @@ from ockam.protocol import error_payload
 from stream_storage.histogram import SECONDS, Histogram
 
 COPIES = 2
-"""The number of times that each message is written to disk: once to the write-ahead log, and once to the database."""
+"""Each message is written to disk twice: to the write-ahead log, and to the database."""
 MESSAGE_BYTES = 128
-"""The disk space that each copy of a message takes in addition to its data, in bytes: its row, its index entry, and
-unused space in pages."""
+"""What each copy of a message takes beside its data, in bytes: its row, its index entry, unused space in pages."""
 APPEND_BYTES = 24 * 1024
-"""The disk space reserved for each append in addition to its messages, in bytes. An append also changes existing pages
-of the database, and each changed page is written again as a whole."""
+"""What each append takes beside its messages, in bytes: it changes pages, which are written again as a whole."""
 
 NO_ROOM = "the disk is nearly full: free_disk_bytes_min and the ballast would not stay free; make room and push again"
 
@@ -33,46 +30,31 @@ logger = structlog.get_logger(__name__)
 class StreamCounters:
     """The counters of all streams of a node since its start. They survive crashes of the workers.
 
-    refused: the number of requests that were answered with `error` because they are not valid or not allowed.
-    pushes_failed, pulls_failed, creates_failed: the numbers of requests that failed with a storage error.
-    messages_passed_over: the number of messages that plain pulls skipped because the messages do not fit into any frame
-    of the connection.
-    pushes: the number of stored pushes.
-    push_bytes: the size of the data of all pushes and copies for which disk space was reserved.
-    confirm_seconds: the times from the arrival of the first push of an append to its confirm, once for each push.
-    pages: the number of answered pulls.
-    pulled: the number of messages in these answers.
-    pulled_bytes: the size of these answers.
-    retaining: by stream id, since when messages beyond a retention are being deleted, in seconds of `time.monotonic`.
-    room_bytes: the number of bytes that pushes may still write before the node measures the free disk space again;
-    infinite before the first measurement.
-    write_failure: the reason why the last push was not stored; None after a push has succeeded.
-    growth: the number of messages that each stream got since the last call of `take_growth`. closed: the streams of
-    which a worker has stopped since then.
-    stored_s, unstored_s: when the last push was stored, and when one was last not stored, in seconds of
-    `time.monotonic`. unstored_bytes: the size of the pushes that were not stored last; 0 after a push has succeeded.
+    refused: the requests that were answered with `error` because they are not valid or not allowed.
+    pushes_failed, pulls_failed, creates_failed: the requests that failed with a storage error.
+    pages, pulled, pulled_bytes: the answered pulls, and the number of messages and the size of these answers.
+    stored_s, unstored_s: when a push was last stored, and last not stored, in seconds of `time.monotonic`.
     """
 
     def __init__(self) -> None:
-        self.messages_passed_over = 0
+        self.messages_passed_over = 0  # by plain pulls, because they fit into no frame of the connection
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
         self.pushes = self.push_bytes = self.pages = self.pulled = self.pulled_bytes = 0
+        # from the arrival of the first push of an append to its confirm, once for each push
         self.confirm_seconds = Histogram(SECONDS)
+        # by stream id, since when messages beyond a retention are being deleted (`time.monotonic`)
         self.retaining: dict[int, float] = {}
-        self.write_failure: str | None = None
-        self.growth: Counter[str] = Counter()
-        self.closed: set[str] = set()
+        self.write_failure: str | None = None  # why the last push was not stored; None after a push has succeeded
+        self.growth: Counter[str] = Counter()  # by stream, the messages since `take_growth`
+        self.closed: set[str] = set()  # the streams of which a worker has stopped since then
         self.stored_s = self.unstored_s = -math.inf
-        self.unstored_bytes = 0
+        self.unstored_bytes = 0  # of the pushes that were not stored last; 0 after a push has succeeded
+        # what may be written before the free disk space is measured again; infinite at first
         self.room_bytes = math.inf
         self._lines = LogRate()
 
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
-        """Reserves disk space for one append. Returns None, or the reason as text if the disk is nearly full.
-
-        In that case nothing is reserved.
-        data: the data of the messages to append.
-        """
+        """Reserves disk space for one append of these messages, or returns the reason why the disk is too full."""
         data_bytes = sum(map(len, data))
         if not self.has_room(data_bytes, len(data)):
             return NO_ROOM
@@ -81,7 +63,6 @@ class StreamCounters:
         return None
 
     def has_room(self, data_bytes: int, messages: int = 1) -> bool:
-        """Whether there is disk space for an append of this size."""
         return _needed_bytes(data_bytes, messages) <= self.room_bytes
 
     def stored(self, pushes: int, confirm_s: float) -> None:
@@ -98,7 +79,6 @@ class StreamCounters:
         return taken
 
     def not_stored(self, pushes: int, data_bytes: int, reason: str) -> None:
-        """Counts pushes that were not stored. data_bytes: the size of their data."""
         self.pushes_failed += pushes
         self.write_failure = reason
         self.unstored_s, self.unstored_bytes = time.monotonic(), data_bytes
@@ -108,10 +88,7 @@ class StreamCounters:
         return time.monotonic() - min(self.retaining.values()) if self.retaining else 0.0
 
     def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:
-        """Counts, logs and answers a request that is refused.
-
-        answer: the payload of the answer; None sends an `error` with the reason.
-        """
+        """Counts, logs and answers a request that is refused. answer: its payload; None: `error` with the reason."""
         self.refused += 1
         address = str(message.onward_route[0])
         self._lines.log(logger.info, "request_refused", **message.origin.who, address=address, reason=reason)

@@ -1,7 +1,5 @@
-"""The messages of `node/stream_pull/2`, by which somebody who shows messages reads only their beginnings.
-
-This protocol is not part of the specification; docs/wire.md describes it for authors of other clients.
-"""
+"""The messages of `node/stream_pull/2`, by which somebody who shows messages reads only their beginnings
+(docs/wire.md)."""
 
 from __future__ import annotations
 

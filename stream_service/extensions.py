@@ -1,10 +1,8 @@
-"""The messages of the stream protocols that the specification does not have.
+"""The messages of the stream protocols that the specification does not have (docs/wire.md).
 
-Each protocol has a name of the form `node/<name>/<version>`. Clients send `node/stream_info/1`, `node/stream_push/1`,
-`node/stream_pull/3`, `node/stream_truncate/1`, `node/stream_delete/2` and `node/stream_retention/1` to the address of a
-stream, which also serves version 1 of the pull and of the delete. Clients send `node/stream_list/1` to the stream
-service. A stream sends `node/push_failed/1` to a client whose push failed. A request that cannot be served is answered
-with `error`. docs/wire.md describes the protocols for authors of other clients.
+Each protocol has a name of the form `node/<name>/<version>`. `node/stream_list/1` goes to the stream service, and all
+others to the address of a stream. A stream sends `node/push_failed/1` to a client whose push failed. A request that
+cannot be served is answered with `error`.
 """
 
 from __future__ import annotations
@@ -91,16 +89,12 @@ class StreamKey(msgspec.Struct, frozen=True):
 
 # type ListRequest struct { request_id: uint  prefix: str  after: optional<StreamKey>  limit: uint }
 class ListRequest(msgspec.Struct, frozen=True):
-    """A request for a page of streams whose names begin with `prefix`, sorted by name and partition.
-
-    after: the last stream of the previous page; None for the first page.
-    limit: the largest number of streams in the answer; the node may send fewer.
-    """
+    """A request for a page of streams whose names begin with `prefix`, sorted by name and partition."""
 
     request_id: bare.UInt
     prefix: str
-    after: StreamKey | None
-    limit: bare.UInt
+    after: StreamKey | None  # the last stream of the previous page
+    limit: bare.UInt  # at most; the node may send fewer
 
 
 # type ListResponse struct { request_id: uint  streams: list<StreamInfo>  more: bool }
@@ -126,35 +120,24 @@ class Sequence(msgspec.Struct, frozen=True, gc=False):
 # type RichPush struct { request_id: uint  data: data  key: optional<data>  headers: list<Header>
 #   sequence: optional<Sequence> }
 class RichPush(msgspec.Struct, frozen=True, gc=False):
-    """A push with a key and headers.
-
-    sequence: the number that the publisher gave the message, or None. The node stores a push with a number only once,
-    even if the client sends the push again.
-    """
+    """A push with a key and headers."""
 
     request_id: bare.UInt
     data: bytes
     key: bytes | None
     headers: list[Header]
-    sequence: Sequence | None
+    sequence: Sequence | None  # a push with a number is stored only once, even if it is sent again
 
 
 # type RichStatus enum { OK ERROR DUPLICATE OUT_OF_ORDER REFUSED }
 class RichStatus(enum.IntEnum):
-    """The result of a RichPush.
+    """The result of a RichPush."""
 
-    OK: the message is stored.
-    ERROR: the message is not stored, or it is unknown whether it is stored.
-    DUPLICATE: the message was stored earlier.
-    OUT_OF_ORDER: the message is not stored, because an earlier sequence number is missing.
-    REFUSED: the message is not stored, because the node does not accept it. Sending it again is useless.
-    """
-
-    OK = 0
-    ERROR = 1
-    DUPLICATE = 2
-    OUT_OF_ORDER = 3
-    REFUSED = 4
+    OK = 0  # the message is stored
+    ERROR = 1  # it is not, or that is unknown
+    DUPLICATE = 2  # it was stored earlier
+    OUT_OF_ORDER = 3  # it is not stored, because an earlier sequence number is missing
+    REFUSED = 4  # it is not stored, and sending it again is useless
 
 
 INDEX_KNOWN = 1
@@ -163,41 +146,26 @@ INDEX_KNOWN = 1
 
 # type RichConfirm struct { request_id: uint  status: RichStatus  index: uint  expected: uint }
 class RichConfirm(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a RichPush.
-
-    index: the index of the stored message, for OK and DUPLICATE. It is 0 for other results, and for an old duplicate
-    whose index is forgotten.
-    expected: the sequence number that the node expects next, for OUT_OF_ORDER. For DUPLICATE, it is INDEX_KNOWN if
-    `index` is known; a node of an earlier version always sends 0 there. Otherwise 0.
-    """
+    """The answer to a RichPush."""
 
     request_id: bare.UInt
     status: RichStatus
-    index: bare.UInt
-    expected: bare.UInt
+    index: bare.UInt  # for OK and DUPLICATE; 0 otherwise, and for an old duplicate whose index is forgotten
+    expected: bare.UInt  # for OUT_OF_ORDER, the number that comes next; INDEX_KNOWN for a DUPLICATE with its index
 
 
 # type Outcome enum { NOT_STORED REFUSED UNKNOWN }
 class Outcome(enum.IntEnum):
-    """The outcome of a push that was not confirmed.
+    """The outcome of a push that was not confirmed."""
 
-    NOT_STORED: the message is not stored. Sending it again may succeed.
-    REFUSED: the message is not stored. Sending it again is useless.
-    UNKNOWN: it is unknown whether the message is stored.
-    """
-
-    NOT_STORED = 0
-    REFUSED = 1
-    UNKNOWN = 2
+    NOT_STORED = 0  # sending it again may succeed
+    REFUSED = 1  # it is not stored, and sending it again is useless
+    UNKNOWN = 2  # it may be stored
 
 
 # type PushFailure struct { request_id: uint  outcome: Outcome  reason: str }
 class PushFailure(msgspec.Struct, frozen=True):
-    """The answer to a push that failed, with the outcome and the reason.
-
-    Only a client whose return address begins with TOLD gets this answer. Other clients get a confirm with the status
-    ERROR or REFUSED, or an `error`.
-    """
+    """The answer to a push that failed, for clients whose return address begins with TOLD."""
 
     request_id: bare.UInt
     outcome: Outcome
@@ -205,8 +173,8 @@ class PushFailure(msgspec.Struct, frozen=True):
 
 
 TOLD = b"node/1/"
-"""The beginning of the return addresses of clients that understand `node/push_failed/1`. Clients of the real services
-use other addresses, so the node never sends this message to them."""
+"""The beginning of the return addresses of clients that understand `node/push_failed/1`. The real services use others.
+"""
 
 
 # type FromIndex struct { index: uint }
@@ -241,17 +209,12 @@ Start: TypeAlias = Annotated[FromIndex | FromTime | FromEnd, bare.Union({0: From
 
 # type RichPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint }
 class RichPull(msgspec.Struct, frozen=True):
-    """A pull that may start at a time or near the end of the stream, and may wait for new messages.
-
-    limit: the largest number of messages in the answer; the node may send fewer.
-    wait_ms: how long the node may delay the answer while there is no message to send, in milliseconds. The node waits
-    at most 5,000 ms.
-    """
+    """A pull that may start at a time or near the end of the stream, and may wait for new messages."""
 
     request_id: bare.UInt
     start: Start
-    limit: bare.UInt
-    wait_ms: bare.UInt
+    limit: bare.UInt  # at most; the node may send fewer
+    wait_ms: bare.UInt  # how long an answer without a message may be delayed; at most 5,000
 
 
 # type RichMessage struct { index: uint  time_us: u64  key: optional<data>  headers: list<Header>  data: data }
@@ -271,17 +234,12 @@ class RichMessage(msgspec.Struct, frozen=True, gc=False):
 # type RichPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
 #   messages: list<RichMessage> }
 class RichPage(msgspec.Struct, frozen=True):
-    """The answer to a RichPull.
-
-    first_index: the index of the earliest message in the stream.
-    next_index: the index that the next message of the stream will get.
-    resume_index: the index at which the next pull must start, also after an empty page.
-    """
+    """The answer to a RichPull. The bounds are those of the stream."""
 
     request_id: bare.UInt
     first_index: bare.UInt
     next_index: bare.UInt
-    resume_index: bare.UInt
+    resume_index: bare.UInt  # where the next pull must start, also after an empty page
     messages: list[RichMessage]
 
 
@@ -289,8 +247,8 @@ class RichPage(msgspec.Struct, frozen=True):
 class MarkedPull(RichPull, frozen=True):
     """A RichPull of one incarnation of a stream.
 
-    created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: any. If the stream
-    was made again since, the answer comes at once and has no message.
+    created_us: when that stream was created, in microseconds since 1970; 0: any. Another one answers at once, and
+    empty.
     """
 
     created_us: bare.U64
@@ -341,25 +299,20 @@ class TruncateResponse(msgspec.Struct, frozen=True):
 
 # type DeleteRequest struct { request_id: uint }
 class DeleteRequest(msgspec.Struct, frozen=True):
-    """A request to delete a stream-partition with all its messages. Afterwards the name can be used again. The
-    positions of its consumers stay."""
+    """A request to delete a stream-partition with all its messages. The positions of its consumers stay."""
 
     request_id: bare.UInt
 
 
 # type DeleteAllRequest struct { request_id: uint  keeps_positions: bool }
 class DeleteAllRequest(DeleteRequest, frozen=True):
-    """A request to delete a stream-partition with all its messages, and with the positions of its consumers.
-
-    keeps_positions: whether the positions stay, as with a DeleteRequest.
-    """
+    """A request to delete a stream-partition with all its messages, and with the positions of its consumers, or not."""
 
     keeps_positions: bool
 
 
 DELETED = "the stream has been deleted"
-"""The reason in the `error` that answers requests to a deleted stream. Clients compare the end of the reason in an
-answer with this text."""
+"""The end of the reason in the `error` that answers requests to a deleted stream. Clients compare it."""
 
 
 # type DeleteResponse struct { request_id: uint  deleted: uint }
@@ -370,10 +323,7 @@ class DeleteResponse(msgspec.Struct, frozen=True):
 
 # type RetentionRequest struct { request_id: uint  retention: optional<Retention> }
 class RetentionRequest(msgspec.Struct, frozen=True):
-    """A request to set the retention of this stream: the limits of its age, number of messages and size.
-
-    retention: the new limits; None means that the node's default applies again.
-    """
+    """A request to set the retention of this stream; None means that the node's default applies again."""
 
     request_id: bare.UInt
     retention: Retention | None

@@ -15,22 +15,18 @@ from stream_storage.seal import is_sealed, seal_column, seal_of
 from stream_storage.statement import compiled
 
 FOLLOWERS_MAX = 8
-"""The largest number of mirrors of one stream-partition that are written down. All of them are asked after a start."""
+"""The largest number of written mirrors of one stream-partition. All of them are asked after a start."""
 FORGET_S = 30 * 24 * 3600
 """The time after which a mirror is forgotten that has not asked for messages since, in seconds."""
 
 
 class FollowerRow(msgspec.Struct, frozen=True):
-    """One mirror of a stream of this node.
-
-    address, stream_name: the `host:port` of the node with the mirror, and the name of the mirror there.
-    heard_us: about when the mirror has last asked for messages, in microseconds since 1970.
-    """
+    """One mirror of a stream of this node."""
 
     stream_id: int
-    address: str
-    stream_name: str
-    heard_us: int
+    address: str  # the `host:port` of its node
+    stream_name: str  # of the mirror there
+    heard_us: int  # about when it has last asked for messages
 
 
 followers = Table(
@@ -43,7 +39,6 @@ followers = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of followers, with one row for each mirror of a stream-partition."""
 
 _COLUMNS = ("stream_id", "address", "stream_name", "heard_us")
 _ALL = (*followers.columns,)
@@ -55,7 +50,7 @@ _INSERT = compiled(insert(followers), *(column.name for column in _ALL))
 
 
 def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
-    """Returns the mirrors of all streams, by the ids of the streams. Raises DatabaseCorrupt if a row is damaged."""
+    """Returns the mirrors by the ids of their streams. Raises DatabaseCorrupt if a row is damaged, as all below."""
     found: dict[int, list[FollowerRow]] = {}
     for row in map(_checked, session.execute(_LIST).fetchall()):
         found.setdefault(row.stream_id, []).append(row)
@@ -63,10 +58,9 @@ def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
 
 
 def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
-    """Writes a mirror down, in place of its earlier row. Returns the mirrors of its stream that are written down now.
+    """Writes a mirror down, and forgets those that were not heard of for FORGET_S, or are too many. Returns the others.
 
-    Those are forgotten that were not heard of for FORGET_S, and the one that was not heard of for longest, if there are
-    too many. Call it inside a transaction. Raises DatabaseCorrupt.
+    Call it, as all functions that write, inside a transaction.
     """
     known = map(_checked, session.execute(_OF_STREAM, (row.stream_id,)).fetchall())
     since_us = row.heard_us - FORGET_S * 1_000_000
@@ -80,13 +74,11 @@ def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
 
 
 def drop_follower(session: Session, stream_id: int, address: str, stream_name: str) -> None:
-    """Forgets one mirror of a stream. Call it inside a transaction. Raises DatabaseCorrupt."""
     known = map(_checked, session.execute(_OF_STREAM, (stream_id,)).fetchall())
     _set(session, stream_id, [each for each in known if (each.address, each.stream_name) != (address, stream_name)])
 
 
 def forget_followers(session: Session, stream_id: int) -> None:
-    """Forgets all mirrors of a stream. Call it inside a transaction."""
     session.execute(_DELETE, (stream_id,))
 
 

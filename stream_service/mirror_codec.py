@@ -50,7 +50,6 @@ class MirrorAnswer(NamedTuple):
 
     @property
     def is_mirror(self) -> bool:
-        """Whether the source is itself a mirror of another stream."""
         return self.role in (SourceRole.MIRROR, SourceRole.PROMOTED)
 
 
@@ -59,7 +58,6 @@ class DamagedCopy(ProtocolError):
 
 
 def message_crc(time_us: int, key: bytes | None, beside: bytes | None, data: bytes) -> int:
-    """Returns the crc of a message in a page."""
     return crc32(data, crc32(_prefixed(beside), crc32(_prefixed(key), crc32(_TIME.pack(time_us)))))
 
 
@@ -97,8 +95,7 @@ def encode_mirror_page(
 
 
 def decode_mirror_page(payload: bytes) -> MirrorAnswer:
-    """Returns the page that a payload has. Raises ProtocolError if the payload has none, and DamagedCopy if the crc of
-    a message is wrong."""
+    """Returns the page that a payload has. Raises ProtocolError, and DamagedCopy if the crc of a message is wrong."""
     body = MIRROR.body(payload)
     try:
         return _decode(body)

@@ -18,7 +18,7 @@ from stream_storage.timed import find_falls, timed_appends
 
 STEP_MESSAGES = 1_000
 STEP_BYTES = 4 * 1024 * 1024
-"""The largest number of messages, and about the largest number of bytes, that one transaction moves or cuts."""
+"""About the largest size of the messages that one transaction moves or cuts."""
 
 
 class LoadHistory(Operation):
@@ -40,13 +40,7 @@ class LoadHistory(Operation):
 class StreamChange(Operation):
     """A change of a stream that its worker makes while nothing else changes it.
 
-    After the change, these attributes have what is stored:
-
-    - record: the row of the stream.
-    - last_time_us: the time of the latest message, in microseconds since 1970; 0 without a message.
-    - history: the history of the stream.
-    - mirror: the row of the stream in the table of mirrors, or None.
-
+    record, last_time_us, history, mirror: what is stored after the change.
     appended: the appends of the change, for the messages in memory.
     """
 
@@ -62,7 +56,6 @@ class StreamChange(Operation):
         self.appended: Sequence[Append] = ()
 
     def change(self, session: Session) -> None:
-        """Changes the stream. Raises StorageError."""
         raise NotImplementedError
 
     def apply(self, session: Session) -> None:
@@ -80,8 +73,7 @@ class StoreMirrored(StreamChange):
 
     records: the messages; the first one has the next index of the mirror. There may be none.
     before_us: the time of the mirror's latest message, in microseconds since 1970.
-    history: the history of the source.
-    source_next_index, heard_us: what the mirror knows of its source, see `stream_service.mirror_rows.MirrorRow`.
+    source_next_index, heard_us: see `stream_service.mirror_rows.MirrorRow`.
     """
 
     __slots__ = ("_appends", "before_us", "heard_us", "records", "source_history", "source_next_index")
@@ -144,12 +136,11 @@ class SkipForward(StreamChange):
 
 
 class CutTail(StreamChange):
-    """Cuts the last messages of a stream, at most one step of them, down to `index`. The caller has stored them
-    elsewhere.
+    """Cuts the last messages of a stream, at most one step of them, down to `index`.
 
-    aside_messages: the number of messages that were stored elsewhere; 0 if there is none to be kept.
+    aside_messages: the number of messages that the caller has stored elsewhere.
     done: whether all messages from `index` on are cut. With the last step, the history loses the entries that the
-    source does not have, and the number is written down.
+    source does not have.
     """
 
     __slots__ = ("aside_messages", "done", "index", "source_history")
@@ -191,9 +182,8 @@ class TakeHistory(StreamChange):
 
 
 class CopyAside(Operation):
-    """Copies one step of the last messages of a stream to another stream, at the same indexes.
+    """Copies one step of the last messages of a stream, from `index` on, to another stream at the same indexes.
 
-    index: the first index that is copied.
     record: the row of the other stream after the step.
     fits: whether the other stream begins where the copies begin. If not, nothing is copied: an earlier move from
     another index has made it, and behind its messages some would be missing.
@@ -238,8 +228,6 @@ class CopyAside(Operation):
 
 
 class ReadOne(Operation):
-    """Reads the message at one index. found: the message; None if it is not stored."""
-
     __slots__ = ("found", "index", "stream_id")
 
     def __init__(self, stream_id: int, index: int, on_done: Callable[[ReadOne], None]) -> None:

@@ -1,4 +1,7 @@
-"""Reads and writes the table of mirrors: which streams follow a source, and which primaries have a source to fence."""
+"""The table of mirrors: which streams follow a source, and which primaries have a source to fence.
+
+Functions that write are called inside a transaction. Functions that read raise DatabaseCorrupt if a row is damaged.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,15 @@ from stream_storage.statement import compiled
 
 
 class Task(enum.IntEnum):
-    """What the node does for a stream of this table.
+    """What the node does for a stream of this table."""
 
-    FOLLOW: the stream is a mirror and follows its source.
-    PROMOTE: the same, and the stream is being promoted: its source may be a mirror already. The node goes on with the
-    promotion, also after a start.
-    GIVE_BACK: the same, and a promotion has failed. The node makes its source a primary again, if it was made a mirror.
-    FENCE: the stream was a mirror and is a primary now. The node makes its former source a mirror.
-    """
-
-    FOLLOW = 1
-    FENCE = 2
-    PROMOTE = 4
-    GIVE_BACK = 5
+    FOLLOW = 1  # the stream is a mirror and follows its source
+    FENCE = 2  # it was a mirror and is a primary now; the node makes its former source a mirror
+    PROMOTE = 4  # it follows and is being promoted, also after a start: its source may be a mirror already
+    GIVE_BACK = 5  # it follows, and a promotion failed; its source becomes a primary again
 
 
 FOLLOWING = frozenset({Task.FOLLOW, Task.PROMOTE, Task.GIVE_BACK})
-"""The tasks of streams that follow a source, and take no pushes."""
 
 
 class NoMirror(StorageError):
@@ -44,29 +39,20 @@ class FenceUnfinished(StorageError):
 
 
 class MirrorRow(msgspec.Struct, frozen=True):
-    """One row of the table of mirrors.
-
-    source, source_name: the `host:port` of the node with the source, and the name of the stream there.
-    sets_aside: whether messages that the source does not have may be moved to another stream.
-    source_next_index: the next index of the source, when the node last heard of it.
-    heard_us: when the node last heard of the source, in microseconds since 1970; 0 if it never has.
-    aside_name, aside_messages: the stream to which messages were moved that the source does not have, and their
-    number; empty and 0 if there were none. A name with the number 0 means that they are being moved.
-    """
+    """One row of the table of mirrors."""
 
     stream_id: int
     task: Task
-    source: str
+    source: str  # the `host:port` of its node
     source_name: str
-    sets_aside: bool = False
-    source_next_index: int = 0
-    heard_us: int = 0
-    aside_name: str = ""
-    aside_messages: int = 0
+    sets_aside: bool = False  # whether messages that the source does not have may be moved to another stream
+    source_next_index: int = 0  # when the node last heard of the source
+    heard_us: int = 0  # when that was; 0: never
+    aside_name: str = ""  # the stream to which such messages were moved
+    aside_messages: int = 0  # their number; 0 with a name: they are being moved
 
     @property
     def follows(self) -> bool:
-        """Whether the stream follows a source, and takes no pushes."""
         return self.task in FOLLOWING
 
     def fences_another(self, source: str, source_name: str) -> bool:
@@ -85,7 +71,7 @@ class MirrorRow(msgspec.Struct, frozen=True):
         return f"{name!r} is a mirror of {self.source_name!r} at {self.source}, and takes no messages; push them there"
 
     def fence_text(self) -> str:
-        """Returns what an operator is told who wants to make a primary with an unfinished fence a mirror."""
+        """Returns why an operator cannot make a primary with an unfinished fence a mirror."""
         return (
             f"has its former source {self.source_name!r} at {self.source} to fence, so it becomes no mirror before "
             "that is done; `mirror remove` gives the fence up"
@@ -107,7 +93,6 @@ mirrors = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of mirrors, with one row for each stream-partition that follows a source, or that fences its former one."""
 
 _COLUMNS = tuple(column.name for column in mirrors.columns)
 _of_stream = mirrors.c.stream_id == bindparam("stream_id")
@@ -118,19 +103,17 @@ _INSERT = compiled(insert(mirrors), *_COLUMNS)
 
 
 def find_mirror(session: Session, stream_id: int) -> MirrorRow | None:
-    """Returns the row of a stream; None if it neither follows nor fences. Raises DatabaseCorrupt."""
+    """Returns the row of a stream; None if it neither follows nor fences."""
     row = session.execute(_FIND, (stream_id,)).fetchone()
     return None if row is None else _checked(row)
 
 
 def list_mirrors(session: Session) -> dict[int, MirrorRow]:
-    """Returns all rows by the ids of their streams. Raises DatabaseCorrupt if a row is damaged."""
     rows = map(_checked, session.execute(_LIST).fetchall())
     return {row.stream_id: row for row in rows}
 
 
 def write_mirror(session: Session, row: MirrorRow) -> None:
-    """Writes the row of a stream in place of its earlier one. Call it inside a transaction."""
     values = (
         row.stream_id,
         int(row.task),
@@ -147,10 +130,9 @@ def write_mirror(session: Session, row: MirrorRow) -> None:
 
 
 def change_following(session: Session, stream_id: int, **changes: object) -> MirrorRow:
-    """Changes the row of a stream that follows. Returns the new row. Call it inside a transaction.
+    """Changes and returns the row of a stream that follows, as it is now. Raises NoMirror.
 
-    The row is read anew: since the caller has last seen it, an operator may have begun a promotion, or ended it.
-    Raises NoMirror.
+    Since the caller has last seen the row, an operator may have begun a promotion, or ended it.
     """
     row = find_mirror(session, stream_id)
     if row is None or not row.follows:
@@ -162,7 +144,6 @@ def change_following(session: Session, stream_id: int, **changes: object) -> Mir
 
 
 def forget_mirror(session: Session, stream_id: int) -> None:
-    """Deletes the row of a stream, if it has one. Call it inside a transaction."""
     session.execute(_DELETE, (stream_id,))
 
 

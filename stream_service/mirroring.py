@@ -1,9 +1,8 @@
 """The messages of `node/stream_mirror/1` and `node/stream_role/1`, by which a node keeps a copy of a stream of another.
 
-A mirror is a stream that has the messages of its source at the same indexes, with the same times, keys, headers and
-sequence numbers. It asks its source for messages by `node/stream_mirror/1`, and takes no pushes.
-`node/stream_role/1` makes a stream a mirror, or makes a mirror a primary: a stream that takes pushes. docs/wire.md
-describes both protocols for authors of other clients.
+A mirror has the messages of its source at the same indexes, with the same times, keys, headers and sequence numbers. It
+asks its source for them by `node/stream_mirror/1`, and takes no pushes. `node/stream_role/1` makes a stream a mirror or
+a primary, which takes pushes. docs/wire.md describes both.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ from stream_storage.history import ENTRIES_MAX, ENTRY_ID_MAX, History, HistoryEn
 MIRROR_MESSAGES_MAX = 4_096
 """The largest number of messages in one answer to a mirror."""
 MIRROR_BYTES_MAX = 1024 * 1024
-"""The number of bytes of data that a mirror asks for. A page has at least one message, even a larger one."""
+"""The size of the data that a mirror asks for, in bytes."""
 INDEX_MAX = 2**62
-"""The highest index of a message that a mirror stores. The log stores indexes up to 2^63 - 1."""
+"""The highest index of a mirrored message. The log stores indexes up to 2^63 - 1."""
 SOURCE_BYTES_MAX = 300
 """The largest size of the `host:port` of a source, in bytes."""
 
 
 # type Follower struct { address: str  stream_name: str }
 class Follower(msgspec.Struct, frozen=True):
-    """The mirror that asks: the `host:port` of its node, and its name there. A primary that starts asks its mirrors
-    whether one of them has taken its place."""
+    """The mirror that asks: the `host:port` of its node, and its name there."""
 
     address: str
     stream_name: str
@@ -43,116 +41,80 @@ class Follower(msgspec.Struct, frozen=True):
 # type MirrorPull struct { request_id: uint  start: uint  size_bytes: uint  wait_ms: uint  entry_id: u64
 #   follower: optional<Follower> }
 class MirrorPull(msgspec.Struct, frozen=True):
-    """A request for the stored messages of a stream, from the index `start` on.
-
-    size_bytes: the approximate largest size of the data in the answer, in bytes.
-    wait_ms: how long the node may delay the answer while there is no message to send, in milliseconds. The node waits
-    at most 5,000 ms.
-    entry_id: the id of the newest entry in the history of the mirror; 0 if the mirror has no message.
-    follower: the mirror, if its node knows how it is reached. Only a peer with the right ADMIN can name one.
-    """
+    """A request for the stored messages of a stream, from the index `start` on."""
 
     request_id: bare.UInt
     start: bare.UInt
-    size_bytes: bare.UInt
-    wait_ms: bare.UInt
-    entry_id: bare.U64
+    size_bytes: bare.UInt  # of the data in the answer, about at most
+    wait_ms: bare.UInt  # how long an answer without a message may be delayed; at most 5,000
+    entry_id: bare.U64  # of the newest entry in the history of the mirror; 0 without a message
+    # if its node knows how it is reached; only a peer with the right ADMIN can name one
     follower: Follower | None = None
 
 
 # type MirrorStatus enum { OK PARTED }
 class MirrorStatus(enum.IntEnum):
-    """Whether the messages of a source continue those of its mirror.
-
-    OK: they do, as far as the histories tell.
-    PARTED: the mirror has messages that the source does not have. The answer has no messages.
-    """
+    """Whether the messages of a source continue those of its mirror, as far as the histories tell."""
 
     OK = 0
-    PARTED = 1
+    PARTED = 1  # the mirror has messages that the source does not have; the answer has none
 
 
 # type SourceRole enum { PRIMARY MIRROR SUCCESSOR PROMOTED }
 class SourceRole(enum.IntEnum):
-    """What the stream is that answers a mirror.
+    """What the stream is that answers a mirror."""
 
-    PRIMARY: it takes pushes.
-    MIRROR: it is itself a mirror of another stream.
-    SUCCESSOR: it takes pushes, was a mirror before, and has not reached its former source since.
-    PROMOTED: it is still a mirror of another stream, and is being promoted.
-    """
-
-    PRIMARY = 0
-    MIRROR = 1
-    SUCCESSOR = 2
-    PROMOTED = 3
+    PRIMARY = 0  # it takes pushes
+    MIRROR = 1  # it is itself a mirror of another stream
+    SUCCESSOR = 2  # it takes pushes, was a mirror, and has not reached its former source since
+    PROMOTED = 3  # it is still a mirror of another stream, and is being promoted
 
 
 # type WireEntry struct { entry_id: u64  first_index: uint }
 class WireEntry(msgspec.Struct, frozen=True):
-    """One entry of the history of a stream, see `stream_storage.history`."""
-
     entry_id: bare.U64
     first_index: bare.UInt
 
 
 # type StoredMessage struct { time_us: u64  crc: u32  key: optional<data>  beside: optional<data>  data: data }
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as the source has stored it. `stream_service.mirror_codec` says how `crc` is computed.
-
-    beside: the headers and the sequence number, as `stream_service.stored.Extras` encodes them; None: neither.
-    """
+    """A message as the source has stored it. `stream_service.mirror_codec` says how `crc` is computed."""
 
     time_us: bare.U64
     crc: bare.U32
     key: bytes | None
-    beside: bytes | None
+    beside: bytes | None  # headers and sequence number, as `stream_service.stored.Extras` encodes them
     data: bytes
 
 
 # type MirrorPage struct { request_id: uint  status: MirrorStatus  role: SourceRole  history: list<WireEntry>
 #   first_index: uint  next_index: uint  start: uint  messages: list<StoredMessage> }
 class MirrorPage(msgspec.Struct, frozen=True):
-    """The answer to a MirrorPull.
-
-    role: what the source is.
-    history: the history of the source, oldest entry first.
-    first_index: the index of the earliest message of the source.
-    next_index: the index that the next message of the source will get.
-    start: the index of the first message in the page. The others follow without a gap. Without messages, it is the
-    index at which the next page begins.
-    """
+    """The answer to a MirrorPull. The bounds and the history are those of the source."""
 
     request_id: bare.UInt
     status: MirrorStatus
     role: SourceRole
-    history: list[WireEntry]
+    history: list[WireEntry]  # oldest entry first
     first_index: bare.UInt
     next_index: bare.UInt
-    start: bare.UInt
+    start: bare.UInt  # of the messages; without messages, where the next page begins
     messages: list[StoredMessage]
 
 
 # type BeMirror struct { source: str  stream_name: str }
 class BeMirror(msgspec.Struct, frozen=True):
-    """Makes the stream a mirror. From then on, its pushes are refused, and it follows its source.
+    """Makes the stream a mirror, which refuses pushes and follows its source: a stream of the same partition."""
 
-    source: the `host:port` of the node with the source.
-    stream_name: the name of the source. The partition is the same.
-    """
-
-    source: str
+    source: str  # the `host:port` of its node
     stream_name: str
 
 
 # type BePrimary struct { fences: bool }
 class BePrimary(msgspec.Struct, frozen=True):
-    """Makes a mirror a primary, which takes pushes. Its history gets an entry.
+    """Makes a mirror a primary, which takes pushes. Its history gets an entry."""
 
-    fences: whether this node makes the former source a mirror of this stream, as soon as it reaches the source.
-    """
-
-    fences: bool
+    fences: bool  # whether the former source becomes a mirror of this stream, as soon as it is reached
 
 
 # type RoleChange union { BeMirror = 0 | BePrimary = 1 }
@@ -175,34 +137,25 @@ class RoleRequest(msgspec.Struct, frozen=True):
 
 # type Role enum { PRIMARY MIRROR }
 class Role(enum.IntEnum):
-    """PRIMARY: the stream takes pushes. MIRROR: it follows a source, and refuses pushes."""
+    """What the stream is after the request."""
 
-    PRIMARY = 0
-    MIRROR = 1
+    PRIMARY = 0  # it takes pushes
+    MIRROR = 1  # it follows a source, and refuses pushes
 
 
 # type RoleResponse struct { request_id: uint  role: Role  source: str  stream_name: str  entry_id: u64
 #   next_index: uint  lag: uint  can_change: bool }
 class RoleResponse(msgspec.Struct, frozen=True):
-    """The answer to a RoleRequest: the role after the request, which is on disk.
-
-    source, stream_name: the node and the name of the source; empty for a primary.
-    entry_id: the id of the newest entry in the history of the stream.
-    next_index: the index that the next message will get. A stream that became a mirror has confirmed no push at this
-    index or above.
-    lag: how many messages the source had more than the mirror, when the mirror last heard of it.
-    can_change: whether the asker can give the stream another role. A member of a cluster, and a node with several
-    workers, have no mirrors; and the asker needs the rights to make this node follow another one.
-    """
+    """The answer to a RoleRequest: the role after the request, which is on disk."""
 
     request_id: bare.UInt
     role: Role
-    source: str
+    source: str  # empty for a primary, and so is the name
     stream_name: str
-    entry_id: bare.U64
-    next_index: bare.UInt
-    lag: bare.UInt
-    can_change: bool
+    entry_id: bare.U64  # of the newest entry in the history of the stream
+    next_index: bare.UInt  # a new mirror has confirmed no push at this index or above
+    lag: bare.UInt  # the messages that the source had more, when the mirror last heard of it
+    can_change: bool  # whether the asker has the rights, and the node is one that can have mirrors
 
 
 MIRROR = Protocol("node/stream_mirror/1", MirrorPull, MirrorPage)
@@ -210,7 +163,7 @@ ROLE = Protocol("node/stream_role/1", RoleRequest, RoleResponse)
 
 
 def read_role(payload: bytes) -> RoleRequest:
-    """Decodes a request that changes or tells a role. Raises ProtocolError, also if a new source cannot be one."""
+    """Decodes a request about a role. Raises ProtocolError, also if a new source cannot be one."""
     request = ROLE.decode_request(payload)
     if isinstance(request.change, BeMirror):
         refusal = refusal_of_name(request.change.stream_name) or refusal_of_source(request.change.source)
@@ -234,10 +187,7 @@ def wire_history(history: Sequence[HistoryEntry]) -> list[WireEntry]:
 
 
 def read_history(entries: Sequence[WireEntry]) -> History:
-    """Returns a history that came from another node.
-
-    Raises ProtocolError if it cannot be one: an id or an index is too large, or the indexes decrease.
-    """
+    """Returns a history that came from another node. Raises ProtocolError if it cannot be one."""
     if len(entries) > ENTRIES_MAX:
         raise ProtocolError(f"a history of {len(entries)} entries; at most {ENTRIES_MAX}")
     before = 0
@@ -252,8 +202,7 @@ def has_parted(history: History, next_index: int, is_mirror: bool, entry_id: int
     """Whether a mirror has messages that its source does not have.
 
     history, next_index, is_mirror: of the source.
-    entry_id: the newest entry in the history of the mirror; 0 if the mirror has no message.
-    start: the next index of the mirror.
+    entry_id, start: of the mirror, see MirrorPull.
     """
     if not entry_id:
         return False

@@ -1,7 +1,4 @@
-"""Computes the address of a stream, the partition of a key, and generated names of streams.
-
-The formulas are documented and never change, so clients may compute addresses and partitions themselves.
-"""
+"""Computes the address of a stream, the partition of a key, and generated names. The formulas never change."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Callable, Iterable
 from ockam.actors.address import Address, local
 
 ADDRESS_PREFIX = "ST_S_"
-"""The beginning of every stream address. The real services use the same beginning."""
+"""The beginning of every stream address, as in the real services."""
 ADDRESS_DIGITS = 24
 NAME_BYTES_MAX = 1024
 
@@ -40,14 +37,10 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 GENERATED_PREFIX = "generated_"
-"""The beginning of every generated name."""
 
 
 def generated_name(new_id: Callable[[], str]) -> str:
-    """Returns a name for a stream that was created without a name.
-
-    The name is `generated_` and 8 hex digits, as in the real services.
-    """
+    """Returns a name for a stream that was created without one: `generated_` and 8 hex digits."""
     return f"{GENERATED_PREFIX}{new_id()[:8]}"
 
 
@@ -64,14 +57,10 @@ def refusal_of_name(name: str) -> str | None:
 
 
 NEAR_MAX = 3
-"""The largest number of names that an error message suggests in place of a misspelled name."""
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
-    """Returns the known names that resemble a misspelled name, as text for an error message: "'orders' or 'order'".
-
-    The text is empty if no known name resembles the misspelled name.
-    """
+    """Returns the known names that resemble a misspelled name, as text: "'orders' or 'order'", or ""."""
     # Imported here, because only error messages need difflib, and its import is slow.
     from difflib import get_close_matches
 

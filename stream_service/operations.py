@@ -1,7 +1,5 @@
-"""The storage operations of streams. A stream's worker submits an operation, and a storage thread runs it.
-
-An operation that writes runs inside one transaction. An operation that only reads runs on a read-only connection.
-"""
+"""The storage operations of streams. A worker submits an operation, and a storage thread runs it: a write inside one
+transaction, a read on a read-only connection."""
 
 from __future__ import annotations
 
@@ -34,11 +32,7 @@ class NothingFits(StorageError):
 
 
 class EnsureStreams(Operation):
-    """Creates the given partitions of a stream, except the partitions that exist already.
-
-    created_us: the present time, in microseconds since 1970.
-    streams: after the operation, all given partitions, in the same order.
-    """
+    """Creates the given partitions of a stream, where they are missing. streams: afterwards all of them, in order."""
 
     __slots__ = ("created_us", "name", "partitions", "streams")
 
@@ -63,8 +57,6 @@ class EnsureStreams(Operation):
 
 
 class FindEnd(Operation):
-    """Reads a stream after all writes that were submitted before. stream: the stream, afterwards."""
-
     __slots__ = ("stream", "stream_id")
 
     def __init__(self, stream_id: int, on_done: Callable[[FindEnd], None]) -> None:
@@ -77,10 +69,7 @@ class FindEnd(Operation):
 
 
 class ListStored(Operation):
-    """Reads the streams of the database that are wanted. is_wanted: must not change while the operation runs.
-
-    streams: after the operation, these streams.
-    """
+    """Reads the streams that are wanted. is_wanted: must not change while the operation runs."""
 
     __slots__ = ("is_wanted", "streams")
 
@@ -94,25 +83,7 @@ class ListStored(Operation):
 
 
 class Page:
-    """One page of messages: the request of a pull, and after the read also the result.
-
-    These attributes are the request:
-
-    - start: the position at which the pull starts.
-    - limit: the largest number of messages in the page.
-    - bytes_max: the largest size of the data in the page, in bytes.
-    - first_bytes_max: the size of the largest message that the consumer's connection can carry, in bytes.
-    - rich: whether the answer has keys and headers.
-    - passes_over: whether the page skips messages at its start that are too large for the connection.
-    - size_bytes: the size of the data that the request asks for, in bytes; None if it does not say.
-    - has_room: whether there is room in memory for a message of any size.
-
-    These attributes are the result:
-
-    - index: the index at which the page starts, computed from `start`.
-    - found: the messages of the page, or the error of the read.
-    - passed_over: the indexes of the skipped messages.
-    """
+    """One page of messages: the request of a pull, and after the read also the result."""
 
     __slots__ = (
         "bytes_max",
@@ -131,22 +102,22 @@ class Page:
     def __init__(self, start: Place, limit: int, *, rich: bool) -> None:
         self.start = start
         self.limit = limit
-        self.rich = rich
-        self.size_bytes: int | None = None
-        self.bytes_max = 0
-        self.first_bytes_max = 0
-        self.has_room = False
-        self.index = 0
+        self.rich = rich  # whether the answer has keys and headers
+        self.size_bytes: int | None = None  # of the data that the request asks for; None if it does not say
+        self.bytes_max = 0  # of the data in the page, at most
+        self.first_bytes_max = 0  # the largest message that the consumer's connection can carry
+        self.has_room = False  # whether there is room in memory for a message of any size
+        self.index = 0  # where the page starts, computed from `start`
         self.found: list[Record] | StorageError = []
-        self.passes_over = False
-        self.passed_over = range(0)
+        self.passes_over = False  # whether it skips messages at its start that are too large for the connection
+        self.passed_over = range(0)  # the indexes of the skipped messages
 
 
 class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
     bytes_max: reading stops after the page with which the data of all pages has reached this size, in bytes.
-    read: the number of pages read so far. The caller must request the remaining pages again.
+    read: the number of pages read. The others must be requested again.
     needs_room: whether the next page begins with a message larger than `bytes_max`, for which it needs room.
     """
 
@@ -218,8 +189,7 @@ class ReadPages(Operation):
 
 
 def _checked(page: Page, found: list[Record]) -> list[Record]:
-    """Returns the messages of a page. Raises NothingFits if the first message is too large for the consumer's
-    connection."""
+    """Returns these messages. Raises NothingFits if the first one is too large for the consumer's connection."""
     if found:
         size_bytes = size_of(found[0]) if page.rich else len(found[0][1])
         if size_bytes > page.first_bytes_max:
@@ -228,15 +198,7 @@ def _checked(page: Page, found: list[Record]) -> list[Record]:
 
 
 class DescribeStreams(Operation):
-    """Reads the descriptions of one stream, or of a page of all streams.
-
-    stream_id: the stream to describe; None for a page of all streams, sorted by name and partition.
-    prefix: the page contains only streams whose names begin with this text.
-    after: name and partition of the last stream of the previous page; None for the first page.
-    limit: the largest number of streams in the page.
-    infos: the descriptions that were read, in order.
-    more: whether further streams follow after the page.
-    """
+    """Reads the descriptions (`infos`) of one stream, or of a page of all streams, sorted by name and partition."""
 
     __slots__ = ("after", "infos", "limit", "more", "prefix", "stream_id")
 
@@ -250,12 +212,12 @@ class DescribeStreams(Operation):
         limit: int = 1,
     ) -> None:
         super().__init__(on_done)
-        self.stream_id = stream_id
-        self.prefix = prefix
-        self.after = after
+        self.stream_id = stream_id  # None: a page of all streams
+        self.prefix = prefix  # of their names
+        self.after = after  # name and partition of the last stream of the previous page
         self.limit = limit
         self.infos: list[StreamInfo] = []
-        self.more = False
+        self.more = False  # whether further streams follow
 
     def apply(self, session: Session) -> None:
         log = session.log
@@ -269,11 +231,9 @@ class DescribeStreams(Operation):
 
 
 class FindCut(Operation):
-    """Computes the index before which the messages of a stream are to be deleted.
+    """Computes the index before which messages are to be deleted, from `before` or from `retention`.
 
-    The index follows from `before` (an index or a time) or from `retention`.
     now_us: the present time in microseconds since 1970, for a retention by age.
-    index: the result. Messages with lower indexes are to be deleted.
     """
 
     __slots__ = ("before", "index", "now_us", "retention", "stream_id")
@@ -305,13 +265,10 @@ class FindCut(Operation):
 
 
 class TruncateStep(Operation):
-    """Deletes the earliest messages of a stream: all messages before `index`, or as many as the limits of one step
-    allow.
+    """Deletes the messages before `index`, or the first of them up to the limits of one step.
 
-    messages_max, bytes_max: the limits of the step.
     times: the times for the rows of publishers, whose last numbers outlive their messages.
-    deleted: the number of deleted messages.
-    record: the row of the stream after the deletion.
+    deleted, record: the number of deleted messages, and the row of the stream, afterwards.
     """
 
     __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id", "times")
@@ -347,11 +304,8 @@ class TruncateStep(Operation):
 class StoreCopy(Operation):
     """Stores messages that are copied from another stream.
 
-    begins: whether to set the stream's first index to the index of the first copied message. Only a stream that has
-    never had a message allows this.
-    last_time_us: the time of the stream's latest message, in microseconds since 1970. The parameter is the time before
-    the copy, and the attribute is the time after the copy.
-    now_us: the present time, in microseconds since 1970.
+    begins: whether to move the beginning of a stream that was never written to, to the first copied message.
+    last_time_us: the time of the latest message before the copy, and afterwards behind it, in microseconds since 1970.
     """
 
     __slots__ = ("appends", "begins", "last_time_us")
@@ -417,22 +371,19 @@ class ChangeStream(Operation):
 
 
 def data_bytes(records: Sequence[Record]) -> int:
-    """Returns the size of the data of several stored messages together, in bytes."""
     return sum(map(len, map(itemgetter(1), records)))
 
 
 def size_of(record: Record) -> int:
-    """Returns the size of a stored message in bytes: the sum of its data, key and encoded headers."""
+    """Returns the size of a stored message in bytes: its data, key and encoded headers."""
     _, data, _, key, headers = record
     return len(data) + len(key or b"") + len(headers or b"")
 
 
 INDEX_MAX = 2**63 - 1
-"""The highest index that can be stored: the largest integer of SQLite."""
 
 
 def describe(session: Session, record: StreamRecord) -> StreamInfo:
-    """Returns the description of a stream with which `node/stream_info/1` is answered."""
     first_time_us = stored.find_time_us(session, record.stream_id, record.first_index)
     last_time_us = stored.find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StreamInfo(

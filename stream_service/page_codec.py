@@ -1,9 +1,7 @@
-"""Encodes and decodes the payloads of pages, which are the answers to pulls.
+"""Encodes and decodes the payloads of pages, the answers to pulls, faster than PULL, RICH_PULL and MARKED_PULL do.
 
-These functions do the same as those of `stream_service.protocol.PULL`, `stream_service.extensions.RICH_PULL` and
-`stream_service.extensions.MARKED_PULL`, but faster, because the indexes in a page follow each other and many messages
-have the same time. They handle the usual pages: messages without key and headers. All other payloads go to the
-functions of the protocols, which also raise the errors. `tests/service/machines/test_page_codec.py` compares both.
+It handles the usual pages: messages without key and headers. All others go to the functions of the protocols, which
+also raise the errors. `tests/service/machines/test_page_codec.py` compares both.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ TAG = PULL.tag
 RICH_TAG = RICH_PULL.tag
 MARKED_TAG = MARKED_PULL.tag
 USUAL_BYTES_MAX = 8 * 1024 * 1024
-"""The size of the largest payload that is handled here, in bytes. PULL and RICH_PULL know the limits of larger ones."""
+"""The size of the largest payload that is handled here, in bytes."""
 NO_KEY_NO_HEADERS = b"\0\0"
 TIME_BYTES = 8
 BLOCK_MAX = ((1 << 64) - 1) >> 7
@@ -30,7 +28,7 @@ BLOCK_MAX = ((1 << 64) - 1) >> 7
 
 
 def encode_page(request_id: int, records: list[Record]) -> bytes:
-    """Returns the payload of a plain page, the same bytes as PULL makes. Keys and headers are left out."""
+    """Returns the payload of a plain page. Keys and headers are left out."""
     pieces = [encode_uint(request_id), encode_uint(len(records))]
     _encode_messages(pieces, records, timed=False)
     return _payload(TAG, pieces)
@@ -44,8 +42,8 @@ def encode_rich_page(
     records: list[Record],
     created_us: int | None = None,
 ) -> bytes | None:
-    """Returns the payload of a page, the same bytes as RICH_PULL makes, or MARKED_PULL if the creation time of the
-    stream is given. None if a message has a key or headers."""
+    """Returns the payload of a rich page, marked if the creation time of the stream is given; None for a page that is
+    not usual."""
     for record in records:
         if record[3] is not None or record[4] is not None:
             return None
@@ -58,7 +56,6 @@ def encode_rich_page(
 
 
 def decode_page(payload: bytes) -> PullResponse:
-    """Returns the plain page that a payload has, as PULL does. Raises ProtocolError."""
     found = _decode_usual(payload, TAG, 1, timed=False)
     if found is None:
         return PULL.decode_response(payload)
@@ -67,7 +64,6 @@ def decode_page(payload: bytes) -> PullResponse:
 
 
 def decode_rich_page(payload: bytes) -> RichPage:
-    """Returns the page that a payload has, as RICH_PULL does. Raises ProtocolError."""
     found = _decode_usual(payload, RICH_TAG, 4, timed=True)
     if found is None:
         return RICH_PULL.decode_response(payload)
@@ -76,7 +72,6 @@ def decode_rich_page(payload: bytes) -> RichPage:
 
 
 def decode_marked_page(payload: bytes) -> MarkedPage:
-    """Returns the page that a payload has, as MARKED_PULL does. Raises ProtocolError."""
     found = _decode_usual(payload, MARKED_TAG, 4, timed=True, behind_bytes=TIME_BYTES)
     if found is None:
         return MARKED_PULL.decode_response(payload)
@@ -91,7 +86,7 @@ def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
 
 
 def _encode_messages(pieces: list[bytes], records: list[Record], timed: bool) -> None:
-    """Appends the encoded messages to `pieces`. timed: whether they have times, and the places of key and headers."""
+    """Appends the encoded messages to `pieces`. timed: whether they have times, keys and headers."""
     # Of 128 indexes in sequence, only the first byte differs.
     block, later_bytes = -1, b""
     last_time_us, middle = -1, b""
@@ -118,8 +113,7 @@ def _decode_usual(
 ) -> tuple[list[int], list[Any]] | None:
     """Returns the numbers before the messages, and the messages; None for a payload that is not usual.
 
-    numbers: how many numbers stand before the number of messages. timed: whether the messages have times, and the
-    places of key and headers. behind_bytes: how many bytes stand behind the messages.
+    numbers: how many numbers stand before the number of messages. behind_bytes: how many bytes stand behind them.
     """
     have = len(payload)
     if have > USUAL_BYTES_MAX or not payload.startswith(tag):

@@ -18,7 +18,7 @@ from stream_storage.seal import is_sealed, seal_column, seal_of
 from stream_storage.statement import compiled
 
 ADDRESSES_MAX = 16
-"""The largest number of addresses that are kept for one promotion. Each needs a start of the node at a new address."""
+"""The largest number of addresses that one promotion keeps. Each needs a start of the node at a new address."""
 
 promotions = Table(
     "stream_promotions",
@@ -28,8 +28,7 @@ promotions = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of promotions, with one row for each stream-partition that is being promoted. `addresses` has the
-`host:port` of each address, the latest first, with a space between two."""
+"""`addresses` has the `host:port` of each address of the node, the latest first, with a space between two."""
 
 _COLUMNS = ("stream_id", "addresses")
 _of_stream = promotions.c.stream_id == bindparam("stream_id")
@@ -39,7 +38,7 @@ _INSERT = compiled(insert(promotions), *(column.name for column in promotions.co
 
 
 def list_addresses(session: Session, stream_id: int) -> list[str]:
-    """Returns the addresses of this node during the promotion of a stream, the latest first. Raises DatabaseCorrupt."""
+    """Returns the addresses of this node during the promotion of a stream. Raises DatabaseCorrupt."""
     row = session.execute(_FIND, (stream_id,)).fetchone()
     if row is None:
         return []
@@ -49,8 +48,7 @@ def list_addresses(session: Session, stream_id: int) -> list[str]:
 
 
 def note_address(session: Session, stream_id: int, address: str) -> None:
-    """Writes down at which `host:port` this node is reached now. Call it inside a transaction. Raises
-    DatabaseCorrupt."""
+    """Writes down at which address this node is reached now, in a transaction. Raises DatabaseCorrupt."""
     known = list_addresses(session, stream_id)
     if address in known:
         return
@@ -60,7 +58,6 @@ def note_address(session: Session, stream_id: int, address: str) -> None:
 
 
 def forget_addresses(session: Session, stream_id: int) -> None:
-    """Deletes the addresses, because the promotion has ended. Call it inside a transaction."""
     session.execute(_DELETE, (stream_id,))
 
 

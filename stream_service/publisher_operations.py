@@ -22,23 +22,17 @@ from stream_storage.contract import Operation, Session, TimedAppend
 
 
 class LoadSequences(Operation):
-    """Reads what a stream remembers of its publishers: their rows, and the numbers of the messages behind the mark.
-
-    rows: the rows by publisher id, with that of the mark, oldest message first.
-    begin: the index from which the messages were searched: that of the mark, or LOADED_MAX before the end.
-    is_exact: whether each row has the last number before `begin`. If not, only the owners in the rows count.
-    found: publisher id, sequence number and index of each of these messages that has a sequence number, oldest first.
-    """
+    """Reads what a stream remembers of its publishers: their rows, and the numbers of the messages behind the mark."""
 
     __slots__ = ("begin", "found", "is_exact", "rows", "stream_id")
 
     def __init__(self, stream_id: int, on_done: Callable[[LoadSequences], None]) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
-        self.rows: dict[bytes, PublisherRow] = {}
-        self.begin = 0
-        self.is_exact = False
-        self.found: list[tuple[bytes, int, int]] = []
+        self.rows: dict[bytes, PublisherRow] = {}  # by publisher id, with that of the mark, oldest message first
+        self.begin = 0  # from where messages were searched: the mark, or LOADED_MAX before the end
+        self.is_exact = False  # whether each row has the last number before `begin`; if not, only owners count
+        self.found: list[tuple[bytes, int, int]] = []  # publisher id, sequence number and index of each, oldest first
 
     def apply(self, session: Session) -> None:
         record = session.log.get_stream(self.stream_id)
@@ -93,10 +87,9 @@ class NotePublishers(Operation):
 
 
 class NotedAppend(TimedAppend):
-    """An append of which more than its messages is written down in the same transaction. It is timed as others are.
+    """An append of which more than its messages is written down in the same transaction.
 
-    falls: whether its time is lower than that of the previous message, because a wrong clock was set back. Then the
-    index of its first message is recorded in the table `time_falls`.
+    falls: whether its time is lower than that of the previous message, so that its first index goes to `time_falls`.
     publishers: the rows of publishers that these messages are the first of.
     """
 

@@ -1,11 +1,10 @@
-"""Reads and writes the table of publishers: what a stream knows of publishers whose messages it may not have any more.
+"""The table of publishers: what a stream knows of publishers whose messages it may not have any more.
 
-A publisher numbers its messages, and the numbers are stored with them. The table keeps the last number of a publisher
-when its messages are deleted, and when so many others came after them that a start does not look at them. Under rules,
-it also keeps the identity that used a publisher id first (`workers.sequence_machine`).
+It keeps the last number of a publisher when its messages are deleted, or so many others came after them that a start
+does not look at them. Under rules, it also keeps the identity that used a publisher id first.
 
 One row of each stream is a mark: the rows are exact for all messages before its index. Without a mark they are exact
-for the messages before the first stored one.
+for the messages before the first stored one. Functions that write are called inside a transaction.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ from stream_storage.seal import is_sealed, seal_column, seal_of
 from stream_storage.statement import compiled, upsert
 
 PUBLISHERS_MAX = 10_000
-"""The number of publishers that a stream remembers. Beyond that, it forgets the publisher whose last message is
-oldest."""
+"""The number of publishers that a stream remembers. Those with the oldest messages go first."""
 FORGET_S = 30 * 24 * 3600
-"""The time after which a publisher is forgotten, in seconds, counted from when its row was last written: its messages
-were deleted then, or `NOTED_EVERY` others came after them."""
+"""The time after which a publisher is forgotten, in seconds since its row was last written."""
 LOADED_MAX = 100_000
 """The number of latest messages that are searched for sequence numbers, where the rows are not exact."""
 MARK: Final = bytes(PUBLISHER_ID_BYTES_MAX + 1)
@@ -39,26 +36,18 @@ logger = structlog.get_logger(__name__)
 
 
 class Times(NamedTuple):
-    """The times for the rows of publishers, in microseconds since 1970.
-
-    now_us: the present time. forget_us: rows that were written before are deleted.
-    """
+    """The present time, and that before which rows were written that are to be deleted, in microseconds since 1970."""
 
     now_us: int
     forget_us: int
 
 
 class PublisherRow(msgspec.Struct, frozen=True):
-    """What is known of one publisher of a stream.
+    """What is known of one publisher of a stream."""
 
-    owner: the text of the identity that the publisher id belongs to; empty if no rules were in force.
-    sequence: its last number; None if only the owner is known, and for the mark.
-    index: the index of the message with this number. For the mark, the index before which the rows are exact.
-    """
-
-    owner: str
-    sequence: int | None
-    index: int
+    owner: str  # the identity that the publisher id belongs to; empty if no rules were in force
+    sequence: int | None  # its last number; None if only the owner is known, and for the mark
+    index: int  # of the message with this number; for the mark, that before which the rows are exact
 
 
 publishers = Table(
@@ -73,8 +62,7 @@ publishers = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of publishers, with one row for each publisher of a stream-partition, and one for its mark. `noted_us` is
-the time at which the row was written, in microseconds since 1970."""
+"""`noted_us` is the time at which the row was written, in microseconds since 1970."""
 
 _COLUMNS = tuple(column.name for column in publishers.columns)[:-1]
 _of_stream = publishers.c.stream_id == bindparam("stream_id")
@@ -102,7 +90,8 @@ _DELETE_FROM = compiled(
 def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRow]:
     """Returns all rows of a stream by publisher id, with that of the mark, oldest message first.
 
-    Damaged rows are left out, and with them the mark: their numbers are read again from the messages that are there."""
+    Damaged rows are left out, and with them the mark: their numbers are read again from the messages that are there.
+    """
     rows = [_checked(row) for row in session.execute(_LIST, (stream_id,)).fetchall()]
     found = dict(sorted((each for each in rows if each is not None), key=lambda each: each[1].index))
     if damaged := rows.count(None):
@@ -112,14 +101,14 @@ def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRo
 
 
 def find_publisher(session: Session, stream_id: int, publisher_id: bytes) -> PublisherRow | None:
-    """Returns the row of a publisher, or that of the mark. Returns None if there is none, or if it is damaged."""
+    """Returns the row of a publisher, or that of the mark; None if it is missing or damaged."""
     row = session.execute(_FIND, (stream_id, publisher_id)).fetchone()
     found = None if row is None else _checked(row)
     return None if found is None else found[1]
 
 
 def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, PublisherRow | None], now_us: int) -> None:
-    """Writes rows by publisher id, in place of the earlier ones. None deletes a row. Call it inside a transaction."""
+    """Writes rows by publisher id, in place of the earlier ones. None deletes a row."""
     values = [
         (stream_id, publisher_id, row.owner, row.sequence, row.index, now_us)
         for publisher_id, row in rows.items()
@@ -130,11 +119,7 @@ def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, Publ
 
 
 def note_messages(session: Session, record: StreamRecord, end: int, now_us: int) -> bool:
-    """Writes the rows of the publishers of the messages before `end` for which the rows are not exact yet. Returns
-    whether there were any. Call it inside a transaction.
-
-    record: the row of the stream.
-    """
+    """Writes the rows that are not exact yet for the messages before `end`. Returns whether there were any."""
     begin = exact_from(record, find_publisher(session, record.stream_id, MARK))
     if begin >= end:
         return False
@@ -155,10 +140,9 @@ def exact_from(record: StreamRecord, mark: PublisherRow | None) -> int:
 
 
 def forget_old(session: Session, stream_id: int, end: int, forget_us: int) -> None:
-    """Deletes the rows of publishers that are not to be remembered any longer. Call it inside a transaction.
+    """Deletes the rows that are not to be remembered any longer, of publishers whose last messages are before `end`.
 
-    end: only publishers whose last message has a lower index are forgotten, so that no message which a start looks at
-    belongs to a publisher without a row. forget_us: rows that were written before this time are deleted.
+    So no message that a start looks at belongs to a publisher without a row.
     """
     ages = session.execute(_AGES, (stream_id,)).fetchall()
     rows = sorted((index, noted_us, bytes(each)) for each, index, noted_us in ages if index < end and each != MARK)
@@ -168,18 +152,16 @@ def forget_old(session: Session, stream_id: int, end: int, forget_us: int) -> No
 
 
 def cut_publishers(session: Session, stream_id: int, index: int) -> None:
-    """Deletes the rows of publishers whose last message is at this index or above, because these messages were cut.
-    Call it inside a transaction."""
+    """Deletes the rows of publishers whose last messages were cut, at this index or above."""
     session.execute(_DELETE_FROM, (stream_id, index))
 
 
 def forget_publishers(session: Session, stream_id: int) -> None:
-    """Deletes all rows of a stream, because the stream is being deleted. Call it inside a transaction."""
     session.execute(_DELETE, (stream_id,))
 
 
 def _checked(row: Iterable[object]) -> tuple[bytes, PublisherRow] | None:
-    """Returns a stored row; None if it is not what was written. One such row must not end the pushes of a stream."""
+    """Returns a stored row; None if it is not what was written, which must not end the pushes of a stream."""
     values = [bytes(each) if isinstance(each, memoryview) else each for each in row]
     if not is_sealed(publishers.name, _COLUMNS, values):
         return None

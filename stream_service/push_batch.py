@@ -1,7 +1,7 @@
 """PUSH_BATCH: the protocol by which a publisher sends many pushes in one message, and a stream confirms many in one.
 
-A batch means the same as its pushes sent one after the other. It only costs less: one frame and one route for hundreds
-of messages. docs/wire.md describes when a client may send it.
+A batch means the same as its pushes sent one after the other, with one frame and one route. docs/wire.md describes when
+a client may send it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from ockam.protocol import Protocol
 from stream_service.extensions import TOLD, Outcome
 
 BATCHED = TOLD + b"batch/"
-"""The beginning of the return addresses of publishers that understand BatchAnswer. A stream confirms their plain pushes
-with it, too, which tells them that the stream takes batches."""
+"""The beginning of the return addresses of publishers that understand BatchAnswer, also as the confirm of plain pushes.
+"""
 BATCH_MESSAGES_MAX = 1_000
-"""The largest number of messages in a batch."""
 
 
 # type PushBatch struct { request_id: uint  messages: list<data> }
@@ -33,8 +32,6 @@ class PushBatch(msgspec.Struct, frozen=True, gc=False):
 
 # type BatchFailure struct { outcome: Outcome  reason: str }
 class BatchFailure(msgspec.Struct, frozen=True, gc=False):
-    """Why none of the answered pushes was confirmed, see PushFailure."""
-
     outcome: Outcome
     reason: str
 
@@ -43,9 +40,7 @@ class BatchFailure(msgspec.Struct, frozen=True, gc=False):
 class BatchAnswer(msgspec.Struct, frozen=True, gc=False):
     """The answer to pushes that follow each other. They need not be the pushes of one batch.
 
-    request_id: the request id of the first of these pushes. The others have the next numbers.
-    count: how many pushes are answered.
-    index: the index of the first message, if the messages are stored. The others have the next indexes. Else 0.
+    request_id, index: of the first push. The others have the next request ids, and the next indexes if they are stored.
     failure: None if the messages are stored.
     """
 

@@ -1,9 +1,6 @@
-"""Encodes and decodes the payloads of plain pushes, of batches of them, and of their confirms.
+"""Encodes and decodes the payloads of plain pushes, of their batches and confirms, faster than PUSH and PUSH_BATCH do.
 
-Nearly all messages of a busy node are of these kinds. These functions do the same as those of
-`stream_service.protocol.PUSH` and `stream_service.push_batch.PUSH_BATCH`, but faster: they are ordinary typed source,
-which can be compiled, and encoding needs no object for the push or the confirm. They handle the usual payloads. All
-other payloads go to the functions of PUSH and PUSH_BATCH, which also raise the errors.
+It handles the usual payloads. All others go to the functions of the protocols, which also raise the errors.
 `tests/service/machines/test_push_codec.py` compares both.
 """
 
@@ -20,7 +17,7 @@ TAG_BYTES = len(TAG)
 HEADS = [TAG + size for size in ONE_BYTE]
 """The bytes before a body of less than 128 bytes, by the size of the body."""
 USUAL_BYTES_MAX = 1024 * 1024
-"""The size of the largest payload that is handled here, in bytes. PUSH knows the limits of larger ones."""
+"""The size of the largest payload that is handled here, in bytes."""
 BATCH_TAG = PUSH_BATCH.tag
 BATCH_TAG_BYTES = len(BATCH_TAG)
 OK_BYTE = b"\0"
@@ -29,7 +26,6 @@ OK = Status.OK
 
 
 def encode_push(request_id: int, data: bytes) -> bytes:
-    """Returns the payload of a push, the same bytes as PUSH makes."""
     size = len(data)
     if size > USUAL_BYTES_MAX:
         return PUSH.encode_request(PushRequest(request_id, data))
@@ -39,13 +35,12 @@ def encode_push(request_id: int, data: bytes) -> bytes:
 
 
 def encode_confirm(request_id: int, index: int) -> bytes:
-    """Returns the payload of a confirm with the status OK, the same bytes as PUSH makes."""
+    """Returns the payload of a confirm with the status OK."""
     body = encode_uint(request_id) + OK_BYTE + encode_uint(index)
     return HEADS[len(body)] + body
 
 
 def decode_push(payload: bytes) -> PushRequest:
-    """Returns the push that a payload has, as PUSH does. Raises ProtocolError."""
     have = len(payload)
     if have <= USUAL_BYTES_MAX and payload.startswith(TAG):
         try:
@@ -72,7 +67,6 @@ def decode_push(payload: bytes) -> PushRequest:
 
 
 def decode_confirm(payload: bytes) -> PushConfirm:
-    """Returns the confirm that a payload has, as PUSH does. Raises ProtocolError."""
     have = len(payload)
     at = TAG_BYTES + 1
     if have > at and payload[TAG_BYTES] == have - at and payload.startswith(TAG):
@@ -95,7 +89,6 @@ def decode_confirm(payload: bytes) -> PushConfirm:
 
 
 def encode_batch(request_id: int, messages: list[bytes]) -> bytes:
-    """Returns the payload of a batch of pushes, the same bytes as PUSH_BATCH makes."""
     pieces = [encode_uint(request_id), encode_uint(len(messages))]
     for data in messages:
         size = len(data)
@@ -106,10 +99,7 @@ def encode_batch(request_id: int, messages: list[bytes]) -> bytes:
 
 
 def decode_batch(payload: bytes) -> PushBatch:
-    """Returns the batch that a payload has, as PUSH_BATCH does.
-
-    Raises ProtocolError, also for a batch without messages and for one with too many.
-    """
+    """Returns the batch of a payload. Raises ProtocolError, also for a batch without messages or with too many."""
     batch = _decode_usual_batch(payload)
     if batch is None:
         batch = PUSH_BATCH.decode_request(payload)
@@ -146,13 +136,12 @@ def _decode_usual_batch(payload: bytes) -> PushBatch | None:
 
 
 def encode_batch_stored(request_id: int, count: int, index: int) -> bytes:
-    """Returns the payload of the answer to pushes whose messages are stored, the same bytes as PUSH_BATCH makes."""
+    """Returns the payload of the answer to pushes whose messages are stored."""
     body = encode_uint(request_id) + encode_uint(count) + encode_uint(index) + NO_FAILURE
     return BATCH_TAG + ONE_BYTE[len(body)] + body
 
 
 def decode_batch_answer(payload: bytes) -> BatchAnswer:
-    """Returns the answer that a payload has, as PUSH_BATCH does. Raises ProtocolError."""
     have = len(payload)
     at = BATCH_TAG_BYTES + 1
     if have > at and payload[BATCH_TAG_BYTES] == have - at and payload.startswith(BATCH_TAG):

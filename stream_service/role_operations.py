@@ -1,7 +1,4 @@
-"""The storage operations that change the role of a stream: a mirror, or a primary.
-
-`workers.stream.StreamWorker.change` runs them. Each operation is one transaction.
-"""
+"""The storage operations that change the role of a stream, in one transaction each. `StreamWorker.change` runs them."""
 
 from __future__ import annotations
 
@@ -31,15 +28,6 @@ class ChangeRole(StreamChange):
     """Makes a stream a mirror, or a mirror a primary, or only reads its role.
 
     A primary with a former source to fence becomes a mirror of that source only. Otherwise raises FenceUnfinished.
-
-    change_to: the new role; None: as it is.
-    force: of the request, see `stream_service.mirroring.RoleRequest`.
-    expected: if given, a mirror becomes a primary only if it has this task.
-    heard: if given, what a mirror that becomes a primary knows of its source: `source_next_index` and `heard_us` of
-    `stream_service.mirror_rows.MirrorRow`.
-    gives_up_fence: whether the stream becomes a mirror although it has another source to fence, because its new source
-    takes pushes already.
-    given_up: the row with the fence that was given up, after the operation; None: there was none.
     """
 
     __slots__ = ("change_to", "expected", "force", "given_up", "gives_up_fence", "heard")
@@ -58,10 +46,10 @@ class ChangeRole(StreamChange):
         super().__init__(stream_id, on_done)
         self.change_to = change_to
         self.force = force
-        self.expected = expected
-        self.heard = heard
-        self.gives_up_fence = gives_up_fence
-        self.given_up: MirrorRow | None = None
+        self.expected = expected  # a mirror becomes a primary only if it has this task
+        self.heard = heard  # what a new primary knows of its source: `source_next_index` and `heard_us`
+        self.gives_up_fence = gives_up_fence  # becomes a mirror although it has another source to fence
+        self.given_up: MirrorRow | None = None  # the row with the fence that was given up
 
     def change(self, session: Session) -> None:
         row, self.given_up = find_mirror(session, self.stream_id), None
@@ -99,8 +87,7 @@ class ChangeRole(StreamChange):
 class EndFence(StreamChange):
     """Ends the attempts of a primary to fence its former source.
 
-    fenced_us: when the former source has become a mirror of this stream, in microseconds since 1970; None: it has not,
-    and the node forgets it.
+    fenced_us: when it has become a mirror of this stream, in microseconds since 1970; None: the node forgets it.
     follower: the former source as a mirror of this stream, after the operation.
     """
 
@@ -123,10 +110,9 @@ class EndFence(StreamChange):
 
 
 class ChangeTask(StreamChange):
-    """Changes the task of a stream that follows a source, if it has one of certain tasks. Otherwise raises NoMirror.
+    """Changes the task of a stream that follows, if it has one of certain tasks. Otherwise raises NoMirror.
 
-    own_address: the `host:port` at which other nodes reach this one, which is written down with the tasks of a
-    promotion.
+    own_address: the `host:port` at which other nodes reach this one, for a promotion.
     """
 
     __slots__ = ("expected", "own_address", "task")

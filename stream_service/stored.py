@@ -1,8 +1,7 @@
-"""Reads and writes the attributes of streams in the database. Reads the headers and times of messages.
+"""Reads and writes the attributes of streams in the database, and reads the headers and times of messages.
 
-The row of a stream has a column for attributes, and the row of a message has a column for headers. Both columns contain
-BARE, so new values need no change of the database schema. The functions raise StorageError or sqlite3.Error. The
-storage threads convert each sqlite3.Error to a StorageError.
+Both are BARE in a column, so new values need no change of the database schema. The functions raise StorageError, or
+sqlite3.Error, which the storage threads convert. Those that write are called inside a transaction.
 """
 
 from __future__ import annotations
@@ -38,15 +37,12 @@ from stream_storage.statement import compiled, upsert
 
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000
-"""The largest number of messages that one call of `first_index_kept` measures for a limit by size."""
+"""The largest number of messages that `first_index_kept` measures at a time for a limit by size."""
 
 
 # type Extras struct { headers: list<Header>  sequence: optional<Sequence> }
 class Extras(msgspec.Struct, frozen=True):
-    """The headers and the sequence number of a message, as its `headers` column stores them.
-
-    The column is NULL if the message has neither headers nor a sequence number.
-    """
+    """The headers and the sequence number of a message, as its `headers` column has them; NULL without either."""
 
     headers: list[Header]
     sequence: Sequence | None
@@ -59,13 +55,11 @@ encode_extras = _extras_encoder.encode
 
 
 def decode_extras(stored: bytes | None) -> Extras:
-    """Decodes the `headers` column of a message. None, which is NULL in the column, gives NO_EXTRAS."""
     return NO_EXTRAS if stored is None else _extras_decoder.decode(stored)
 
 
 LOST_HEADER: Final = "node/lost/1"
-"""The name of the header that marks a lost message. If a message cannot be read, a repair stores an empty message with
-this header at the same index. So no other message gets that index."""
+"""The header of an empty message that a repair stores in place of a lost one, so that no other gets its index."""
 LOST_EXTRAS: Final = encode_extras(Extras([Header(LOST_HEADER, b"")], None))
 
 
@@ -75,20 +69,13 @@ class Attributes(msgspec.Struct, frozen=True):
 
 
 class StoredStream(msgspec.Struct, frozen=True):
-    """A stored stream-partition: the data that its worker needs when it starts.
-
-    record: the row of the stream.
-    last_time_us: the time of the latest message, in microseconds since 1970; 0 if the stream has no message.
-    retention: the limits that were set for this stream; None if the node's default applies.
-    mirror: what the stream has to do with a source on another node; None for most streams.
-    followers: the mirrors of the stream on other nodes; empty if the reader did not want them.
-    """
+    """A stored stream-partition: the data that its worker needs when it starts."""
 
     record: StreamRecord
-    last_time_us: int
-    retention: Retention | None
-    mirror: MirrorRow | None = None
-    followers: tuple[FollowerRow, ...] = ()
+    last_time_us: int  # 0 if the stream has no message
+    retention: Retention | None  # None: the node's default
+    mirror: MirrorRow | None = None  # what the stream has to do with a source on another node
+    followers: tuple[FollowerRow, ...] = ()  # its mirrors; empty if the reader did not want them
 
 
 _attributes_encoder = bare.Encoder(Attributes)
@@ -143,11 +130,10 @@ time_falls = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of the places where the times of a stream go back: one row for each message with a lower time than the
-previous message.
+"""Where the times of a stream go back: one row for each message with a lower time than the one before.
 
-There are few rows: one each time a wrong clock was set back. The table has no foreign key, like the table of messages,
-because the id of a deleted stream is never used again.
+There are few rows: one each time a wrong clock was set back. The table has no foreign key, because the id of a deleted
+stream is never used again.
 """
 
 INSERT_FALL: Final = compiled(
@@ -166,26 +152,18 @@ LIST_FALLS: Final = compiled(
 
 
 def find_time_us(session: Session, stream_id: int, index: int) -> int | None:
-    """Returns the time at which the message at this index was published, in microseconds since 1970.
-
-    Returns None if the message is not stored.
-    """
+    """Returns when the message at this index was published, in microseconds since 1970; None if it is not stored."""
     row = session.execute(GET_TIME, (stream_id, index)).fetchone()
     return None if row is None else int(row[0])
 
 
 def get_retention(session: Session, stream_id: int) -> Retention | None:
-    """Returns the retention (limits of age, number and size) of this stream, or None if the node's default applies."""
     row = session.execute(GET_ATTRIBUTES, (stream_id,)).fetchone()
     return _attributes_decoder.decode(row[0]).retention if row is not None and row[0] is not None else None
 
 
 def set_retention(session: Session, stream_id: int, retention: Retention | None) -> None:
-    """Stores the retention of a stream: the limits of age, number and size. Call it inside a transaction.
-
-    retention: None means that the node's default applies again.
-    Raises DatabaseCorrupt if the row of the stream is damaged.
-    """
+    """Stores the retention of a stream; None: the node's default. Raises DatabaseCorrupt if its row is damaged."""
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
     columns = _sealed_columns(session, stream_id)
     if columns is not None:
@@ -194,8 +172,7 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
 
 
 def set_created(session: Session, stream_id: int, created_us: int) -> None:
-    """Stores another creation time of a stream, in microseconds since 1970: a mirror has that of its source. Call it
-    inside a transaction. Raises DatabaseCorrupt if the row of the stream is damaged."""
+    """Stores another creation time of a stream: a mirror has that of its source. Raises DatabaseCorrupt."""
     columns = _sealed_columns(session, stream_id)
     if columns is not None:
         columns[2] = created_us
@@ -203,8 +180,10 @@ def set_created(session: Session, stream_id: int, created_us: int) -> None:
 
 
 def _sealed_columns(session: Session, stream_id: int) -> list[Any] | None:
-    """Returns the arguments of `stream_seal` from the row of a stream; None if there is none. Raises DatabaseCorrupt if
-    the row is damaged: a new seal over a damaged row would hide the damage."""
+    """Returns the arguments of `stream_seal` from the row of a stream, if there is one.
+
+    Raises DatabaseCorrupt if the row is damaged: a new seal would hide that.
+    """
     row = session.execute(SEALED_STREAM, (stream_id,)).fetchone()
     if row is None:
         return None
@@ -216,8 +195,7 @@ def _sealed_columns(session: Session, stream_id: int) -> list[Any] | None:
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """Returns the StoredStream for the row `record`. Reads the retention of the stream, the time of its latest
-    message, and its row in the table of mirrors."""
+    """Reads what belongs to the row of a stream."""
     return _stored(session, record, find_mirror(session, record.stream_id))
 
 
@@ -231,10 +209,7 @@ def list_stored(
     mirrors: Mapping[int, MirrorRow],
     is_wanted: Callable[[StreamRecord], bool] = lambda record: True,
 ) -> Iterator[StoredStream]:
-    """Iterates over the streams of the database that are wanted, sorted by name and partition.
-
-    mirrors: the table of mirrors, by stream id; empty if the caller needs no mirrors.
-    """
+    """Iterates over the streams that are wanted, sorted by name and partition. mirrors: by stream id, or empty."""
     after = None
     while page := session.log.list_streams(after=after, limit=LIST_PAGE):
         for record in filter(is_wanted, page):
@@ -243,10 +218,7 @@ def list_stored(
 
 
 def list_sequences(session: Session, stream_id: int, index: int, end: int) -> list[tuple[bytes, int, int]]:
-    """Returns publisher id, sequence number and index of each message that has a sequence number, oldest first.
-
-    index, end: the messages from `index` on and before `end` are searched.
-    """
+    """Returns publisher id, sequence number and index of each message in this range that has one, oldest first."""
     found = []
     for stored_index, headers in session.execute(LIST_EXTRAS, (stream_id, index, end)):
         sequence = decode_extras(headers).sequence
@@ -256,19 +228,12 @@ def list_sequences(session: Session, stream_id: int, index: int, end: int) -> li
 
 
 def note_fall(session: Session, stream_id: int, index: int) -> None:
-    """Records in the table `time_falls` that the message at this index has a lower time than the previous message.
-
-    Call it inside a transaction.
-    """
+    """Records that the message at this index has a lower time than the one before."""
     row = (stream_id, index)
     session.execute(INSERT_FALL, (*row, seal_of(time_falls.name, row)))
 
 
 def forget_falls(session: Session, stream_id: int) -> None:
-    """Deletes the rows of a stream in the table `time_falls`, because the stream is being deleted.
-
-    The rows are the places where the times of the stream go back. Call it inside a transaction.
-    """
     session.execute(DELETE_FALLS, (stream_id,))
 
 
@@ -277,10 +242,9 @@ def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
 
     If the last message was published before `time_us`, returns the stream's next index.
 
-    Times never decrease along a stream, except where a wrong clock was set back. The table `time_falls` records these
-    places, and they divide the stream into parts. The search begins with the last part and goes back: it enters an
-    earlier part only if all messages of the later parts were published at `time_us` or later. Inside one part, a binary
-    search finds the index.
+    Times never decrease along a stream, except at its rows of `time_falls`, which divide it into parts. The search goes
+    back from the last part, and enters an earlier one only if all later messages were published at `time_us` or later.
+    Inside one part, a binary search finds the index.
     """
     falls = session.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
     end = record.next_index
@@ -304,11 +268,10 @@ def _first_in_part(session: Session, stream_id: int, low: int, high: int, time_u
 
 
 def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:
-    """Returns the index of the first message that the limits of a retention keep.
+    """Returns the index of the first message that a retention keeps, or one before it.
 
-    For a limit by size, one call measures at most SIZES_MAX messages, so the result may be too low. The caller deletes
-    the messages before the result, and then calls this function again.
-    now_us: the present time, in microseconds since 1970.
+    For a limit by size, one call measures at most SIZES_MAX messages. The caller deletes the messages before the
+    result, and calls this function again.
     """
     index = record.first_index
     if retention.messages is not None:
@@ -321,11 +284,7 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
 
 
 def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
-    """Returns the index before which one step of a truncation deletes messages.
-
-    The step ends at `index`, after `messages_max` messages, or after about `bytes_max` bytes of data, whichever is
-    first.
-    """
+    """Returns the index before which one step of a truncation deletes: `index`, or where a limit is reached."""
     end, size_bytes = record.first_index, 0
     limit = min(messages_max, index - end)
     for (message_bytes,) in session.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():

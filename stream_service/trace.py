@@ -1,8 +1,7 @@
 """TRACE: the message by which a publisher says to which trace its next push belongs. Nobody answers it.
 
-A publisher sends it directly before the push, to the same stream. Pushes keep their bytes, and a publisher that does
-not trace sends nothing more than before. A node that does not trace drops the message. A node that does not know the
-message answers `error` to its return address, which the publisher reads nowhere.
+A publisher sends it directly before the push, to the same stream. So pushes keep their bytes. A node that does not
+trace drops the message, and one that does not know it answers `error`, which the publisher reads nowhere.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ TRACEPARENT_BYTES_MAX = 128
 
 # type TraceNotice struct { request_id: uint  publisher: str  traceparent: str }
 class TraceNotice(msgspec.Struct, frozen=True):
-    """The trace of one push.
+    """The trace of the push with this request id.
 
-    request_id: the request id of the push.
     publisher: the last address of the push's return route. The addresses before it are those of this message.
     traceparent: the span of the push at the publisher, as in the HTTP header `traceparent` (W3C Trace Context).
     """

@@ -1,5 +1,4 @@
-"""StreamAdmin: describes one stream, sets its retention, truncates it and deletes it. It does not pull or push
-messages.
+"""StreamAdmin: describes one stream, sets its retention, truncates it and deletes it.
 
 Messages are deleted in steps. Each step is a short transaction, so that pushes can be stored between two steps.
 """
@@ -45,17 +44,14 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 Finish = Callable[[int, StorageError | None], None]
-"""The callback that is called when a truncation has ended. Its arguments are the number of deleted messages, and the
-error that ended the truncation, or None."""
+"""Called when a truncation has ended, with the number of deleted messages, and the error that ended it or None."""
 
 
 class StreamAdmin:
-    """Serves the requests to describe, truncate and delete one stream, and to set its retention.
+    """Serves the requests of `SERVED` by which one stream is managed. Each deletion writes one log line.
 
-    The stream's worker passes these requests on. The protocols are `node/stream_info/1`, `node/stream_truncate/1`,
-    `node/stream_delete/2` and `node/stream_retention/1`. Each deletion writes one log line.
-
-    The methods that take a message raise ProtocolError if it cannot be decoded or is not valid.
+    The methods that take a message raise ProtocolError if it cannot be decoded or is not valid. The argument `under` is
+    the protocol of the answer.
 
     Invariant: at most one step of a truncation is under way. `_cuts` contains the truncations that have not ended: the
     first is under way, and the others wait.
@@ -98,13 +94,7 @@ class StreamAdmin:
         self._is_handed_over = True
 
     def apply_retention(self, default: Retention | None) -> None:
-        """Deletes the messages that exceed the stream's retention: its limits of age, number and size.
-
-        default: the retention of a stream that has none of its own.
-
-        Many messages are deleted in several truncations. While the node's clock is not trusted, no message is deleted
-        for its age.
-        """
+        """Deletes the messages that exceed the stream's retention, or `default` if it has none of its own."""
         retention = self.retention if self.retention is not None else default
         if retention is not None and retention.age_s is not None and self._clock.in_doubt:
             retention = msgspec.structs.replace(retention, age_s=None)
@@ -147,8 +137,7 @@ class StreamAdmin:
         )
 
     def follow(self, first_index: int) -> None:
-        """Deletes the messages of a mirror before this index, because its source has deleted them. Does nothing while a
-        truncation is under way: the mirror asks again."""
+        """Deletes the messages of a mirror before this index, or nothing during a truncation: the mirror asks again."""
 
         def finished(deleted: int, error: StorageError | None) -> None:
             if error is not None:
@@ -158,11 +147,6 @@ class StreamAdmin:
             self._cut(first_index, finished)
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
-        """Answers a request with the present description of the stream.
-
-        under: the protocol that encodes the answer.
-        """
-
         def told(found: DescribeStreams) -> None:
             if found.error is not None:
                 self._refuse(message, found.error)
@@ -207,10 +191,6 @@ class StreamAdmin:
     def _delete(
         self, message: Message, request_id: int, under: Protocol[Any, DeleteResponse], *, keeps_positions: bool
     ) -> None:
-        """Deletes the stream with everything that belongs to it.
-
-        under: the protocol that encodes the answer.
-        """
         stream_id, first_index = self._bounds.stream_id, self._bounds.first_index
 
         def remove(session: Session) -> None:
@@ -275,11 +255,7 @@ class StreamAdmin:
     def _note(
         self, event: str, message: Message, deleted: int, first_index: int, error: StorageError | None = None
     ) -> None:
-        """Logs a truncation or a deletion in one line.
-
-        first_index: the index of the first deleted message.
-        error: the error that ended the deletion early, or None.
-        """
+        """Logs a truncation or a deletion. first_index: of the first deleted message."""
         end = first_index + deleted
         known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
         if error is None:
@@ -288,10 +264,7 @@ class StreamAdmin:
             self._log.error(event, **known, reason=str(error))
 
     def _cut(self, index: int, finish: Finish) -> None:
-        """Deletes the messages before `index` in steps, after all earlier truncations have ended.
-
-        finish: called when the deletion has ended or failed.
-        """
+        """Deletes the messages before `index` in steps, after all earlier truncations have ended."""
         self._cuts.append((index, finish))
         if not self._cutting:
             self._next_step(0)

@@ -1,7 +1,6 @@
 """BulkReads: serves the bulk reads of one stream, one page at a time.
 
-A peer that does not take its pages gets no further pages. Another process reads the pages
-(`stream_storage.sqlite.bulk.arrow_thread`), so that bulk reads delay neither pushes nor pulls.
+Another process reads the pages (`stream_storage.sqlite.bulk.arrow_thread`), which delays neither pushes nor pulls.
 """
 
 from __future__ import annotations
@@ -21,18 +20,14 @@ from stream_service.workers.stream_services import StreamServices
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 
 READS_WAITING_MAX = 1_000
-"""The largest number of bulk reads of one stream that may wait. Further bulk reads are refused. A client sends only a
-few at a time."""
+"""The largest number of bulk reads of one stream that may wait. A client sends only a few at a time."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""The largest size of one page in bytes, even if the request asks for more. While a page is read and sent, several
-copies of the page are in memory."""
+"""The largest size of a page in bytes, whatever is asked for. Several copies of it are in memory for a moment."""
 PAGE_OVERHEAD_BYTES = 8 * 1024
-"""The space in a frame that is reserved for everything except the columns of a page, in bytes. The envelope, the bounds
-of the stream and the Arrow schema take about 2 KiB."""
+"""What a page takes beside its columns, in bytes: envelope, bounds and Arrow schema. About 2 KiB."""
 
 BACKLOG_RETRY_S = 0.02
-"""The delay before checking again whether a slow peer has taken its pages, in seconds. A peer is slow while it has not
-taken its earlier pages."""
+"""The delay before looking again whether a slow peer has taken its pages, in seconds."""
 
 logger = structlog.get_logger(__name__)
 
@@ -53,8 +48,7 @@ class BulkReads:
         self._resting = False
 
     def receive(self, message: Message) -> None:
-        """Decodes a request, which is answered later. Raises ProtocolError if the request is not valid, or if too many
-        requests wait."""
+        """Takes a request, which is answered later. Raises ProtocolError if it is not valid, or too many wait."""
         request = BULK.decode_request(message.payload)
         if request.end <= request.start or request.end > self._bounds.next_index:
             raise ProtocolError(
@@ -66,11 +60,7 @@ class BulkReads:
         self._next()
 
     def _next(self) -> None:
-        """Begins the oldest waiting read, unless a read is under way. Skips peers that have not taken their earlier
-        pages.
-
-        If all peers are skipped, a timer calls this method again.
-        """
+        """Begins the oldest waiting read of a peer that has taken its earlier pages, unless a read is under way."""
         if self._reading or self._resting or not self._waiting:
             return
         behind = (message.origin.is_behind(BACKLOG_BYTES_MAX) for message, _ in self._waiting)

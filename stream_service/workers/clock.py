@@ -1,5 +1,4 @@
-"""Clock: the clock of a node's streams. It reads the clocks of the computer, gives the readings to a ClockMachine, and
-logs each jump once."""
+"""Clock: the clock of a node's streams. It reads the computer's clocks for a ClockMachine, and logs each jump once."""
 
 from __future__ import annotations
 
@@ -14,18 +13,13 @@ logger = structlog.get_logger(__name__)
 
 
 class Clock:
-    """The clock that gives the time of appends and of retention (the deletion of old messages).
-
-    The clock is read often, so it soon notices a jump of the computer's wall clock.
+    """The clock that gives the time of appends and of retention. It is read often, so it soon notices a jump.
 
     wall_us: reads the wall clock, in microseconds since 1970.
     steady_s: reads a clock that never jumps, in seconds.
-    trust_after_s: how long a new time of the wall clock must last until it is trusted, in seconds; 0 trusts every jump
-    at once.
-    note_offset: called with the trusted offset (wall clock minus steady clock, in microseconds) when it has changed by
-    more than NOTED_US. The caller stores the offset for the next start of the node.
-
-    `ClockMachine` describes the other parameters.
+    trust_after_s: how long a new time of the wall clock must last until it is trusted, in seconds; 0: it is trusted at
+    once.
+    note_offset: stores the trusted offset for the next start, in microseconds. Called when it has changed by NOTED_US.
     """
 
     def __init__(
@@ -54,12 +48,11 @@ class Clock:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the wall clock has jumped and is not trusted yet. Meanwhile no message may be deleted for its age."""
+        """Whether the wall clock has jumped and is not trusted yet. Meanwhile no message is deleted for its age."""
         self.time_us()
         return self._machine.in_doubt
 
     def time_us(self) -> int:
-        """Returns the trusted time, in microseconds since 1970."""
         steady_us = self._steady_us()
         turn = self._machine.look(self._wall_us(), steady_us)
         if turn is not None:
@@ -71,8 +64,7 @@ class Clock:
         return self._machine.time_us(steady_us)
 
     def times(self) -> Times:
-        """Returns the present time and the time before which publishers are forgotten: none, while the clock is in
-        doubt."""
+        """Returns the present time and the time before which publishers are forgotten: none, while in doubt."""
         now_us = self.time_us()
         return Times(now_us, 0 if self._machine.in_doubt else now_us - FORGET_S * 1_000_000)
 
@@ -95,5 +87,4 @@ class Clock:
 
 
 NOTED_US = 1_000_000
-"""The change of the trusted offset, in microseconds, above which the offset is stored again. The offset is the wall
-clock minus the steady clock."""
+"""The change of the trusted offset (wall clock minus steady clock), in microseconds, above which it is stored again."""

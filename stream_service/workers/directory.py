@@ -1,7 +1,4 @@
-"""StreamDirectory: lists the streams of a node, starts their workers, and holds the objects that these workers share.
-
-It serves no requests.
-"""
+"""StreamDirectory: lists the streams of a node, starts their workers, and holds what these workers share."""
 
 from __future__ import annotations
 
@@ -43,14 +40,13 @@ class StreamDirectory:
     default_retention: the retention of streams that have none of their own.
     making: by address, the number of requests that are creating a stream-partition now.
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
-    tracing: makes the spans of pushes; None: the node does not trace.
-    role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
-    table of mirrors; and when it was deleted, without a row. None: the streams of this node cannot become mirrors.
+    role_changed: called with name, partition and row when a stream became a mirror or a primary, and without a row when
+    it was deleted. None: the streams of this node cannot become mirrors.
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
     pass_on: passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes.
     holds: the streams that store nothing at present, each with the reason, by name and partition.
     forget_positions: deletes the positions of all consumers in a partition, in the transaction that deletes the
-    partition. Its arguments are the session, the name and the partition.
+    partition.
     elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
 
@@ -98,27 +94,22 @@ class StreamDirectory:
 
     @property
     def count(self) -> int:
-        """The number of stream-partitions that have a worker."""
         return len(self._addresses)
 
     def addresses(self) -> list[Address]:
-        """Returns the addresses of all streams, in the order in which they were opened."""
         return list(self._addresses)
 
     def new_name(self) -> str:
-        """Generates a stream name that no other stream uses."""
         while True:
             name = generated_name(self._new_id)
             if not self.node.is_registered(stream_address(name, 0)):
                 return name
 
     def find_keeper(self, name: str) -> Rule | None:
-        """Returns the rule by which only a part of the node may write the stream of this name. Returns None if there is
-        no such rule."""
+        """Returns the rule by which only a part of the node may write the stream of this name."""
         return next((rule for rule in self._keepers if name.startswith(rule.on)), None)
 
     def find_create_refusal(self, message: Message, name: str) -> str | None:
-        """Returns the reason why the sender of this message must not create the stream, or None if it is allowed to."""
         decision = self.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
         return None if decision.allowed else decision.explanation
 
@@ -130,8 +121,8 @@ class StreamDirectory:
         )
 
     def reserve(self, origin: Origin, addresses: Sequence[Address]) -> str | None:
-        """Counts partitions that are about to be made, for the node and for who has caused it. Returns None; the caller
-        calls `give_back` when they are made. If there are too many, counts nothing and returns the reason."""
+        """Counts partitions that are about to be made, until `give_back`; only returns the reason if there are too
+        many."""
         # Partitions that are being created count too, each once. Otherwise many creates at the same time could exceed
         # the limit, or creates of the same stream would use it up.
         new = sum(address not in self.making for address in addresses)
@@ -143,18 +134,13 @@ class StreamDirectory:
         return refusal
 
     def give_back(self, addresses: Sequence[Address]) -> None:
-        """Ends a reservation: the directory counts the partitions that exist now."""
         for address in addresses:
             self.making[address] -= 1
             if not self.making[address]:
                 del self.making[address]
 
     def note_changed(self, record: StreamRecord) -> None:
-        """Notifies the worker of a read-only stream that messages were appended or deleted. Starts the worker if none
-        runs.
-
-        record: the row of the stream after the change.
-        """
+        """Has the worker of a read-only stream answer its readers, after its writer has changed the stream."""
         address = stream_address(record.name, record.partition)
         worker = self.node.find_worker(address)
         if isinstance(worker, ReadOnlyStream):
@@ -163,10 +149,7 @@ class StreamDirectory:
             self.open_stream(StoredStream(record, 0, None))
 
     def open_stream(self, stream: StoredStream) -> None:
-        """Starts the worker of a stored stream, unless the worker runs already.
-
-        Raises AddressInUse if another stream has the same address.
-        """
+        """Starts the worker of a stored stream, unless it runs. Raises AddressInUse if another has its address."""
         name, partition = stream.record.name, stream.record.partition
         address = stream_address(name, partition)
         # Two names may have the same hash. Their messages must not mix, so the second stream is refused.
@@ -190,10 +173,7 @@ class StreamDirectory:
         self._addresses[address] = None
 
     def reopen_stream(self, stream: StoredStream) -> None:
-        """Starts the worker of a stream that was written without it, in place of the one that may run.
-
-        Raises AddressInUse if another stream has the same address.
-        """
+        """Starts the worker of a stream that was written without it, also if one runs. Raises AddressInUse."""
         address = stream_address(stream.record.name, stream.record.partition)
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker) and worker.identity == (stream.record.name, stream.record.partition):
@@ -211,15 +191,12 @@ class StreamDirectory:
             worker.bounds.set_hold(reason)
 
     def apply_retention(self, address: Address) -> None:
-        """Makes the stream at this address delete the messages that exceed the stream's limits of age, number or
-        size."""
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker):
             worker.admin.apply_retention(self.default_retention)
 
     def hand_over(self, address: Address) -> list[Message]:
-        """Stops the worker of a stream that another node serves from now on. Returns the messages that the worker has
-        not served, in order."""
+        """Stops the worker of a stream that another node serves now. Returns the messages that it has not served."""
         worker = self.node.find_worker(address)
         waiting = worker.hand_over() if isinstance(worker, ReadableStream) else []
         waiting += self.node.retire(address)
@@ -227,16 +204,13 @@ class StreamDirectory:
         return waiting
 
     def is_elsewhere(self, address: Address) -> bool:
-        """Whether another node of the cluster serves the stream at this address."""
         return self.elsewhere is not None and self.elsewhere.is_elsewhere(address)
 
     def _removed(self, identity: tuple[str, int]) -> None:
-        """Called when a stream was deleted. Nobody follows or fences for it any more."""
         self._close_stream(stream_address(*identity))
         if self.role_changed is not None:
             self.role_changed(identity, None)
 
     def _close_stream(self, address: Address) -> None:
-        """Stops the worker of a stream and frees its address."""
         self.node.unregister(address)
         self._addresses.pop(address, None)

@@ -1,7 +1,4 @@
-"""EndSearch: finds the end of a stream again, after messages of which the storage did not know whether it stored them.
-
-It decides nothing: the worker of the stream adopts the end.
-"""
+"""EndSearch: finds the end of a stream again, after messages that may be stored or not."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ class EndSearch:
 
     is_under_way: whether the end is not known yet, or is found and not adopted.
 
-    Invariant: at most one operation of the search is submitted or planned. No append of the stream is done between the
-    one in doubt and that operation, unless the operation has failed and is repeated.
+    Invariant: at most one operation of the search is submitted or planned, and no append is done before it.
     """
 
     def __init__(self, bounds: StreamBounds, services: StreamServices) -> None:
@@ -32,16 +28,13 @@ class EndSearch:
         self._found: StoredStream | None = None
 
     def begin(self, context: Context, on_found: Callable[[], None]) -> None:
-        """Begins the search, unless it is under way. The storage tries to settle its doubt for as long as it takes.
-
-        on_found: called when the end is found, and is not where the worker believes it to be.
-        """
+        """Begins the search, unless it is under way. on_found: called when the end is another than the worker's."""
         if not self.is_under_way:
             self.is_under_way = True
             self._submit(context, on_found)
 
     def take(self) -> StoredStream | None:
-        """Returns the stream that was found, and ends the search. Returns None if nothing is found yet."""
+        """Ends the search and returns the stream that was found; None if nothing is found yet."""
         found, self._found = self._found, None
         if found is not None:
             self.is_under_way = False

@@ -16,7 +16,7 @@ from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 WAITING_MAX = 1_000
-"""The largest number of requests that wait until the history of the stream has been read. Further ones are refused."""
+"""The largest number of requests that wait until the history of the stream has been read."""
 
 
 class MirrorPulls:
@@ -42,8 +42,7 @@ class MirrorPulls:
         self._waiting: list[tuple[Message, MirrorPull]] = []
 
     def receive(self, message: Message) -> None:
-        """Takes a request, which is answered later. Raises ProtocolError if the request is not valid, or too many
-        wait."""
+        """Takes a request, which is answered later. Raises ProtocolError if it is not valid, or too many wait."""
         request = MIRROR.decode_request(message.payload)
         if self._bounds.history:
             self._add(message, request)

@@ -40,7 +40,7 @@ class PublisherMemory:
         self.machine: SequenceMachine | None = None
 
     def load(self, done: Callable[[LoadSequences], None]) -> None:
-        """Submits a read of the stored numbers. done: called afterwards; it passes the operation to `loaded`."""
+        """Submits a read of the stored numbers. done: passes the operation to `loaded`."""
         self._services.storage.submit_read(LoadSequences(self._bounds.stream_id, done))
 
     def loaded(self, operation: LoadSequences) -> SequenceMachine:
@@ -49,14 +49,11 @@ class PublisherMemory:
         return self.machine
 
     def forget(self) -> None:
-        """Forgets what is in memory, because the stream has changed. The numbers are read again."""
         self.machine = None
         self._is_plain = False
 
     def claim(self, message: Message, request: RichPush) -> None:
-        """Checks that the publisher id of a push belongs to its sender. Raises ProtocolError if it does not.
-
-        Without rules, everybody may do everything, and ids belong to nobody."""
+        """Raises ProtocolError if the publisher id of a push belongs to another identity. Without rules, none does."""
         if self.machine is None or request.sequence is None or not self._services.has_rules:
             return
         identity = str(message.origin.identity)
@@ -67,9 +64,7 @@ class PublisherMemory:
             )
 
     def note(self, context: Context) -> None:
-        """Brings the stored rows up to date, if NOTED_EVERY messages were stored since the last time.
-
-        context: that of the stream's worker."""
+        """Brings the stored rows up to date, if NOTED_EVERY messages were stored since the last time."""
         end = self._bounds.next_index
         if end // NOTED_EVERY == self._noted_index // NOTED_EVERY or self._is_plain:
             return

@@ -1,7 +1,4 @@
-"""PullMachine: decides in which order one stream answers its pulls, and which pulls must wait.
-
-The machine is pure: it reads no messages, sends nothing, and gets the time as a parameter. `workers.pulls` reads the
-messages and sends the answers.
+"""PullMachine: decides in which order one stream answers its pulls, and which pulls must wait. It does no I/O.
 
 A pull that was added and is not answered yet is in exactly one of these places:
 
@@ -12,8 +9,8 @@ A pull that was added and is not answered yet is in exactly one of these places:
        │                ▼
        └──────────── long poll ──────► answered     There are new messages; or the deadline has passed.
 
-A blocked pull belongs to a slow consumer: a connection that has not yet taken the answers to earlier pulls. Each slow
-consumer has its own queue of blocked pulls, so that it does not delay other consumers.
+A blocked pull belongs to a slow consumer, which has not yet taken the answers to earlier pulls. Each slow consumer has
+its own queue of blocked pulls, so that it does not delay other consumers.
 """
 
 from __future__ import annotations
@@ -27,53 +24,34 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 PULLS_WAITING_MAX = 10_000
-"""The number of waiting pulls at which the stream's mailbox is paused. Then the senders of further messages have
-to wait."""
+"""The number of waiting pulls at which the stream's mailbox is paused."""
 PULLS_PER_BATCH_MAX = 256
-"""The largest number of pulls that are taken together, as one batch. If the first pages of a batch already have
-`pull_bytes_max` bytes of data, the pulls of the other pages wait for a later batch."""
+"""The largest number of pulls in a batch."""
 LONG_POLLS_MAX = 10_000
 """The largest number of pulls of one stream that wait for a new message. A further pull gets an empty page at once."""
 
 
 class State(enum.IntEnum):
-    """The state of the queue of pulls.
+    """What the queue of pulls does. In the states of HELD no pull is answered: earlier pushes are not on disk yet."""
 
-    READY: a batch of pulls can be taken.
-    READING: a reading thread reads the pages of a batch.
-    YIELDING: a full page was sent, and the other workers of the node run next.
-    HELD: no pull is answered, because pushes that arrived before the waiting pulls are not on disk yet.
-    READING_HELD: both READING and HELD.
-    YIELDING_HELD: both YIELDING and HELD.
-    CLOSED: the worker has stopped.
-    """
-
-    READY = enum.auto()
-    READING = enum.auto()
-    YIELDING = enum.auto()
+    READY = enum.auto()  # a batch of pulls can be taken
+    READING = enum.auto()  # a reading thread reads the pages of a batch
+    YIELDING = enum.auto()  # a full page was sent, and the other workers of the node run next
     HELD = enum.auto()
     READING_HELD = enum.auto()
     YIELDING_HELD = enum.auto()
-    CLOSED = enum.auto()
+    CLOSED = enum.auto()  # the worker has stopped
 
 
 class Event(enum.IntEnum):
-    """An event of the queue of pulls.
+    """What changes the state of the queue of pulls."""
 
-    HOLD: pushes were submitted to the writing thread.
-    RELEASE: these pushes are stored or refused.
-    READ_BEGUN, READ_ENDED: a reading thread begins or ends to read the pages of a batch.
-    TURN_YIELDED: a full page was sent, and the other workers of the node run next.
-    TURN_CAME: the other workers have run, and this stream continues.
-    CLOSE: the worker has stopped.
-    """
-
-    HOLD = enum.auto()
-    RELEASE = enum.auto()
-    READ_BEGUN = enum.auto()
+    HOLD = enum.auto()  # pushes were submitted to the writing thread
+    RELEASE = enum.auto()  # these pushes are stored or refused
+    READ_BEGUN = enum.auto()  # of the pages of a batch
     READ_ENDED = enum.auto()
-    TURN_YIELDED = enum.auto()
-    TURN_CAME = enum.auto()
+    TURN_YIELDED = enum.auto()  # a full page was sent, and the other workers of the node run next
+    TURN_CAME = enum.auto()  # they have run
     CLOSE = enum.auto()
 
 
@@ -132,11 +110,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 class WaitingPull(Protocol):
-    """The attributes of a pull that PullMachine needs.
-
-    consumer: the connection that the pull came from.
-    deadline_s: the time until which the pull may wait for a message, in seconds; 0 if it must not wait.
-    """
+    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait."""
 
     @property
     def consumer(self) -> Hashable: ...
@@ -149,11 +123,7 @@ P = TypeVar("P", bound=WaitingPull)
 
 
 class Batch(NamedTuple, Generic[P]):
-    """A batch: the pulls that are answered next.
-
-    blocked: pulls that became blocked while the batch was taken, because their consumer is slow.
-    unblocked: pulls in this batch that were blocked until now.
-    """
+    """The pulls that are answered next, and the pulls that became blocked, or were blocked until now."""
 
     pulls: list[P]
     blocked: Sequence[P]
@@ -163,13 +133,13 @@ class Batch(NamedTuple, Generic[P]):
 class PullMachine(Generic[P]):
     """The queue of unanswered pulls of one stream, and its state.
 
-    is_behind: returns whether a consumer's connection has not yet taken the answers to earlier pulls, or waits for room
-    in memory for a large one.
+    is_behind: returns whether a consumer has not taken earlier answers yet, or waits for room in memory for a large
+    one.
 
     Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered.
-    `_blocked` has the pulls that wait until their consumer has taken earlier answers, at least one for each consumer in
-    it. `_caught_up` has the consumers in `_blocked` that have taken the answers by now, so that their pulls are next.
-    Each long poll is in `_deadlines`. When the machine is closed, no pull waits. `check` checks all of this.
+    `_blocked` has at least one pull for each consumer in it. `_caught_up` has the consumers in `_blocked` that have
+    taken their answers by now, so that their pulls are next. Each long poll is in `_deadlines`. When the machine is
+    closed, no pull waits. `check` checks all of this.
     """
 
     def __init__(self, is_behind: Callable[[Any], bool]) -> None:
@@ -185,30 +155,24 @@ class PullMachine(Generic[P]):
         self._parked_count = 0
 
     def note(self, event: Event) -> None:
-        """Moves to the next state according to TRANSITIONS."""
         self.state = TRANSITIONS[self.state][event]
 
     @property
     def can_take(self) -> bool:
-        """Whether `take` can be called now: the state is READY, and there are pulls that perhaps can be answered."""
         return self.state is READY and bool(self._waiting or self._caught_up)
 
     @property
     def is_full(self) -> bool:
-        """Whether too many pulls wait. Blocked pulls do not count, so that a slow consumer does not stop the other
-        consumers."""
+        """Whether too many pulls wait. Blocked pulls do not count, so that a slow consumer stops no other."""
         return len(self._waiting) >= PULLS_WAITING_MAX
 
     def add(self, pull: P) -> None:
-        """Adds a pull at the end of the queue."""
         self._waiting.append(pull)
 
     def take(self) -> Batch[P]:
-        """Takes the next batch of pulls to answer: waiting pulls, alternating with blocked pulls.
+        """Takes the next batch: waiting pulls, alternating with the blocked pulls of consumers that are no longer slow.
 
-        A pull is blocked while its consumer is slow: the consumer has not taken the answers to earlier pulls. A waiting
-        pull of a slow consumer becomes blocked. A blocked pull is taken only if its consumer is no longer slow. The
-        caller must call `finish` or `end_read` afterwards.
+        The caller must call `finish` or `end_read` afterwards.
         """
         pulls = self._batch
         blocked: list[P] = []
@@ -242,25 +206,18 @@ class PullMachine(Generic[P]):
         return Batch(pulls, blocked, unblocked)
 
     def begin_read(self) -> None:
-        """Notes that a reading thread reads the pages of the batch. No other batch can be taken until `end_read` is
-        called."""
         assert self._batch, "nothing was taken"
         self.note(READ_BEGUN)
 
     def end_read(self, count: int) -> tuple[list[P], list[P]]:
-        """Ends a batch of pulls after a reading thread has read a page for each of its first `count` pulls.
-
-        Returns two lists, as `finish` does: the pulls to answer, and the pulls that went back to a queue of blocked
-        pulls.
-        """
+        """Does what `finish` does, after a read of the pages of the first `count` pulls."""
         self.note(READ_ENDED)
         return self.finish(count)
 
     def finish(self, count: int) -> tuple[list[P], list[P]]:
-        """Ends the batch of pulls that `take` returned. Only its first `count` pulls can be answered.
+        """Ends the batch. Returns its first `count` pulls, which can be answered, and those that are blocked again.
 
-        The other pulls go back to the front of their queues; when the machine is closed, they are dropped. Returns two
-        lists: the pulls to answer, and the pulls that went back to a queue of blocked pulls.
+        The others go back to the front of their queues; when the machine is closed, they are dropped.
         """
         batch, self._batch = self._batch, []
         if count >= len(batch):
@@ -277,32 +234,22 @@ class PullMachine(Generic[P]):
         return batch[:count], blocked
 
     def has_blocked(self, consumer: Hashable) -> bool:
-        """Whether this consumer has blocked pulls, which wait until the consumer has taken earlier answers."""
         return consumer in self._blocked
 
     def unblock(self, consumer: Hashable) -> bool:
-        """Notes that a slow consumer has taken some of its earlier answers.
-
-        Returns True if its blocked pulls can be taken now. Returns False if it has none or is still slow.
-        """
+        """Returns whether the consumer has blocked pulls, and has taken so many answers that they are next."""
         if consumer not in self._blocked or self._is_behind(consumer):
             return False
         self._caught_up[consumer] = None
         return True
 
     def drop_blocked(self, consumer: Hashable) -> Sequence[P]:
-        """Removes and returns the blocked pulls of a consumer whose connection has ended.
-
-        A blocked pull waits until its consumer has taken earlier answers.
-        """
+        """Removes and returns the blocked pulls of a consumer whose connection has ended."""
         self._caught_up.pop(consumer, None)
         return self._blocked.pop(consumer, ())
 
     def park(self, pull: P, now_s: float) -> bool:
-        """Turns a pull that found no message into a long poll, which waits for new messages.
-
-        Returns False if the pull must be answered now.
-        """
+        """Turns a pull that found no message into a long poll. Returns False if the pull must be answered now."""
         if pull.deadline_s <= now_s or len(self._long_polls) >= LONG_POLLS_MAX or self.state is CLOSED:
             return False
         self._parked_count += 1
@@ -312,18 +259,14 @@ class PullMachine(Generic[P]):
         return True
 
     def unpark(self, pull: P) -> bool:
-        """Ends a long poll before its deadline. The caller may answer the pull. Returns False if the long poll has
-        ended already."""
+        """Ends a long poll before its deadline. Returns False if it has ended already."""
         if pull not in self._long_polls:
             return False
         del self._long_polls[pull]
         return True
 
     def wake(self) -> list[P]:
-        """Ends all long polls, because there are new messages. Their pulls wait in the queue again, oldest first.
-
-        Returns these pulls.
-        """
+        """Ends and returns all long polls. Their pulls wait in the queue again, oldest first."""
         if not self._long_polls:
             return []
         woken = list(self._long_polls)
@@ -334,14 +277,11 @@ class PullMachine(Generic[P]):
 
     @property
     def next_deadline_s(self) -> float:
-        """The time at which `end_late` should be called next, in seconds; infinity if there is no deadline.
-
-        This is the earliest deadline of all long polls, including long polls that have ended before their deadline.
-        """
+        """When `end_late` should be called next, in seconds; infinity: never. The long poll may have ended before."""
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def end_late(self, now_s: float) -> list[P]:
-        """Ends and returns the long polls whose deadline has passed. The caller answers these pulls."""
+        """Ends and returns the long polls whose deadline has passed."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             pull = heapq.heappop(self._deadlines)[2]
@@ -350,19 +290,18 @@ class PullMachine(Generic[P]):
         return late
 
     def clear(self) -> tuple[list[P], list[P], list[P]]:
-        """Removes and returns all waiting pulls, all blocked pulls and all long polls, each kind in order."""
         taken = list(self._waiting), list(chain.from_iterable(self._blocked.values())), list(self._long_polls)
         for place in (self._waiting, self._blocked, self._caught_up, self._long_polls, self._deadlines):
             place.clear()
         return taken
 
     def take_batch(self) -> list[P]:
-        """Removes and returns the pulls that are being read. The end of the read changes nothing after that."""
+        """Removes and returns the pulls that are being read, whose end changes nothing any more."""
         batch, self._batch = self._batch, []
         return batch
 
     def check(self) -> None:
-        """Asserts the invariant of this class. Only tests call this method."""
+        """Asserts the invariant, for tests."""
         assert bool(self._batch) == (self.state in (READING, READING_HELD)) or self.state is CLOSED
         assert self._caught_up.keys() <= self._blocked.keys()
         assert all(self._blocked.values())
@@ -375,11 +314,7 @@ class PullMachine(Generic[P]):
             assert not any((self._waiting, self._blocked, self._long_polls))
 
     def _take_unblocked(self, unblocked: list[P]) -> P | None:
-        """Takes the oldest blocked pull of a consumer that has taken its earlier answers, and appends it
-        to `unblocked`.
-
-        Returns None if there is no such pull. If there are several such consumers, each gives one pull in turn.
-        """
+        """Takes a pull of the next consumer that has caught up, and notes it in `unblocked`; None if there is none."""
         while self._caught_up:
             consumer = next(iter(self._caught_up))
             del self._caught_up[consumer]

@@ -1,7 +1,4 @@
-"""PullPages: limits the size of the pages that answer pulls, finds pages in memory, and encodes the answers.
-
-`operations.ReadPages` reads pages from the disk, and `workers.pull_machine` decides when a pull is answered.
-"""
+"""PullPages: limits the size of the pages that answer pulls, finds pages in memory, and encodes the answers."""
 
 from __future__ import annotations
 
@@ -40,14 +37,11 @@ if TYPE_CHECKING:
     from stream_service.workers.tail_machine import Tail
 
 ANSWER_OVERHEAD_BYTES = 128
-"""The space for everything in an answer except its messages, in bytes: protocol name, request id, bounds, count and
-frame. At most about 80 bytes are needed."""
+"""What an answer takes beside its messages, in bytes: protocol name, request id, bounds, count, frame. About 80."""
 MESSAGE_OVERHEAD_BYTES = 30
-"""The space that a message in an answer takes in addition to its data, key and headers, in bytes. It is for index, time
-and sizes, which need at most 24 bytes."""
+"""What a message takes beside its data, key and headers, in bytes: index, time and sizes. At most 24."""
 HOP_OVERHEAD_BYTES = 16
-"""The space for an address of a route in addition to its text, in bytes, in either framing. About 6 bytes are
-needed."""
+"""What an address of a route takes beside its text, in bytes, in either framing. About 6."""
 
 logger = structlog.get_logger(__name__)
 
@@ -56,9 +50,7 @@ class Pull:
     """A pull that is not answered yet.
 
     page: the requested page, and later its messages.
-    deadline_s: the time, on trio's clock in seconds, until which the pull may wait for a message; 0 if it must not
-    wait.
-    payload_bytes_max: the largest payload that the answer can have, in bytes.
+    deadline_s: until when, on trio's clock, the pull may wait for a message; 0: it must not wait.
     """
 
     __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
@@ -77,13 +69,11 @@ class Pull:
 class PullPages:
     """Limits, finds and encodes the pages of one stream's pulls.
 
-    Two things limit a page: the largest frame of the consumer's connection, and the number of bytes that already wait
-    to be sent there. So a consumer that asks faster than it reads gets shorter pages, and cannot fill the node's
-    memory.
+    A page fits the largest frame of the consumer's connection, and shrinks with the bytes that already wait to be sent
+    there: who asks faster than it reads gets shorter pages, and cannot fill the node's memory.
 
     A page has at least one message, unless the first message does not fit into any frame. Then a plain pull skips the
-    message, because a consumer of the plain protocol could never continue after it. A rich pull (`node/stream_pull/1`)
-    gets an error. A pull also gets an error if its own return route fills the frame.
+    message, because its consumer could never continue after it. A rich pull gets an error.
     """
 
     def __init__(self, address: Address, bounds: StreamBounds, tail: Tail, services: StreamServices) -> None:
@@ -95,11 +85,7 @@ class PullPages:
         self._logged_index = 0
 
     def bound(self, pull: Pull) -> None:
-        """Sets the size limits of a pull's page.
-
-        The limits depend on the frame size of the connection, and on the number of bytes that wait to be sent there
-        now.
-        """
+        """Sets the size limits of a pull's page, as they are now."""
         page, origin = pull.page, pull.consumer
         page.first_bytes_max = max(0, pull.payload_bytes_max - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
         # If the return route takes more than half of the frame, the consumer has to change its route: it gets the
@@ -111,10 +97,7 @@ class PullPages:
             page.bytes_max = min(page.bytes_max, page.size_bytes)
 
     def find(self, pull: Pull) -> list[Record] | None:
-        """Finds the messages of a pull's page in memory. Returns None if the page must be read from the disk.
-
-        An empty list means that the page has no messages.
-        """
+        """Finds the messages of a pull's page in memory. Returns None if the page must be read from the disk."""
         if self._is_empty(pull.page):
             return []
         found = self._find_in_tail(pull)
@@ -124,7 +107,6 @@ class PullPages:
         return found
 
     def answer(self, pull: Pull) -> Message:
-        """Returns the answer to a pull, with the messages of its page or the error of the read."""
         payload = self._payload(pull)
         if not isinstance(pull.page.found, StorageError):
             self._counters.pages += 1
@@ -133,8 +115,7 @@ class PullPages:
         return Message(pull.message.return_route, (self._address,), payload)
 
     def _is_empty(self, page: Page) -> bool:
-        """Whether the page certainly has no messages. Sets `page.index`, unless the start is a time, which only a read
-        can resolve."""
+        """Whether the page certainly has no messages. Sets `page.index`, unless only a read can resolve the start."""
         start = page.start
         if isinstance(start, FromIndex):
             page.index = start.index
@@ -145,11 +126,7 @@ class PullPages:
         return not page.limit or page.index >= self._bounds.next_index
 
     def _find_in_tail(self, pull: Pull) -> list[Record] | None:
-        """Returns the messages of a page from the tail, which is the newest messages of the stream in memory.
-
-        Returns None or an empty list if the page must be read from the disk. The list is empty if the first message is
-        in memory but too large for the connection.
-        """
+        """Returns the messages of a page from the tail; empty or None if the page must be read from the disk."""
         page, bounds = pull.page, self._bounds
         # The tail helps only if it reaches the end of the stream. It cannot search by time.
         if self._tail.next_index != bounds.next_index or isinstance(page.start, FromTime):
@@ -212,8 +189,7 @@ class PullPages:
         return RICH_PULL.encode_response(RichPage(*head, rich))
 
     def _log_passed_over(self, pull: Pull) -> None:
-        """Counts and logs the messages that a plain pull skipped. A message that was logged before is not logged
-        again."""
+        """Counts and logs, once each, the messages that a plain pull skipped."""
         left_out = range(max(pull.page.passed_over.start, self._logged_index), pull.page.passed_over.stop)
         if left_out:
             self._logged_index = left_out.stop
@@ -238,8 +214,7 @@ def payload_bytes_max(message: Message) -> int:
 
 
 def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
-    """Removes messages from the end of a page until the answer fits into `bytes_max` bytes. The first message always
-    stays."""
+    """Removes messages from the end of a page until the answer fits. The first message always stays."""
     if not rich and data_bytes(page) + MESSAGE_OVERHEAD_BYTES * len(page) <= bytes_max:
         return
     sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]

@@ -1,9 +1,8 @@
 """Encodes the answers to pushes that failed: the message is not stored, or it is unknown whether it is stored.
 
-A client of the real services knows only a confirm with the status ERROR, so it gets this confirm. A client whose return
-address begins with `extensions.TOLD` understands `node/push_failed/1`, so it gets this message with the outcome and the
-reason. A flag in each request could also show what the client understands, but would make plain pushes larger and
-slower.
+A client of the real services gets a confirm with the status ERROR, which is all that it knows. A client whose return
+address begins with `extensions.TOLD` gets `node/push_failed/1`, with the outcome and the reason. A flag in each request
+would make plain pushes larger and slower.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from stream_service.push_codec import decode_batch
 
 
 class Failure:
-    """The outcome of a push that was not confirmed, and the reason as text."""
-
     __slots__ = ("outcome", "reason")
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
@@ -32,19 +29,17 @@ def is_told(message: Message) -> bool:
 
 
 def is_batched(message: Message) -> bool:
-    """Whether the sender of this push understands an answer to several pushes (`stream_service.push_batch`)."""
+    """Whether the sender of this push understands an answer to several pushes."""
     return bool(message.return_route) and message.return_route[-1].value.startswith(BATCHED)
 
 
 def plain_failure(message: Message, request_id: int, failure: Failure) -> bytes:
-    """Encodes the answer to a plain push that failed."""
     if is_told(message):
         return PUSH_FAILED.encode_response(PushFailure(request_id, failure.outcome, failure.reason))
     return PUSH.encode_response(PushConfirm(request_id, Status.ERROR, 0))
 
 
 def rich_failure(message: Message, request_id: int, failure: Failure) -> bytes:
-    """Encodes the answer to a rich push (`node/stream_push/1`) that failed."""
     if is_told(message):
         return PUSH_FAILED.encode_response(PushFailure(request_id, failure.outcome, failure.reason))
     status = RichStatus.REFUSED if failure.outcome is Outcome.REFUSED else RichStatus.ERROR
@@ -52,7 +47,6 @@ def rich_failure(message: Message, request_id: int, failure: Failure) -> bytes:
 
 
 def batch_failure(batch: PushBatch, failure: Failure) -> bytes:
-    """Encodes the answer to a batch of pushes that failed."""
     what = BatchFailure(failure.outcome, failure.reason)
     return PUSH_BATCH.encode_response(BatchAnswer(batch.request_id, len(batch.messages), 0, what))
 
@@ -60,8 +54,7 @@ def batch_failure(batch: PushBatch, failure: Failure) -> bytes:
 def refusal_payload(message: Message, reason: str) -> bytes | None:
     """Encodes the answer to a push that is refused, for example because it is too large.
 
-    Returns None if the message is not a valid push, or is a plain push of a client that does not know
-    `node/push_failed/1`. Then the caller answers with `error`.
+    Returns None if the client understands no such answer. Then the caller answers with `error`.
     """
     failure = Failure(Outcome.REFUSED, reason)
     try:
@@ -79,8 +72,7 @@ def refusal_payload(message: Message, reason: str) -> bytes | None:
 def failure_payload(message: Message, failure: Failure) -> bytes:
     """Encodes the answer to a message of any protocol that the worker could not handle.
 
-    A push gets the answer that its own protocol has for failures. It does not get an `error`, because a real producer
-    would publish the `error` as a message.
+    A push gets no `error`, because a real producer would publish the `error` as a message.
     """
     payload = message.payload
     if PUSH.is_in(payload):

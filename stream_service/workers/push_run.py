@@ -36,8 +36,7 @@ class PushRun:
     decisions: for each request, whether it is new, a duplicate or out of order.
     answers_behind: the answers to other requests, which are sent after the answers to these pushes.
 
-    Invariant: without a rich push (`node/stream_push/1`), `decisions` is None. Otherwise it has one entry for each
-    request.
+    Invariant: without a rich push, `decisions`, `keys` and `headers` are None. Otherwise they are full.
     """
 
     def __init__(self, sequences: SequenceMachine | None) -> None:
@@ -58,12 +57,10 @@ class PushRun:
         return self._pushes
 
     def note_arrival(self) -> None:
-        """Called before pushes of newly arrived messages are added. Notes the time of the first of them."""
         if not self.messages:
             self._began_s = time.perf_counter()
 
     def waited_s(self) -> float:
-        """Returns the seconds since the first push arrived."""
         return time.perf_counter() - self._began_s
 
     def add(self, message: Message, request: PushRequest) -> None:
@@ -88,10 +85,7 @@ class PushRun:
             self.headers += [None] * count
 
     def add_rich(self, message: Message, request: RichPush) -> None:
-        """Adds a rich push (`node/stream_push/1`).
-
-        If the push has a sequence number, this PushRun must have been created with a SequenceMachine.
-        """
+        """Adds a rich push. If it has a sequence number, this PushRun must have a SequenceMachine."""
         # The first rich push of the run: fill the lists for the plain pushes before it.
         if self.decisions is None or self.keys is None or self.headers is None:
             self.decisions = [New() for _ in self.requests]
@@ -113,25 +107,19 @@ class PushRun:
             self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
 
     def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
-        """Returns the rows of publishers that the append must write, see `SequenceMachine.notes`."""
+        """Returns the rows of publishers that the append must write."""
         return {} if self._sequences is None else self._sequences.notes(first_index)
 
     @property
     def is_traced(self) -> bool:
-        """Whether a push among these belongs to a trace."""
         return bool(self._traced)
 
     def find_traces(self, traces: PushTraces, begin: int) -> None:
-        """Finds the announced traces of the pushes from this position on."""
         self._traces = traces
         self._traced = [*self._traced, *traces.match(self.messages[begin:], self.requests[begin:])]
 
     def stored(self, first_index: int, route: Route, operation: Append | None = None) -> list[Message]:
-        """Returns the answers to all pushes, after `data` was stored.
-
-        first_index: the index of the first stored message.
-        operation: the append that has stored `data`; None: there was nothing new to store.
-        """
+        """Returns the answers to all pushes. operation: the append that has stored `data`; None: nothing was new."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
@@ -143,10 +131,7 @@ class PushRun:
         return answers
 
     def refused(self, route: Route, failure: Failure) -> list[Message]:
-        """Returns the answers to all pushes, after `data` could not be stored.
-
-        failure: the reason, and whether it is certain that nothing was stored.
-        """
+        """Returns the answers to all pushes, after `data` could not be stored."""
         if self._sequences is not None:
             self._sequences.refused()
         answers = []
@@ -168,10 +153,7 @@ class PushRun:
         return answers + self.answers_behind
 
     def _plain_answers(self, index: int, route: Route) -> list[Message]:
-        """Returns the answers to plain pushes and batches whose messages are stored from `index` on.
-
-        Pushes that follow each other get one answer together if their publisher understands it.
-        """
+        """Joins the answers to pushes that follow each other, where their publisher understands it."""
         answers: list[Message] = []
         return_route: Route = ()
         # The pushes of the next answer: the request id and the index of the first one, and their number.
@@ -210,19 +192,12 @@ class PushRun:
 
 
 def _stored(request_id: int, count: int, index: int, has_batch: bool) -> bytes:
-    """Encodes the answer to plain pushes whose messages are stored. has_batch: whether some of them came in a batch."""
     if count == 1 and not has_batch:
         return encode_confirm(request_id, index)
     return encode_batch_stored(request_id, count, index)
 
 
 def _confirm(request_id: int, decision: Decision, index: int, first_index: int) -> RichConfirm:
-    """Returns the answer to a rich push (`node/stream_push/1`), after the new messages of its append were stored.
-
-    decision: whether the push is new, a duplicate or out of order.
-    index: the index of the message if it is new.
-    first_index: the index of the first message of the append.
-    """
     if isinstance(decision, New):
         return RichConfirm(request_id, RichStatus.OK, index, 0)
     if isinstance(decision, Duplicate) and decision.offset is not None:
@@ -233,10 +208,7 @@ def _confirm(request_id: int, decision: Decision, index: int, first_index: int) 
 
 
 def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
-    """Returns the answer to a rich push that appends nothing, else None.
-
-    A push appends nothing if it is out of order, or if its message is already stored.
-    """
+    """Returns the answer to a rich push that appends nothing, else None."""
     match decision:
         case OutOfOrder(expected):
             return RichConfirm(request_id, RichStatus.OUT_OF_ORDER, 0, expected)
@@ -259,7 +231,7 @@ def check_payload(message: Message, limits: StreamLimits) -> None:
 
 
 def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
-    """Returns the request unchanged. Raises ProtocolError if its key, its headers or its publisher id is too large."""
+    """Returns the request unchanged. Raises ProtocolError if its key, headers or publisher id are too large."""
     if len(request.key or b"") > limits.key_bytes_max:
         raise ProtocolError(f"a key of {len(request.key or b'')} bytes; at most {limits.key_bytes_max}")
     size_bytes = sum(len(header.name.encode()) + len(header.value) for header in request.headers)

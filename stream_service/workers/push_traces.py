@@ -1,13 +1,9 @@
-"""PushTraces: the traces of the pushes to one stream-partition. It matches each announced trace with its push.
+"""PushTraces: matches each announced trace with its push, and makes the spans of a push when its confirm is made:
 
-It makes the spans of a push when its confirm is made:
-
-    receive             from the arrival of the push to its confirm; within the span of the client
-    ├── wait in batch   until the writing thread begins the transaction
-    ├── commit          the transaction and its sync; shared by all pushes in it
-    └── confirm         until the confirm is made
-
-It imports no part of OpenTelemetry: a node that traces gives it a `ockam.tracing.spans.Tracing`.
+receive             from the arrival of the push to its confirm; within the span of the client
+├── wait in batch   until the writing thread begins the transaction
+├── commit          the transaction and its sync; shared by all pushes in it
+└── confirm         until the confirm is made
 """
 
 from __future__ import annotations
@@ -29,28 +25,19 @@ if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
 ANNOUNCED_MAX = 10_000
-"""The number of announced traces that wait for their push. If there are more, the oldest one is forgotten. A mailbox
-delivers at most this number of messages at a time."""
+"""The number of announced traces that wait for their push, as many as a mailbox delivers at a time."""
 SPANS_OF_PUSH = 4
-"""The number of spans of a stored push."""
 
 
 class TracedPush(NamedTuple):
-    """A push that belongs to a trace.
-
-    parent: the span of the client, see `Tracing.parent_of`.
-    arrived_ns: when the worker got the push, in nanoseconds since 1970.
-    """
+    """A push of a trace: the span of the client, and when the worker got the push, in nanoseconds since 1970."""
 
     parent: Any
     arrived_ns: int
 
 
 class PushTraces:
-    """The traces of one stream-partition.
-
-    Invariant: at most ANNOUNCED_MAX traces wait for their push.
-    """
+    """The traces of one stream-partition. Invariant: at most ANNOUNCED_MAX traces wait for their push."""
 
     def __init__(self, tracing: Tracing, name: str, partition: int) -> None:
         self._tracing = tracing
@@ -62,8 +49,7 @@ class PushTraces:
         self._announced: dict[tuple[Route, int], TracedPush] = {}
 
     def announce(self, message: Message) -> None:
-        """Notes to which trace a push belongs that comes after this message. Raises ProtocolError if the message is not
-        valid."""
+        """Notes the trace of a push that comes after this message. Raises ProtocolError."""
         notice = TRACE.decode_request(message.payload)
         if len(notice.traceparent) > TRACEPARENT_BYTES_MAX:
             raise ProtocolError(f"a traceparent above {TRACEPARENT_BYTES_MAX} bytes")
@@ -78,7 +64,6 @@ class PushTraces:
     def match(
         self, messages: Sequence[Message], requests: Sequence[PushRequest | PushBatch | RichPush]
     ) -> list[TracedPush]:
-        """Returns the pushes among these messages that belong to a trace. requests: what the messages ask for."""
         if not self._announced:
             return []
         found = (
@@ -88,10 +73,8 @@ class PushTraces:
         return [each for each in found if each is not None]
 
     def stored(self, traced: Iterable[TracedPush], operation: Append | None) -> None:
-        """Makes the spans of pushes whose confirms are made.
-
-        operation: the append that has stored them; None: they were stored before, or are out of order.
-        """
+        """Makes the spans of confirmed pushes. operation: the append that has stored them; None: they were stored
+        before."""
         record, now_ns = self._tracing.record, time.time_ns()
         timed = operation if isinstance(operation, TimedAppend) and operation.commit_began_ns else None
         for each in traced:
@@ -107,7 +90,6 @@ class PushTraces:
             record("confirm", receive, ended_ns, now_ns, {})
 
     def refused(self, traced: Iterable[TracedPush], reason: str) -> None:
-        """Makes the spans of pushes that are answered by a failure."""
         record, now_ns = self._tracing.record, time.time_ns()
         for each in traced:
             if self._tracing.admit(1):

@@ -1,8 +1,4 @@
-"""ReadableStream: the part of a stream's worker that serves readers: pulls, bulk reads, descriptions and creates.
-
-It is the base class of both kinds of stream workers: `workers.stream.StreamWorker`, which accepts pushes, and
-`ReadOnlyStream`.
-"""
+"""ReadableStream: what both kinds of stream workers serve: `workers.stream.StreamWorker` and `ReadOnlyStream`."""
 
 from __future__ import annotations
 
@@ -37,9 +33,8 @@ from stream_storage.contract import StreamRecord
 class ReadableStream(Worker):
     """Serves the readers of one stream-partition at its address.
 
-    services: the objects that all streams of a node share.
-    stream: the stored stream, if the caller has just read it. None after a crash: then the worker reads the stream
-    again, after all writes that it submitted before the crash.
+    stream: the stored stream, if it was just read. None after a crash: then the worker reads it again, after all writes
+    that it submitted before the crash.
     on_removed: called when the stream has been deleted, to free its address.
     """
 
@@ -67,12 +62,12 @@ class ReadableStream(Worker):
 
     @property
     def bounds(self) -> StreamBounds:
-        """The id, the bounds, the history and the source of the stream."""
         return self._bounds
 
     def started(self) -> None:
         self._route = (self.context.address,)
         self.pulls.started()
+        # The stream as it was read is known to the first start only; it is not true any more after a crash.
         stream, self._stream = self._stream, None
         if stream is not None:
             self._open(stream)
@@ -90,14 +85,13 @@ class ReadableStream(Worker):
         self.pulls.close()
 
     def hand_over(self) -> list[Message]:
-        """Ends serving the stream, because another node serves it from now on. What was submitted to the storage is
-        still stored and confirmed. Returns the messages that were not served, in order. The mailbox has later ones."""
+        """Ends serving the stream, which another node serves from now on. Returns the messages that were not served."""
+        # What was submitted to the storage is still stored and confirmed. The mailbox has later messages.
         self.admin.hand_over()
         return self.pulls.hand_over()
 
     def demand(self, message: Message) -> Demand | list[Demand]:
-        """Returns the rights that the sender of this message needs (see `ockam.identity.rules.authorizer.Guarded`).
-        Raises ProtocolError."""
+        """Returns the rights that the sender of this message needs. Raises ProtocolError."""
         name, mirror = self.identity[0], self._bounds.mirror
         # Whoever gives the stream another role makes this node follow a stream of another node, or fence it.
         match read_role(message.payload).change if ROLE.is_in(message.payload) else None:
@@ -108,7 +102,6 @@ class ReadableStream(Worker):
         return self._demand_here(message)
 
     def _demand_here(self, message: Message) -> Demand:
-        """Returns the right on this stream that the sender of this message needs."""
         return Demand(find_right(message.payload), self.identity[0])
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
@@ -127,12 +120,10 @@ class ReadableStream(Worker):
         self.pulls.add_rich(message, decode(message.payload))
 
     def answer_create(self, message: Message) -> None:
-        """Answers a create (Init). Raises ProtocolError if it names another stream."""
         self._check_name(CREATE.decode_request(message.payload).stream_name)
         self._answer_behind(message, CREATE.encode_response(StreamCreated(self.identity[0])))
 
     def answer_partitioned(self, message: Message, under: Protocol[CreatePartitions, PartitionCreated]) -> None:
-        """Answers a create of partitions in the protocol of the request. Raises ProtocolError as `answer_create`."""
         self._check_name(under.decode_request(message.payload).stream_name)
         self._answer_behind(message, under.encode_response(PartitionCreated(*self.identity)))
 
@@ -141,21 +132,20 @@ class ReadableStream(Worker):
         self.reply(message, payload)
 
     def _check_name(self, name: str | None) -> None:
+        # A stream answers a create of itself, which the stream service has forwarded, and makes no other stream.
         if name is not None and name != self.identity[0]:
             raise ProtocolError("this is another stream; create streams at the stream service")
 
     def _removed(self) -> None:
-        """Called when the stream has been deleted: refuses the waiting pulls and frees the address."""
         self.pulls.refuse(DELETED)
         self._on_removed()
 
     def _maybe_resume(self) -> None:
-        """Resumes the mailbox, unless too many pulls wait."""
+        # Too many pulls have paused the mailbox.
         if not self.pulls.is_full:
             self.context.resume()
 
     def _count_growth(self) -> None:
-        """Counts the messages that were stored since the last call."""
         grown, self._counted_index = self._bounds.next_index - self._counted_index, self._bounds.next_index
         if grown > 0:
             self._services.counters.growth[self.identity[0]] += grown
@@ -167,17 +157,14 @@ class ReadableStream(Worker):
         self.context.resume()
 
     def _open(self, stream: StoredStream) -> None:
-        """Copies the stream's id, bounds and retention from its stored row."""
         self._bounds.open(stream, self._services.holds.get(self.identity))
         self._counted_index = self._bounds.next_index
         self.admin.retention = stream.retention
 
 
 class ReadOnlyStream(ReadableStream):
-    """The worker of a stream-partition that only a part of this node writes. Clients may read the stream, but not
-    change it.
+    """The worker of a stream-partition that only a part of this node writes, which calls `note_changed`.
 
-    The part that writes the stream calls `note_changed` after each change.
     kept: the rules that forbid clients to change the stream.
     """
 
@@ -191,13 +178,14 @@ class ReadOnlyStream(ReadableStream):
         answers: list[Message] = []
         for message in run:
             try:
+                # 1. The rules of the node forbid clients to change the stream.
                 decision = self._kept.decide(message.origin.identity, self._demand_here(message))
                 if not decision.allowed:
                     refusal = Failure(Outcome.REFUSED, decision.explanation)
                     answers.append(reply_to(message, self.context.address, failure_payload(message, refusal)))
                     continue
+                # 2. Whatever the rules allow, nobody but the part of the node writes the stream.
                 served = find_served(message.payload)
-                # Whatever the rules allow, nobody but the part of the node writes the stream.
                 if not isinstance(served, Read):
                     raise not_served(message.payload)
                 served.serve(self, message)
@@ -207,16 +195,13 @@ class ReadOnlyStream(ReadableStream):
             self._services.counters.refused += len(answers)
             # The answers are sent late, because a real publisher sends a refused push again at once.
             self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
+        # 3. Nothing is committed here, so no pull has to wait for a push.
         self.pulls.answer()
         if self.pulls.is_full:
             self.context.pause()
 
     def note_changed(self, record: StreamRecord) -> None:
-        """Updates the bounds of the stream after its writer has appended or deleted messages, and answers the waiting
-        pulls.
-
-        record: the row of the stream after the change.
-        """
+        """Takes the bounds after an append or a deletion by the stream's writer, and answers the waiting pulls."""
         self._bounds.move(record.first_index, record.next_index)
         self._count_growth()
         self.pulls.wake()

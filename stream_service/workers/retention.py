@@ -1,7 +1,6 @@
 """RetentionWorker: makes every stream delete the messages that exceed its retention, then shrinks the database file.
 
-A retention is a limit of the age, number or size of messages. The work is done in small steps with pauses between them,
-so that it never delays pushes for long. `workers.admin` decides which messages one stream deletes.
+It works in small steps with pauses, so that it never delays pushes. `workers.admin` decides what one stream deletes.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from stream_storage.reclaim import Reclaim
 
 SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
-"""The pause between two steps of deleting messages or of shrinking the database file, in seconds."""
+"""The pause between two steps, in seconds."""
 RECLAIM_PAGES = 32
-"""The number of free database pages that one transaction returns to the file system. These are a quarter of a megabyte,
-and the transaction takes some milliseconds."""
+"""The number of free pages that one transaction returns to the file system: a quarter of a megabyte, in milliseconds.
+"""
 FREE_PAGES_KEPT = 128
 """The number of free database pages that stay in the file for the next messages."""
 
@@ -29,11 +28,7 @@ logger = structlog.get_logger(__name__)
 
 
 class RetentionWorker(Worker):
-    """Applies the retention (the limits of age, number and size) of all streams again and again. It accepts no
-    messages.
-
-    interval_s: the pause between the end of one pass over all streams and the beginning of the next, in seconds.
-    """
+    """Applies the retention of all streams again and again. interval_s: the pause between two passes, in seconds."""
 
     def __init__(self, directory: StreamDirectory, interval_s: float) -> None:
         self._directory = directory
@@ -79,8 +74,4 @@ class RetentionWorker(Worker):
 
 
 def register_retention(directory: StreamDirectory, interval_s: float) -> None:
-    """Starts the retention worker of a node.
-
-    interval_s: the pause between two passes over all streams, in seconds.
-    """
     directory.node.register([ADDRESS], lambda: RetentionWorker(directory, interval_s))

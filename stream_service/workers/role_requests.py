@@ -39,10 +39,7 @@ class ChangingWorker(Protocol):
 
 
 class RoleRequests:
-    """Serves `node/stream_role/1` and `node/stream_append/1` for one stream.
-
-    Each method returns False if the request must wait for earlier pushes.
-    """
+    """Serves `node/stream_role/1` and `node/stream_append/1` for one stream, by rows of `SERVED`."""
 
     def __init__(
         self, worker: ChangingWorker, identity: tuple[str, int], bounds: StreamBounds, services: StreamServices
@@ -53,7 +50,6 @@ class RoleRequests:
         self._services = services
 
     def change_role(self, message: Message) -> bool:
-        """Serves a request to change or tell the role. Raises ProtocolError if the request is not valid."""
         request = read_role(message.payload)
         wanted = request.change
         if wanted is not None and self._services.role_changed is None:
@@ -92,7 +88,6 @@ class RoleRequests:
         return self._worker.change(make, changed)
 
     def append_expected(self, message: Message) -> bool:
-        """Serves an append at an expected index. Raises ProtocolError if the request is not valid."""
         request = read_append(message.payload, self._services.limits)
         if self._bounds.hold is not None and not self._bounds.is_mirror:
             self._refuse_later(message, self._bounds.hold)
@@ -119,22 +114,19 @@ class RoleRequests:
         return self._worker.change(make, appended)
 
     def _refuse_later(self, message: Message, reason: str) -> None:
-        """Answers an append that stored nothing, after the same delay as for a failed push."""
         payload = failed_payload(reason)
         delay_s = self._services.limits.error_delay_s
         self._worker.context.call_later(delay_s, lambda: self._worker.reply(message, payload))
 
 
 def log_given_up(identity: tuple[str, int], operation: ChangeRole) -> None:
-    """Logs that a stream became a mirror before it could fence its former source. If that one does not ask this node
-    when it returns, it takes pushes."""
+    """Logs that a stream became a mirror before its former source was fenced, which may take pushes later."""
     if operation.given_up is not None:
         name, partition = identity
         logger.warning("fence_given_up", stream=name, partition=partition, source=operation.given_up.source)
 
 
 def role_response(request_id: int, change: StreamChange, can_change: bool) -> RoleResponse:
-    """Returns the answer to a request that changed or asked for the role."""
     assert change.record is not None, "the change has ended"
     row, next_index = change.mirror, change.record.next_index
     entry_id = change.history[-1].entry_id if change.history else 0

@@ -27,24 +27,19 @@ import msgspec
 from stream_service.publisher_rows import MARK, PUBLISHERS_MAX, PublisherRow
 
 RECENT_MAX = 20_000
-"""The number of stored messages whose indexes a stream remembers, over all publishers. A client never has so many
-unconfirmed messages. The indexes take at most 5 MB for each stream that gets sequence numbers."""
+"""The number of stored messages whose indexes a stream remembers, over all publishers, in at most 5 MB. A client never
+has so many unconfirmed messages."""
 
 
 class New(msgspec.Struct, frozen=True):
-    """The decision that a message is new and must be stored."""
+    pass
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """The decision that a message is a duplicate. One of the two fields is set, or none if its index is forgotten.
+    """The message is known. Neither field is set if its index is forgotten."""
 
-    index: the index of the message if it is already on disk.
-    offset: the position of the message among the new messages of the present append, counted from 0, if the append
-    contains the message already.
-    """
-
-    index: int | None = None
-    offset: int | None = None
+    index: int | None = None  # of the message, if it is already on disk
+    offset: int | None = None  # among the new messages of the present append, if it is one of them
 
 
 class OutOfOrder(msgspec.Struct, frozen=True):
@@ -57,9 +52,7 @@ Decision = New | Duplicate | OutOfOrder
 class SequenceMachine:
     """The sequence numbers of all publishers of one stream.
 
-    rows: the stored rows, oldest message first (`publisher_rows.list_publishers`).
-    begin: the rows are exact for the messages before this index.
-    is_exact: False if `begin` holds only for messages, and of the rows only the owners count.
+    rows, begin, is_exact: of `stream_service.publisher_operations.LoadSequences`.
 
     Invariant: `_tentative` and `_claims` are empty between runs. A run is the pushes of one append. `_publishers` is in
     the order of the last messages. `_unnoted` has the publishers whose owners are not stored yet, and `_gone` those
@@ -89,18 +82,12 @@ class SequenceMachine:
                 self._keep(publisher_id, known)
 
     def remember(self, stored: Iterable[tuple[bytes, int, int]]) -> None:
-        """Remembers the sequence numbers of stored messages.
-
-        stored: publisher id, sequence number and index of each message, oldest first.
-        """
+        """Remembers stored messages, oldest first: publisher id, sequence number and index of each."""
         for publisher_id, sequence, index in stored:
             self._learn(publisher_id, sequence, index)
 
     def claim(self, publisher_id: bytes, owner: str) -> bool:
-        """Whether a publisher id belongs to an identity. If it belongs to nobody, it belongs to this one from now on.
-
-        owner: the text of the identity.
-        """
+        """Whether a publisher id belongs to this identity. If it belongs to nobody, it does from now on."""
         known = self._publishers.get(publisher_id)
         if known is None:
             return self._claims.setdefault(publisher_id, owner) == owner
@@ -110,10 +97,7 @@ class SequenceMachine:
         return known.owner == owner
 
     def decide(self, publisher_id: bytes, sequence: int, offset: int) -> Decision:
-        """Decides whether one message is new, a duplicate or out of order.
-
-        offset: the position that the message would get among the new messages of the present append, counted from 0.
-        """
+        """Decides about one message. offset: the position that it would get among the new messages of the append."""
         tentative, known = self._tentative.get(publisher_id), self._publishers.get(publisher_id)
         last = next(reversed(tentative)) if tentative else None if known is None else known.sequence
         if last is None and publisher_id not in self._claims:
@@ -132,10 +116,9 @@ class SequenceMachine:
         return Duplicate(index=self._recent.get((publisher_id, sequence)))
 
     def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
-        """Returns the rows that the present append must write: of publishers that belong to an identity from now on,
-        and the mark, if the stream has none.
+        """Returns the rows that the present append must write: of newly claimed ids, and the mark, if there is none.
 
-        first_index: the index of its first message.
+        first_index: the index of the append's first message, here and in `stored`.
         """
         found: dict[bytes, PublisherRow] = {}
         if self._tentative and self._lacks_mark:
@@ -147,10 +130,7 @@ class SequenceMachine:
         return found
 
     def stored(self, first_index: int) -> None:
-        """Remembers the new messages of the present append, because it was stored.
-
-        first_index: the index of its first message.
-        """
+        """Remembers the new messages of the present append, because it was stored."""
         tentative, self._tentative = self._tentative, {}
         if tentative:
             self._lacks_mark = False
@@ -161,8 +141,7 @@ class SequenceMachine:
         self._claims.clear()
 
     def refused(self) -> None:
-        """Forgets the new messages of the present append, because it was not stored. Their sequence numbers are unknown
-        again."""
+        """Forgets the new messages of the present append, because it was not stored."""
         self._tentative = {}
         self._claims.clear()
 
@@ -176,7 +155,7 @@ class SequenceMachine:
         return found
 
     def noted(self, end: int, rows: Iterable[bytes]) -> None:
-        """Remembers that the mark is at `end` now, and that the changed rows are stored."""
+        """Remembers that the changed rows are stored, and the mark is at `end`."""
         self._noted_until = max(self._noted_until, end)
         self._lacks_mark = False
         self._gone.difference_update(rows)

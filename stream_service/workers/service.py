@@ -1,4 +1,4 @@
-"""ServiceWorker: the stream service. It creates and lists streams; it does not push or pull messages.
+"""ServiceWorker: the stream service, which creates and lists streams.
 
 A new stream is stored on disk first. Then the create request is forwarded to the stream's own worker, which answers the
 client. The answer is called Init, and its return route is the address of the stream.
@@ -32,8 +32,7 @@ SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The addresses of the stream service: the address in the specification, and two that real clients use."""
 
 PART_ADDRESS = local("stream_service_part")
-"""The address to which another node of a cluster sends a create for one partition. The number of the partition is the
-next hop."""
+"""Where another node of a cluster sends a create for one partition, whose number is the next hop."""
 PART_DIGITS_MAX = 9
 
 PARTITIONS_PER_TURN = 4_096
@@ -43,20 +42,14 @@ logger = structlog.get_logger(__name__)
 
 
 class ServiceWorker(Worker):
-    """Serves requests to create a stream, to create partitions (under both protocol names), and to list streams.
-
-    Every other request is answered with `error`.
-    """
+    """Serves requests to create a stream or partitions of it, to list streams, and to tell who serves one."""
 
     def __init__(self, directory: StreamDirectory) -> None:
         self._directory = directory
         self._held: Sequence[Message] = ()
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Serves requests until these requests have named about PARTITIONS_PER_TURN partitions.
-
-        The remaining requests are served after the other workers of the node have run.
-        """
+        """Serves requests that name about PARTITIONS_PER_TURN partitions, and the others in later turns."""
         spent = 0
         for position, message in enumerate(run):
             if spent >= PARTITIONS_PER_TURN:
@@ -78,10 +71,7 @@ class ServiceWorker(Worker):
         self.receive(held)
 
     def _serve(self, message: Message) -> int:
-        """Serves one request. Returns the number of partitions that the request names, at least 1.
-
-        Raises ProtocolError if the request is not valid or not allowed.
-        """
+        """Serves one request. Returns the number of partitions that it names, at least 1. Raises ProtocolError."""
         if LIST.is_in(message.payload):
             self._list(message)
             return 1
@@ -91,10 +81,9 @@ class ServiceWorker(Worker):
         return self._create(message)
 
     def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs (see `ockam.identity.rules.authorizer.Guarded`).
+        """Returns the right that the sender of this message needs. Raises ProtocolError.
 
-        Every client sends a create before it uses a stream. So if the stream exists, one right on it is enough,
-        whichever it is. If the create would make partitions, it needs the right to create. Raises ProtocolError.
+        Every client sends a create before it uses a stream. So if the stream exists, one right on it is enough.
         """
         payload = message.payload
         if LIST.is_in(payload):
@@ -168,7 +157,6 @@ class ServiceWorker(Worker):
         return self._directory.node.is_registered(address) or self._directory.is_elsewhere(address)
 
     def _send_elsewhere(self, address: Address, partition: int, message: Message, payload: bytes) -> None:
-        """Sends a create for one partition to the node that serves the partition, or will serve it."""
         elsewhere = self._directory.elsewhere
         assert elsewhere is not None, "another node serves the partition"
         route = (PART_ADDRESS, local(str(partition)))
@@ -177,8 +165,8 @@ class ServiceWorker(Worker):
     def _check_may_create(self, message: Message, name: str) -> None:
         """Raises ProtocolError if the sender of this message may not create the stream.
 
-        On a node with rules, the sender's rights were checked when the message arrived. If the stream existed then, the
-        right to create was not needed. The stream may have been deleted since, so this right is checked here.
+        The rules have decided when the message arrived. If the stream existed then, and was deleted since, they were
+        asked for less than the right to create.
         """
         refusal, gate = self._directory.find_create_refusal(message, name), self._directory.node.gate
         if refusal is None and gate is not None and not gate.holds(message.origin, Right.CREATE, name):
@@ -228,7 +216,6 @@ class ServiceWorker(Worker):
         self.reply(message, WHERE.encode_response(WhereResponse(request.request_id, address, epoch)))
 
     def _join_lists(self, message: Message, request: ListRequest, pages: list[ListResponse]) -> None:
-        """Answers a list request with the answers of all nodes."""
         infos, more = join_pages(
             [(page.streams, page.more) for page in pages],
             lambda info: (info.stream_name, info.partition),
@@ -237,10 +224,7 @@ class ServiceWorker(Worker):
         self.reply(message, LIST.encode_response(ListResponse(request.request_id, infos, more)))
 
     def _list_after(self, message: Message, request: ListRequest, after: tuple[str, int] | None) -> None:
-        """Answers a list request with the next streams that the sender may see.
-
-        after: name and partition; only streams that follow it are listed. None begins with the first stream.
-        """
+        """Answers with the next streams that the sender may see, behind `after`: a name and a partition."""
         gate = self._directory.node.gate
 
         def listed(found: DescribeStreams) -> None:
@@ -271,8 +255,7 @@ class ServiceWorker(Worker):
         )
 
     def _later(self, message: Message, error: StorageError) -> None:
-        """Answers a failed create after a delay, so that a client that repeats the request at once does not load the
-        node."""
+        """Answers a failed create after a delay, because a client may repeat it at once."""
         self.context.call_later(
             self._directory.limits.error_delay_s,
             lambda: self.reply(message, failed_payload(f"the stream cannot be made: {error}")),
@@ -313,6 +296,5 @@ def _partitioned_protocol(payload: bytes) -> Protocol[CreatePartitions, protocol
 
 
 def register_service(directory: StreamDirectory, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
-    """Starts the stream service of a node under the given addresses."""
     part = (PART_ADDRESS,) if directory.elsewhere is not None else ()
     directory.node.register([*map(local, addresses), *part], lambda: ServiceWorker(directory))

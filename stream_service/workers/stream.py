@@ -1,16 +1,9 @@
-"""StreamWorker: the worker of one stream-partition. It assigns indexes, submits pushes to the storage, confirms them,
-and answers pulls.
+"""StreamWorker: the worker of one stream-partition. It assigns indexes, stores pushes, confirms them and answers pulls.
 
-The worker gets several messages at a time, and all pushes among them become one append. While a large append is being
-committed, new plain pushes are decoded and staged for the next append. The worker does not know the positions of
-consumers. `workers.stream_machine` defines its states.
+All pushes that arrive together become one append. The worker knows no positions of consumers. It guarantees to clients:
 
-The worker guarantees to clients:
-
-- A push is confirmed only when it is on disk.
-- Pushes are confirmed in the order of their arrival.
-- Pulls are answered in the order of their arrival.
-- A pull sees every push that arrived before it.
+- A push is confirmed only when it is on disk, and pushes are confirmed in the order of their arrival.
+- Pulls are answered in the order of their arrival. A pull sees every push that arrived before it.
 """
 
 from __future__ import annotations
@@ -49,11 +42,11 @@ logger = structlog.get_logger(__name__)
 
 
 class StreamWorker(ReadableStream):
-    """Serves pushes, copies, and all requests that a `ReadableStream` serves, at the address of the stream.
+    """Serves every message of `SERVED` at the address of the stream.
 
     Invariant: `_gathered` contains the pushes that are decoded but not yet submitted to the writing thread. Whenever
-    the worker does not run, `_gathered` is empty, unless the machine is STAGING: a large append is being committed. The
-    mailbox is paused while the machine does not accept messages, or too many pulls wait.
+    the worker does not run, `_gathered` is empty, unless the machine is STAGING. The mailbox is paused while the
+    machine does not accept messages, or too many pulls wait.
     """
 
     def __init__(
@@ -82,10 +75,7 @@ class StreamWorker(ReadableStream):
         self._machine.open(stream.last_time_us)
 
     def stopped(self) -> None:
-        """Refuses all pushes and other messages that wait.
-
-        These messages must not be stored any more: after a restart, a new worker may already write to the stream.
-        """
+        # None of these messages may be stored any more: after a restart, a new worker may already write to the stream.
         super().stopped()
         failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
         self.context.send_run(self._take_gathered().refused(self._route, failure))
@@ -99,6 +89,7 @@ class StreamWorker(ReadableStream):
         return [*pulls, *gathered.messages, *self._machine.close()]
 
     def receive(self, run: Sequence[Message]) -> None:
+        # The source of a mirror takes its pushes.
         if self._bounds.is_mirror and self._services.pass_on is not None:
             run = self._services.pass_on(self.identity, run)
         self._decode(run)
@@ -109,10 +100,7 @@ class StreamWorker(ReadableStream):
     # Requests
 
     def _decode(self, run: Sequence[Message]) -> None:
-        """Decodes messages: gathers the pushes for the next append, and serves the other requests.
-
-        If a request must wait for earlier work, `_machine` keeps this request and all later messages of the run.
-        """
+        """Gathers the pushes of a run for the next append, and serves its other requests, up to one that must wait."""
         machine, gathered = self._machine, self._gathered
         stages = machine.state is not SERVING
         staged_before, pushes_before = len(gathered.data), len(gathered)
@@ -194,10 +182,7 @@ class StreamWorker(ReadableStream):
         self._gathered.answers_behind.append(reply_to(message, message.onward_route[0], payload))
 
     def _proceed(self) -> None:
-        """Submits the gathered pushes as an append, and decodes the messages that wait in the machine.
-
-        Ends when an append, a copy or a load is under way, or when nothing waits. If nothing waits, answers the pulls.
-        """
+        """Goes on until an activity is under way, or nothing waits."""
         machine = self._machine
         while machine.state is SERVING:
             if self._gathered.messages:
@@ -211,8 +196,7 @@ class StreamWorker(ReadableStream):
                 return
 
     def _settle(self) -> None:
-        """Continues after an append, a copy or a load of sequence numbers has ended: serves the messages that waited
-        for it."""
+        """Continues after an activity has ended: serves the messages that waited for it."""
         self._count_growth()
         if self._machine.state is SERVING:
             self._proceed()
@@ -235,10 +219,7 @@ class StreamWorker(ReadableStream):
         return gathered
 
     def _append(self, pushes: PushRun) -> None:
-        """Submits the append of these pushes.
-
-        If no push is new, or the disk is nearly full, answers the pushes without an append.
-        """
+        """Submits the append of these pushes, or answers them at once if there is nothing to store or no room."""
         if self._bounds.refusal is not None:
             self._refuse_mirrored(pushes, self._bounds.refusal)
             return
@@ -270,7 +251,6 @@ class StreamWorker(ReadableStream):
             services.storage.submit_write(kind(*where, *what, on_done=done))
 
     def _appended(self, pushes: PushRun, operation: Append) -> None:
-        """Called when an append has been committed or has failed. Answers the pushes of the append."""
         if operation.error is not None:
             self._append_failed(pushes, operation)
             return
@@ -304,9 +284,9 @@ class StreamWorker(ReadableStream):
         return isinstance(error, IndexConflict) and not self._end_search.is_under_way
 
     def _end_failed(self, error: StorageError | None, *, restarts: bool) -> None:
-        """Goes on after a failed write, of which the machine knows and which is answered.
+        """Goes on after a failed write, whose end the machine knows, and which is answered.
 
-        restarts: whether the worker crashes by the error, so that it starts again and reads the stream again.
+        restarts: whether the error crashes the worker, so that it starts again and reads the stream again.
         """
         if error is not None and restarts:
             raise error
@@ -321,16 +301,12 @@ class StreamWorker(ReadableStream):
         self._settle()
 
     def _end_found(self) -> None:
-        """Called when the end of the stream is found after messages in doubt, which are stored."""
         self._adopt_end()
         self._settle()
 
     def _adopt_end(self) -> None:
-        """Goes on at the end that was found after messages in doubt, if it is found.
-
-        An activity that is under way has begun at the end as it was, so the end is adopted when the activity has failed
-        or does not depend on it. An append there cannot succeed.
-        """
+        """Goes on at the end that was found after messages in doubt, if it is found and no activity is under way."""
+        # An activity that is under way has begun at the end as it was. An append there cannot succeed.
         found = self._end_search.take() if self._machine.state is SERVING else None
         if found is not None:
             self._machine.move_end(found.record.next_index, found.last_time_us)
@@ -351,13 +327,11 @@ class StreamWorker(ReadableStream):
         self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
 
     def _refuse_mirrored(self, pushes: PushRun, reason: str) -> None:
-        """Answers pushes to a mirror, after the same delay as for failed pushes. The node has not failed."""
         answers = pushes.refused(self._route, Failure(Outcome.NOT_STORED, reason))
         self._services.counters.refused += len(pushes)
         self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
 
     def _send_answers_behind(self) -> None:
-        """Sends the answers that had to wait for the confirms of earlier pushes. Called after these confirms."""
         gathered = self._gathered
         if gathered.answers_behind:
             answers, gathered.answers_behind = gathered.answers_behind, []
@@ -366,10 +340,6 @@ class StreamWorker(ReadableStream):
     # Copies
 
     def copy(self, message: Message) -> bool:
-        """Serves a copy request: submits its messages with their original indexes and times.
-
-        Returns False if the request must wait.
-        """
         copy = read_copy(message.payload, self._services.limits)
         if self._bounds.refusal is not None:
             raise ProtocolError(self._bounds.refusal)
@@ -397,7 +367,6 @@ class StreamWorker(ReadableStream):
         return True
 
     def _copied(self, message: Message, copy: CopyRequest, operation: StoreCopy) -> None:
-        """Called when a copy has been committed or has failed. Answers the copy request."""
         error = operation.error
         if error is not None:
             self._machine.end_copy(copy.index, 0, 0)
@@ -414,7 +383,6 @@ class StreamWorker(ReadableStream):
         self._settle()
 
     def _refuse_copy(self, message: Message, reason: str) -> None:
-        """Answers a copy request that stored nothing, after the same delay as for a failed push."""
         answer = reply_to(message, self.context.address, failed_payload(reason))
         name, partition = self.identity
         logger.error("copy_failed", stream=name, partition=partition, reason=reason)
@@ -429,11 +397,10 @@ class StreamWorker(ReadableStream):
     def change(
         self, make: Callable[[Callable[[Any], None]], StreamChange], then: Callable[[StreamChange], None]
     ) -> bool:
-        """Begins a change of the stream, unless something else is under way. Returns whether it has begun.
+        """Begins a change of the whole stream, and returns True; False if something else is under way.
 
         make: returns the operation, whose `on_done` is the argument.
-        then: called when the change is stored or has failed. If its outcome is unknown, or another part of the program
-        has written to the stream, the worker restarts afterwards and reads the stream again.
+        then: called when the change is stored or has failed, before the worker goes on or restarts.
         """
         if self._machine.state is not SERVING or self._gathered.messages:
             return False
@@ -446,7 +413,6 @@ class StreamWorker(ReadableStream):
         return True
 
     def _changed(self, then: Callable[[StreamChange], None], operation: StreamChange) -> None:
-        """Called when a change of the stream has been committed or has failed."""
         error, record = operation.error, operation.record
         if error is not None or record is None:
             self._machine.end_change(None, 0)
@@ -475,7 +441,6 @@ class StreamWorker(ReadableStream):
     # Sequence numbers
 
     def _load_sequences(self) -> None:
-        """Submits a read of the stored sequence numbers of publishers."""
         self._send_answers_behind()
         self._machine.begin_load()
         self._publishers.load(self.context.guard(self._sequences_loaded))

@@ -13,37 +13,26 @@ if TYPE_CHECKING:
 
 class StreamBounds:
     """What the worker of a stream knows of it without a read. Everybody reads the attributes; only the methods of this
-    class change them.
-
-    first_index: the index of the earliest stored message.
-    next_index: the index that the next message will get.
-    created_us: when the stream was created, in microseconds since 1970. It tells the incarnations of a name apart.
-    history: the history of the stream; empty until somebody has asked for it.
-    mirror: what the stream has to do with a source on another node; None for most streams.
-    hold: the reason why the stream stores nothing at present, although it is a primary; None: it is not held. A change
-    of its role does not end it.
-    """
+    class change them."""
 
     __slots__ = ("_mirror_refusal", "created_us", "first_index", "history", "hold", "mirror", "next_index", "stream_id")
 
     def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
         self.stream_id = stream_id
-        self.first_index = first_index
-        self.next_index = next_index
-        self.history: History = ()
-        self.mirror: MirrorRow | None = None
-        self.hold: str | None = None
-        self.created_us = 0
+        self.first_index = first_index  # of the earliest stored message
+        self.next_index = next_index  # that the next message will get
+        self.history: History = ()  # empty until somebody has asked for it
+        self.mirror: MirrorRow | None = None  # what the stream has to do with a source on another node
+        self.hold: str | None = None  # why a primary stores nothing at present; a change of its role does not end it
+        self.created_us = 0  # tells the incarnations of a name apart; in microseconds since 1970
         self._mirror_refusal: str | None = None
 
     @property
     def is_mirror(self) -> bool:
-        """Whether the stream follows a source, and takes no pushes."""
         return self.mirror is not None and self.mirror.follows
 
     @property
     def source_role(self) -> int:
-        """What this stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
         return 0 if self.mirror is None else self.mirror.source_role
 
     @property
@@ -59,7 +48,6 @@ class StreamBounds:
         self.set_mirror(stream.mirror, record.name)
 
     def grow(self, messages: int) -> None:
-        """Moves the end past this many messages that were appended."""
         self.next_index += messages
 
     def truncate(self, first_index: int) -> None:
@@ -85,7 +73,6 @@ class StreamBounds:
         self.hold = reason
 
     def set_history(self, history: History) -> None:
-        """Takes the history that a change has made."""
         self.history = history
 
     def learn_history(self, history: History) -> History:

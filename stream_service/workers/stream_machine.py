@@ -1,8 +1,4 @@
-"""StreamMachine: the state machine of one stream-partition. It decides the next index and time, and which messages
-wait.
-
-The machine is pure: it decodes, stores and sends nothing, and gets the time as a parameter. `workers.stream` does these
-things.
+"""StreamMachine: decides the next index and time of one stream-partition, and which messages wait. It does no I/O.
 
 At most one activity is under way at a time: opening the stream, an append, a copy, a change of the whole stream, or
 loading the sequence numbers of publishers. Meanwhile, messages wait in three places and keep their order:
@@ -26,45 +22,29 @@ if TYPE_CHECKING:
     from stream_storage.contract import StreamRecord
 
 STAGED_BEHIND_MIN = 32
-"""An append of at least this many messages is large. While a large append is being committed, new pushes are decoded
-for the next append. While a smaller one is being committed, new pushes stay in the mailbox. Decoding them would produce
-many tiny appends, and handing each append to the writing thread costs more than the decoding saves."""
+"""An append of at least this many messages is large: new pushes are staged behind it. Behind a smaller one they stay in
+the mailbox: staging would make many tiny appends, and handing each to the writing thread costs more than it saves."""
 STAGED_MESSAGES_MAX = 10_000
-"""The number of staged pushes (decoded for the next append) at which further pushes stay in the mailbox. The mailbox
-delivers at most this many messages at a time."""
+"""At this number of staged pushes, further ones stay in the mailbox, which delivers at most as many at a time."""
 STAGED_BYTES_MAX = 16 * 1024 * 1024
-"""The size of the staged pushes (decoded for the next append), in bytes of data, at which further pushes stay in the
-mailbox. A full mailbox has the same size."""
+"""At this size of the staged data, in bytes, further pushes stay in the mailbox, which holds at most as much."""
 
 
 class State(enum.IntEnum):
-    """The state of a stream: the activity that is under way.
+    """The activity that is under way."""
 
-    OPENING: the stream is being read from the database, after all writes that its worker submitted before a crash.
-    SERVING: no activity is under way.
-    APPENDING: a small append is being committed.
-    STAGING: a large append is being committed. Meanwhile plain pushes are staged: decoded for the next append.
-    COPYING: copied messages are being committed.
-    CHANGING: a change of the whole stream is being committed: of its role, or of its messages by its mirror.
-    LOADING: the sequence numbers of publishers are being read.
-    CLOSED: the worker has stopped.
-    """
-
-    OPENING = enum.auto()
-    SERVING = enum.auto()
-    APPENDING = enum.auto()
-    STAGING = enum.auto()
-    COPYING = enum.auto()
-    CHANGING = enum.auto()
-    LOADING = enum.auto()
-    CLOSED = enum.auto()
+    OPENING = enum.auto()  # the stream is being read, after all writes that its worker submitted before a crash
+    SERVING = enum.auto()  # none
+    APPENDING = enum.auto()  # a small append is being committed
+    STAGING = enum.auto()  # a large append is; meanwhile plain pushes are staged: decoded for the next append
+    COPYING = enum.auto()  # copied messages are being committed
+    CHANGING = enum.auto()  # a change of the whole stream is: of its role, or of its messages by its mirror
+    LOADING = enum.auto()  # the sequence numbers of publishers are being read
+    CLOSED = enum.auto()  # the worker has stopped
 
 
 class Event(enum.IntEnum):
-    """An event of a stream: an activity begins or ends. An append, a copy, a change or a load also ends if it fails.
-
-    A load reads the sequence numbers of publishers.
-    """
+    """An activity begins or ends. An append, a copy, a change or a load also ends if it fails."""
 
     OPENED = enum.auto()
     SMALL_APPEND = enum.auto()
@@ -143,12 +123,10 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 class Place(NamedTuple):
-    """The index and the time of an append.
+    """The index of the first message of an append, and the time of all its messages, in microseconds since 1970.
 
-    first_index: the index of the first message.
-    time_us: the time of all messages, in microseconds since 1970.
-    falls_from_us: the time of the previous message if it is higher than `time_us`, because a wrong clock was set back;
-    otherwise None.
+    falls_from_us: the higher time of the message before, because a wrong clock was set back; None for nearly all
+    appends.
     """
 
     first_index: int
@@ -159,13 +137,12 @@ class Place(NamedTuple):
 class StreamMachine:
     """The state of one stream-partition, and the messages that wait until its present activity has ended.
 
-    bounds: the id and bounds of the stream, which all parts of its worker share.
-    last_time_us: the time of the latest message, in microseconds since 1970. Times do not decrease, except where a
-    wrong clock was set back.
+    last_time_us: the time of the latest message, in microseconds since 1970; 0 without a message. Times do not
+    decrease, except where a wrong clock was set back.
 
-    Invariant: pushes are staged (decoded for the next append) only in the state STAGING. Messages are in `held` only
-    while an activity is under way. An append that is under way begins at the next index of the stream. When the machine
-    is closed, `held` is empty. `check` checks all of this.
+    Invariant: pushes are staged only in the state STAGING. Messages are in `held` only while an activity is under way.
+    An append that is under way begins at the next index of the stream. When the machine is closed, `held` is empty.
+    `check` checks all of this.
     """
 
     def __init__(self, bounds: StreamBounds) -> None:
@@ -179,7 +156,6 @@ class StreamMachine:
 
     @property
     def accepts(self) -> bool:
-        """Whether the worker may take more messages from its mailbox now."""
         if self.held:
             return False
         if self.state is STAGING:
@@ -187,39 +163,27 @@ class StreamMachine:
         return self.state is SERVING
 
     def open(self, last_time_us: int) -> None:
-        """Ends the state OPENING. The caller has read the stream from the database and has set the bounds.
-
-        last_time_us: the time of the stream's latest message, in microseconds since 1970; 0 if there is no message.
-        """
+        """Ends the state OPENING. The caller has set the bounds."""
         self.state = TRANSITIONS[self.state][OPENED]
         self.last_time_us = last_time_us
 
     def stage(self, messages: int, size_bytes: int) -> None:
-        """Counts pushes that were staged: decoded for the next append.
-
-        messages: the number of these pushes.
-        size_bytes: the size of their data, in bytes.
-        """
         assert self.state is STAGING, "pushes are staged behind a large append only"
         self.staged_messages += messages
         self.staged_bytes += size_bytes
 
     def hold(self, messages: Sequence[Message]) -> None:
-        """Keeps these messages until the present activity has ended. Must not be called while messages are kept
-        already."""
+        """Keeps these messages until the present activity has ended. None may be kept already."""
         assert not self.held, "messages that are held already come before these"
         self.held = messages
 
     def take_held(self) -> Sequence[Message]:
-        """Removes and returns the messages that `hold` has kept. The caller must handle them before all others."""
+        """Removes and returns the messages of `hold`, which come before all others."""
         held, self.held = self.held, ()
         return held
 
     def begin_append(self, messages: int, now_us: int) -> Place:
-        """Begins an append of this many messages. Returns the index and time of the append.
-
-        After this call, no push counts as staged (decoded for the next append).
-        """
+        """Begins an append of this many messages, which are no longer staged."""
         self.state = TRANSITIONS[self.state][LARGE_APPEND if messages >= STAGED_BEHIND_MIN else SMALL_APPEND]
         self.staged_messages = self.staged_bytes = 0
         before_us = self.last_time_us
@@ -235,10 +199,7 @@ class StreamMachine:
         return place
 
     def end_append(self, stored: int) -> None:
-        """Ends the append.
-
-        stored: the number of messages that were stored, or 0 if the append failed.
-        """
+        """Ends the append. stored: the number of stored messages; 0: it failed."""
         self.state = TRANSITIONS[self.state][APPEND_ENDED]
         place, self._place = self._place, None
         self.bounds.grow(stored)
@@ -247,30 +208,18 @@ class StreamMachine:
             self.last_time_us = place.falls_from_us
 
     def can_copy(self, index: int) -> bool:
-        """Whether a copy may begin at this index: it is the next index of the stream, or the stream has never had a
-        message."""
+        """Whether a copy may begin at this index: at the next one, or anywhere in a stream never written to."""
         return index == self.bounds.next_index or self.begins_with(index)
 
     def begins_with(self, index: int) -> bool:
-        """Whether a copy at this index changes the first index of the stream.
-
-        This is so if the stream has never had a message, and the index is not 0.
-        """
+        """Whether a copy at this index moves the beginning of a stream that was never written to."""
         return self.bounds.next_index == 0 != index
 
     def begin_copy(self) -> None:
-        """Notes that a copy begins: messages of another stream are stored here with their original indexes
-        and times."""
         self.state = TRANSITIONS[self.state][COPY_BEGUN]
 
     def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
-        """Notes that the copy (`begin_copy`) has ended, and moves the end of the stream past the stored messages.
-
-        index: the index of the first copied message.
-        stored: the number of messages that were stored, or 0 if the copy failed.
-        last_time_us: the time of the stream's latest message after the copy, in microseconds since 1970. Not used if
-        the copy failed.
-        """
+        """Ends a copy that began at this index. stored: the number of its messages; 0: it failed."""
         self.state = TRANSITIONS[self.state][COPY_ENDED]
         if stored:
             first_index = index if self.begins_with(index) else self.bounds.first_index
@@ -278,47 +227,35 @@ class StreamMachine:
             self.last_time_us = last_time_us
 
     def begin_change(self) -> None:
-        """Notes that a change of the whole stream begins."""
         self.state = TRANSITIONS[self.state][CHANGE_BEGUN]
 
     def end_change(self, record: StreamRecord | None, last_time_us: int) -> None:
-        """Notes that the change has ended.
-
-        record: the row of the stream after the change; None: the change has failed.
-        last_time_us: as for `end_copy`.
-        """
+        """Ends a change. record: the row of the stream after it; None: it has failed."""
         self.state = TRANSITIONS[self.state][CHANGE_ENDED]
         if record is not None:
             self.bounds.become(record)
             self.last_time_us = last_time_us
 
     def move_end(self, next_index: int, last_time_us: int) -> None:
-        """Moves the end of the stream, because messages are stored of which that was not known. No activity must be
-        under way.
-
-        last_time_us: the time of the stream's latest message, in microseconds since 1970.
-        """
+        """Moves the end of the stream behind messages that are stored although that was not known."""
         assert self.state is SERVING, "an activity that is under way has begun at the end as it was"
         self.bounds.move(self.bounds.first_index, next_index)
         self.last_time_us = last_time_us
 
     def begin_load(self) -> None:
-        """Notes that the sequence numbers of publishers are being read from the database."""
         self.state = TRANSITIONS[self.state][LOAD_BEGUN]
 
     def end_load(self) -> None:
-        """Notes that the read of the sequence numbers of publishers has ended, whether it succeeded or failed."""
         self.state = TRANSITIONS[self.state][LOAD_ENDED]
 
     def close(self) -> Sequence[Message]:
-        """Closes the machine, because the worker has stopped. Returns the messages that `hold` has kept; the caller
-        must refuse them."""
+        """Closes the machine. Returns the messages of `hold`, which the caller must refuse."""
         self.state = TRANSITIONS[self.state][CLOSE]
         self.staged_messages = self.staged_bytes = 0
         return self.take_held()
 
     def check(self) -> None:
-        """Asserts the invariant of this class. Only tests call this method."""
+        """Asserts the invariant, for tests."""
         assert self.state is STAGING or self.staged_messages == self.staged_bytes == 0
         assert not self.held or self.state not in (SERVING, CLOSED)
         assert (self._place is not None) == (self.state in (APPENDING, STAGING)) or self.state is CLOSED

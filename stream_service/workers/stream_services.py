@@ -1,4 +1,4 @@
-"""StreamServices: the interface through which the workers of streams use the shared parts of their node."""
+"""StreamServices: what the workers of streams use of the shared parts of their node."""
 
 from __future__ import annotations
 
@@ -20,20 +20,11 @@ if TYPE_CHECKING:
 
 
 class StreamServices(Protocol):
-    """The interface to the parts of a node that all its streams share. `workers.directory.StreamDirectory` implements
-    it.
+    """What all streams of a node share. `workers.directory.StreamDirectory` implements it, and explains the rest.
 
     now_us: returns the trusted time of `clock`, in microseconds since 1970.
-    tails: the newest messages of all streams, in memory.
-    has_rules: whether the node decides by rules who may do what.
     tracing: makes the spans of pushes; None: the node does not trace.
-    role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
-    table of mirrors; and when it was deleted, without a row. None: the streams of this node cannot become mirrors.
-    mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
-    pass_on: passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes.
-    holds: the streams that store nothing at present, each with the reason, by name and partition.
-    forget_positions: deletes the positions of all consumers in a partition, in the transaction that deletes the
-    partition. Its arguments are the session, the name and the partition.
+    has_rules: whether the node decides by rules who may do what.
     """
 
     @property

@@ -1,8 +1,6 @@
-"""Tails: keeps the newest messages of all streams in memory, so that consumers near the end of a stream need no disk
-read.
+"""Tails: keeps the newest messages of all streams in memory, so that most consumers need no disk read.
 
-A tail is the newest messages of one stream. It keeps the lists of the appends and copies no message, so it costs a push
-almost nothing. This module does no I/O.
+A tail keeps the lists of the appends and copies no message, so it costs a push almost nothing. It does no I/O.
 """
 
 from __future__ import annotations
@@ -17,15 +15,11 @@ from typing import NamedTuple
 from stream_storage.contract import Append, Record
 
 MESSAGE_OVERHEAD_BYTES = 56
-"""The memory that a message takes in addition to its data, in bytes: the bytes object and its place in a list."""
+"""The memory of a message beside its data, in bytes: the bytes object and its place in a list."""
 
 
 class Run(NamedTuple):
-    """The messages of one append.
-
-    time_us: the time of all these messages, in microseconds since 1970.
-    size_bytes: the memory that is counted for these messages, in bytes.
-    """
+    """The messages of one append. size_bytes: the memory that is counted for them."""
 
     first_index: int
     time_us: int
@@ -43,9 +37,7 @@ _first_index = attrgetter("first_index")
 
 
 class Tails:
-    """The memory that all tails of a node share. A tail is the newest messages of one stream.
-
-    If the memory is full, the tail that has not grown for the longest time is cleared.
+    """The memory that all tails of a node share. If it is full, the tail that has not grown for longest is cleared.
 
     Invariant: `size_bytes` is the sum over all tails and at most `bytes_max`. `_used` contains the tails that are not
     empty, in the order of their last growth, oldest first.
@@ -58,11 +50,7 @@ class Tails:
         self._used: OrderedDict[Tail, None] = OrderedDict()
 
     def note(self, tail: Tail, grown_bytes: int) -> None:
-        """Counts that a tail (the newest messages of one stream) has grown by `grown_bytes`. If negative, the tail
-        has shrunk.
-
-        If all tails together exceed the memory limit, clears those that have not grown for the longest time.
-        """
+        """Counts that a tail has grown, or has shrunk by a negative number, and clears others if the memory is full."""
         self.size_bytes += grown_bytes
         if tail.size_bytes:
             self._used[tail] = None
@@ -76,8 +64,7 @@ class Tails:
 class Tail:
     """The newest messages of one stream, in memory. It keeps or drops the messages of an append together.
 
-    Invariant: the indexes in `_runs` have no gap. `size_bytes` is the sum over `_runs` and at most
-    `Tails.stream_bytes_max`.
+    Invariant: the indexes in `_runs` have no gap. `size_bytes` is their sum, and at most `Tails.stream_bytes_max`.
     """
 
     def __init__(self, tails: Tails) -> None:
@@ -88,14 +75,10 @@ class Tail:
 
     @property
     def next_index(self) -> int:
-        """The index that follows the newest message in memory; -1 if no message is in memory."""
         return self._runs[-1].next_index if self._runs else -1
 
     def append(self, stored: Append) -> None:
-        """Adds the messages of a stored append. If the tail exceeds its limit, drops its oldest appends.
-
-        The lists of the append must not change afterwards.
-        """
+        """Adds the messages of a stored append, whose lists must not change afterwards. Drops the oldest appends."""
         size_bytes = sum(map(len, stored.data)) + MESSAGE_OVERHEAD_BYTES * len(stored.data)
         for beside in (stored.keys, stored.headers):
             size_bytes += sum(len(each) for each in beside or () if each is not None)
@@ -115,21 +98,20 @@ class Tail:
         self._tails.note(self, grown_bytes)
 
     def clear(self) -> None:
-        """Removes all messages of the stream from memory."""
         size_bytes, self.size_bytes = self.size_bytes, 0
         self._runs.clear()
         self._tails.note(self, -size_bytes)
 
     def close(self) -> None:
-        """Removes all messages from memory and ignores later appends, because the worker of the stream has stopped."""
+        """Removes all messages and ignores later appends, because the worker of the stream has stopped."""
         self._closed = True
         self.clear()
 
     def find_page(self, index: int, limit: int, bytes_max: int, first_bytes_max: int) -> list[Record] | None:
-        """Returns the same page as `stream_storage.contract.Log.read` would, from the messages in memory.
+        """Returns the page that `stream_storage.contract.Log.read` would return; None if its first message is not in
+        memory.
 
-        Returns None if the first message of the page is not in memory. The page is empty if the data of its first
-        message exceeds `first_bytes_max`.
+        The page is empty if the data of its first message exceeds `first_bytes_max`.
         """
         if not self._runs or index < self._runs[0].first_index:
             return None
@@ -152,8 +134,6 @@ class Tail:
 
 
 def _records(run: Run, start: int, end: int) -> zip[Record]:
-    """Returns the records of an append from position `start` up to, not including, position `end` or the end of the
-    append."""
     return zip(
         range(run.first_index + start, run.next_index),
         run.data[start:end],
