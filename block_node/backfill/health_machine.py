@@ -59,6 +59,7 @@ class SourceHealth:
         self.is_excluded = False
 
     def has(self, number: int) -> bool:
+        # A source node on another chain may have the number, but not the block.
         return self.claims is not None and number in self.claims and not self.is_excluded
 
     @property
@@ -101,6 +102,7 @@ class Health:
 
     def find_silence(self) -> str:
         """Returns why no source node says which blocks exist, with the last error of each. Empty if one says it."""
+        # One source node of this chain that answers is enough to know which blocks exist.
         if any(each.is_heard and not each.is_excluded for each in self.sources.values()):
             return ""
         return "; ".join(
@@ -128,6 +130,7 @@ class Health:
 
     def last_claimed(self, now_s: float | None = None) -> int | None:
         """Returns the highest block that a source node claims. With `now_s`, only those that can be asked now count."""
+        # An excluded source node says nothing about this chain.
         counted = self.sources.values() if now_s is None else self.ready(now_s)
         lasts = (each.claims.last for each in counted if each.claims is not None and not each.is_excluded)
         return max((last for last in lasts if last is not None), default=None)
@@ -150,6 +153,7 @@ class Health:
         if now_s < source.backoff_until_s:
             return
         source.failures += 1
+        # The exponent is bounded, so that the number stays finite after many failures.
         delay_s = self._retry_delay_s * 2.0 ** min(source.failures - 1, 32)
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
@@ -160,6 +164,7 @@ class Health:
     def disbelieve(self, name: str, first: int, last: int) -> None:
         """Removes blocks from the claims of a source node, until its next answer: it lacked them, or sent bad ones."""
         claims = self.sources[name].claims
+        # Other blocks of this source node can still be right, so they stay.
         if claims is not None:
             claims.discard(first, last)
 

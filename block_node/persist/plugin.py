@@ -53,11 +53,13 @@ class Persistence(Plugin):
 
     def started(self) -> None:
         super().started()
+        # Until the store knows which blocks are stored, no event is delivered, so nothing is lost.
         self.inlet.pause()
         self._store.open(self.context.guard(self._opened))
 
     def stopped(self) -> None:
         super().stopped()
+        # Their staged parts would stay on disk: the next worker does not know these attempts.
         for attempt in list(self._attempts):
             self._forget(attempt)
 
@@ -72,6 +74,7 @@ class Persistence(Plugin):
                     collector.add(event.items)
                 else:
                     collector.add_piece(event.items[0], last=event.piece is Piece.LAST)
+                # A large block goes to the disk part by part, while it still arrives.
                 if collector.held_bytes > self._held_bytes_max:
                     self._stage(collector)
         elif isinstance(event, BlockDropped):
@@ -81,6 +84,7 @@ class Persistence(Plugin):
         if isinstance(notification, VerificationNotification):
             self._verified(notification)
         elif isinstance(notification, BackfilledBlockNotification):
+            # A whole block from another node has no attempt, and waits under its number.
             collector = BlockCollector(0)
             collector.add(notification.items)
             self._backfilled[notification.block_number] = collector
@@ -107,6 +111,7 @@ class Persistence(Plugin):
         if collector is None or collector.broken:
             self._tell_failure(number, result.source, "its items did not all come here; send the block again")
             return
+        # The notification follows when the block is synced, even if that is after later events.
         stored = self.context.guard(lambda error: self._stored(number, result.root, result.source, error))
         block = collector.finish(number, result.root, result.verifier_state, result.other_roots, result.corrected_root)
         self._store.store(block, stored)
@@ -130,6 +135,7 @@ class Persistence(Plugin):
 
         def staged(error: StorageError | None) -> None:
             self._staging_bytes -= size_bytes
+            # The block lacks a part now, so storing it will fail and say so.
             if error is not None:
                 logger.error("block_part_not_kept", attempt=collector.attempt, reason=str(error))
             if self._staging_bytes <= STAGING_BYTES_MAX:

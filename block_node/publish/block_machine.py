@@ -228,6 +228,7 @@ class Blocks:
     @property
     def next_block(self) -> int:
         """The lowest block that no publisher sends and that the node does not have. Equal to `PublishView.wanted`."""
+        # Nobody has to send a block that is in flight, or durable above a gap.
         number = self.next_to_verify
         while number in self._blocks or number in self._watermark.above:
             number += 1
@@ -305,6 +306,7 @@ class Blocks:
         block.deadline_s = now_s + self._limits.processing_s_max
 
     def durable(self, number: int) -> bool:
+        # A durable block was verified, perhaps from another source.
         moved = self._watermark.durable(number)
         self.verified_below(self._watermark.next_durable)
         return moved
@@ -337,6 +339,7 @@ class Blocks:
             self._attempts += 1
             block.attempt = self._attempts
             return BlockBegun(block.number, block.attempt)
+        # The block is counted as queued until an event hands its items over.
         if block.queue:
             received = block.queue.popleft()
             block.queued_bytes -= received.held_bytes
