@@ -28,8 +28,8 @@ pytestmark = pytest.mark.spark
 WORKER = """
 import pickle, sys
 
-OURS = {"spark_export", "pyspark_stream_node", "storage", "stream_service", "stream_node", "ockam", "bare", "msgspec",
-        "trio", "sqlalchemy", "structlog", "anyio"}
+OURS = {"spark_export", "pyspark_stream_node", "stream_storage", "stream_service", "stream_node", "ockam", "bare",
+        "msgspec", "trio", "sqlalchemy", "structlog", "anyio"}
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):

@@ -129,7 +129,7 @@ def import_packages() -> None:
     """Imports what takes long, so that a command finds it imported. Freezing keeps forked processes from copying it."""
     for name in IMPORTS:
         importlib.import_module(name)
-    for module in pkgutil.iter_modules(importlib.import_module("stream_node.cli").__path__, "stream_node.cli."):
+    for module in pkgutil.walk_packages(importlib.import_module("stream_node.cli").__path__, "stream_node.cli."):
         importlib.import_module(module.name)
     program()
     gc.collect()

@@ -31,7 +31,7 @@ try:
         print(client.create("orders").push(b"first"))
 except InvalidArgument as error:
     print(error)
-print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "tracing", "requests"))))
+print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "ockam.tracing", "requests"))))
 """
 
 
