@@ -38,22 +38,18 @@ class LoadHistory(Operation):
 
 
 class StreamChange(Operation):
-    """A change of a stream that its worker makes while nothing else changes it.
-
-    record, last_time_us, history, mirror: what is stored after the change.
-    appended: the appends of the change, for the messages in memory.
-    """
+    """A change of a stream that its worker makes while nothing else changes it."""
 
     __slots__ = ("appended", "history", "last_time_us", "mirror", "record", "stream_id")
 
     def __init__(self, stream_id: int, on_done: Callable[[Any], None]) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
-        self.record: StreamRecord | None = None
+        self.record: StreamRecord | None = None  # these four: what is stored after the change
         self.last_time_us = 0
         self.history: History = ()
         self.mirror: MirrorRow | None = None
-        self.appended: Sequence[Append] = ()
+        self.appended: Sequence[Append] = ()  # for the messages in memory
 
     def change(self, session: Session) -> None:
         raise NotImplementedError
@@ -184,10 +180,8 @@ class TakeHistory(StreamChange):
 class CopyAside(Operation):
     """Copies one step of the last messages of a stream, from `index` on, to another stream at the same indexes.
 
-    record: the row of the other stream after the step.
-    fits: whether the other stream begins where the copies begin. If not, nothing is copied: an earlier move from
-    another index has made it, and behind its messages some would be missing.
-    done: whether the other stream has all messages now.
+    If the other stream does not begin there, nothing is copied: an earlier move from another index has made it, and
+    behind its messages some would be missing.
     """
 
     __slots__ = ("created_us", "done", "fits", "index", "name", "partition", "record", "stream_id")
@@ -201,9 +195,9 @@ class CopyAside(Operation):
         self.name = name
         self.partition = partition
         self.created_us = created_us
-        self.record: StreamRecord | None = None
-        self.fits = True
-        self.done = False
+        self.record: StreamRecord | None = None  # of the other stream after the step
+        self.fits = True  # whether the other stream begins where the copies begin
+        self.done = False  # whether the other stream has all messages now
 
     def apply(self, session: Session) -> None:
         log = session.log

@@ -116,9 +116,8 @@ class Page:
 class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
-    bytes_max: reading stops after the page with which the data of all pages has reached this size, in bytes.
-    read: the number of pages read. The others must be requested again.
-    needs_room: whether the next page begins with a message larger than `bytes_max`, for which it needs room.
+    It stops after the page with which the data of all pages has reached `bytes_max`. The others must be requested
+    again.
     """
 
     __slots__ = ("bytes_max", "needs_room", "pages", "read", "stream_id")
@@ -130,7 +129,8 @@ class ReadPages(Operation):
         self.stream_id = stream_id
         self.pages = pages
         self.bytes_max = bytes_max
-        self.read = 0
+        self.read = 0  # the number of pages read
+        # whether the next page begins with a message above `bytes_max`, for which it needs room
         self.needs_room = False
 
     def apply(self, session: Session) -> None:

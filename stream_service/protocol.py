@@ -64,10 +64,7 @@ class PullRequest(msgspec.Struct, frozen=True, gc=False):
 
 # type StreamMessage { index: uint  data: data }
 class StreamMessage(msgspec.Struct, frozen=True, gc=False):
-    """One stored message of a partition.
-
-    index: the index of the message in the partition.
-    """
+    """One stored message of a partition, and its index there."""
 
     index: bare.UInt
     data: bytes

@@ -20,14 +20,10 @@ BATCH_MESSAGES_MAX = 1_000
 
 # type PushBatch struct { request_id: uint  messages: list<data> }
 class PushBatch(msgspec.Struct, frozen=True, gc=False):
-    """Pushes of messages without key and headers.
+    """Pushes of messages without key and headers."""
 
-    request_id: the request id of the first push. Each further push has the next number.
-    messages: 1 to BATCH_MESSAGES_MAX messages.
-    """
-
-    request_id: bare.UInt
-    messages: list[bytes]
+    request_id: bare.UInt  # of the first push; each further push has the next number
+    messages: list[bytes]  # 1 to BATCH_MESSAGES_MAX
 
 
 # type BatchFailure struct { outcome: Outcome  reason: str }

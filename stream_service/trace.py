@@ -17,15 +17,11 @@ TRACEPARENT_BYTES_MAX = 128
 
 # type TraceNotice struct { request_id: uint  publisher: str  traceparent: str }
 class TraceNotice(msgspec.Struct, frozen=True):
-    """The trace of the push with this request id.
-
-    publisher: the last address of the push's return route. The addresses before it are those of this message.
-    traceparent: the span of the push at the publisher, as in the HTTP header `traceparent` (W3C Trace Context).
-    """
+    """The trace of the push with this request id."""
 
     request_id: bare.UInt
-    publisher: str
-    traceparent: str
+    publisher: str  # the last address of the push's return route; those before it are those of this message
+    traceparent: str  # as in the HTTP header of this name (W3C Trace Context)
 
 
 TRACE = Protocol("node/trace/1", TraceNotice, TraceNotice)

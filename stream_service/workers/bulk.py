@@ -33,10 +33,7 @@ logger = structlog.get_logger(__name__)
 
 
 class BulkReads:
-    """Answers the `node/stream_bulk/1` requests of one stream. Each peer gets its answers in the order of its requests.
-
-    Invariant: at most one read is under way.
-    """
+    """Answers each peer in the order of its requests. Invariant: at most one read is under way."""
 
     def __init__(self, worker: Worker, bounds: StreamBounds, services: StreamServices) -> None:
         self._worker = worker

@@ -37,16 +37,7 @@ class StreamDirectory:
     """The list of all streams of a node. It survives crashes of the service worker.
 
     new_id: returns a new random text, from which stream names are generated.
-    default_retention: the retention of streams that have none of their own.
-    making: by address, the number of requests that are creating a stream-partition now.
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
-    role_changed: called with name, partition and row when a stream became a mirror or a primary, and without a row when
-    it was deleted. None: the streams of this node cannot become mirrors.
-    mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
-    pass_on: passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes.
-    holds: the streams that store nothing at present, each with the reason, by name and partition.
-    forget_positions: deletes the positions of all consumers in a partition, in the transaction that deletes the
-    partition.
     elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
 
@@ -70,13 +61,18 @@ class StreamDirectory:
         self.storage = storage
         self.limits = limits
         self.clock = clock
-        self.default_retention = default_retention
+        self.default_retention = default_retention  # of streams that have none of their own
+        # by address, the number of requests that are creating a stream-partition now
         self.making: Counter[Address] = Counter()
         self.tracing = tracing
+        # called when a mirror asks a stream for messages, with the name and partition of the stream
         self.mirror_seen: Callable[[tuple[str, int], Origin, Follower], None] = lambda identity, origin, mirror: None
+        # called with its row when a stream changed its role, and without when it was deleted; None: no mirrors
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
+        # passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes
         self.pass_on: Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None = None
-        self.holds: dict[tuple[str, int], str] = {}
+        self.holds: dict[tuple[str, int], str] = {}  # the streams that store nothing at present, each with the reason
+        # deletes the positions of all consumers in a partition, in the transaction that deletes it
         self.forget_positions: Callable[[Session, str, int], None] = lambda session, name, partition: None
         # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])

@@ -20,10 +20,7 @@ WAITING_MAX = 1_000
 
 
 class MirrorPulls:
-    """The requests of the mirrors of one stream.
-
-    Invariant: requests are in `_waiting` only while the history of the stream is being read.
-    """
+    """Invariant: requests are in `_waiting` only while the history of the stream is being read."""
 
     def __init__(
         self,

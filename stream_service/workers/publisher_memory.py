@@ -27,10 +27,7 @@ logger = structlog.get_logger(__name__)
 
 
 class PublisherMemory:
-    """The sequence numbers of the publishers of one stream.
-
-    machine: knows the numbers; None until a push with a number comes.
-    """
+    """The numbers of one stream's publishers. machine: knows them; None until a push with a number comes."""
 
     def __init__(self, bounds: StreamBounds, services: StreamServices) -> None:
         self._bounds = bounds

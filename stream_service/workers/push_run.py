@@ -31,11 +31,6 @@ UNCHECKED_BYTES = 60_000
 class PushRun:
     """The pushes of one append, in order.
 
-    messages, requests: the messages that ask for these pushes, and what they ask for. A PushBatch asks for several.
-    data, keys, headers: the messages to store.
-    decisions: for each request, whether it is new, a duplicate or out of order.
-    answers_behind: the answers to other requests, which are sent after the answers to these pushes.
-
     Invariant: without a rich push, `decisions`, `keys` and `headers` are None. Otherwise they are full.
     """
 
@@ -43,13 +38,14 @@ class PushRun:
         self._sequences = sequences
         self._began_s = 0.0
         self._pushes = 0
-        self.messages: list[Message] = []
+        self.messages: list[Message] = []  # that ask for these pushes
+        # what they ask for; a PushBatch asks for several pushes
         self.requests: list[PushRequest | PushBatch | RichPush] = []
-        self.data: list[bytes] = []
+        self.data: list[bytes] = []  # the messages to store
         self.keys: list[bytes | None] | None = None
         self.headers: list[bytes | None] | None = None
-        self.decisions: list[Decision] | None = None
-        self.answers_behind: list[Message] = []
+        self.decisions: list[Decision] | None = None  # of each request: new, a duplicate or out of order
+        self.answers_behind: list[Message] = []  # to other requests, sent after the answers to these pushes
         self._traces: PushTraces | None = None
         self._traced: Sequence[TracedPush] = ()
 
