@@ -88,26 +88,6 @@ async def push_singly(address: str, *, publishers: int, size_bytes: int, for_s: 
     return Timed(len(times_us), seconds, times_us)
 
 
-async def push_latency(address: str, *, messages: int, size_bytes: int) -> Timed:
-    """Single pushes of the async client, each confirmed before the next."""
-    async with _connected(address, 1) as streams:
-        return await loads.latency(streams, Load(messages=messages, size_bytes=size_bytes), _untold)
-
-
-def push_latency_blocking(address: str, *, messages: int, size_bytes: int) -> Timed:
-    """Single pushes of the blocking client, each confirmed before the next."""
-    data = os.urandom(size_bytes)
-    with blocking.connect(address) as client:
-        target = client.create(STREAM)
-        return _repeat(lambda: target.push(data), messages)
-
-
-async def pull_rate(address: str, *, messages: int) -> Timed:
-    """Pull the messages that `push_rate` has stored, a thousand a page, decoded to objects."""
-    async with _connected(address, 1) as streams:
-        return await loads.pull(streams, Load(messages=messages, size_bytes=0, window=PAGE_MESSAGES), _untold)
-
-
 async def fanout(address: str, *, messages: int, size_bytes: int, consumers: int) -> Timed:
     """One publisher and many consumers that follow its stream, a connection each. Counts and times deliveries."""
     load = Load(messages=messages, size_bytes=size_bytes, clients=consumers, window=FANOUT_WINDOW)

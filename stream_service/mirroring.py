@@ -182,10 +182,6 @@ def refusal_of_source(source: str) -> str | None:
     return f"a HOST:PORT of {size_bytes} bytes; at most {SOURCE_BYTES_MAX}" if size_bytes > SOURCE_BYTES_MAX else None
 
 
-def wire_history(history: Sequence[HistoryEntry]) -> list[WireEntry]:
-    return [WireEntry(entry.entry_id, entry.first_index) for entry in history]
-
-
 def read_history(entries: Sequence[WireEntry]) -> History:
     """Returns a history that came from another node. Raises ProtocolError if it cannot be one."""
     if len(entries) > ENTRIES_MAX:

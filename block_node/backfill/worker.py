@@ -81,10 +81,6 @@ class Backfill(Plugin):
         raise RuntimeError("backfill has not kept up with the facility's events; it begins anew")
 
     @property
-    def fillers(self) -> list[Filler]:
-        return list(self._fillers.values())
-
-    @property
     def holes(self) -> int:
         return sum(filler.machine.holes.count() for filler in self._fillers.values())
 

@@ -10,7 +10,7 @@ and never serialized again, so items of later versions pass through unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 
 import msgspec
@@ -107,10 +107,6 @@ def split_block(block: bytes | memoryview) -> Iterator[Item]:
 
 def item_prefix(size: int) -> bytes:
     return b"\x0a" + varint(size)
-
-
-def join_block(items: Iterable[Item]) -> bytes:
-    return b"".join(part for item in items for part in (item_prefix(len(item)), item))
 
 
 def read_header(item: Item) -> BlockHeader:

@@ -7,7 +7,6 @@ import msgspec
 from block_node.blocks.errors import Level, SettingsError
 from block_node.blocks.hash_scheme import SCHEMES, HashScheme
 
-ALL_BUT_TSS = Level.STRUCTURE | Level.MERKLE | Level.CHAIN | Level.RECORD_PROOF | Level.STATE_PROOF
 PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 
 

@@ -27,9 +27,6 @@ CHANNELS_REMEMBERED = 64
 OnEvent: TypeAlias = Callable[[Any], None]
 """A function that receives the events that do not become items of the iteration (`consumer_events.ConsumerEvent`)."""
 
-M = TypeVar("M", bound="Machine")
-T = TypeVar("T")
-
 
 class Machine(Protocol):
     """The methods that the consumer machines, `ChainConsumer` and `UnorderedConsumer`, have in common."""
@@ -51,6 +48,10 @@ class Machine(Protocol):
     def checkpoint(self) -> Checkpoint: ...
 
     def why_incomplete(self, hash_: bytes) -> Missing: ...
+
+
+M = TypeVar("M", bound=Machine)
+T = TypeVar("T")
 
 
 class Consumption(Generic[M, T]):

@@ -274,9 +274,5 @@ def _check_not_put_back(
             )
 
 
-def _merged(intervals: Intervals) -> dict[Place, tuple[list[Interval], list[Interval]]]:
-    return {place: merge(each) for place, each in intervals.items()}
-
-
 def _count(lost: Sequence[Loss]) -> int:
     return sum(each.end_index - each.start_index for each in lost)

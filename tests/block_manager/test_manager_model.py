@@ -30,10 +30,10 @@ from block_manager import (
 )
 from block_manager.commit_store import CommitStore
 from block_manager.transactions import SessionTransactions
-from stream_storage.memory import MemoryDatabase
 from tests.block_manager.naive_model import NaiveModel
 from tests.block_manager.samples import FaultyStore, StoreBroken
 from tests.support.examples import examples
+from tests.support.memory_storage import MemoryDatabase
 
 STORES_MAX = 3
 

@@ -15,7 +15,6 @@ from cardinal_streams.errors import CheckpointTaken
 from cardinal_streams.machines.chain_events import ChainUpdate
 from cardinal_streams.machines.consumer_events import LeftOut, Stalled
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.metrics import consumer_metrics
 from stream_client import list_positions
 from tests.cardinal_streams.chains import EVERYTHING, Ledger, hashes, read_all, served_transport
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of
@@ -54,8 +53,7 @@ async def test_a_missing_message_is_named_and_a_late_one_heals(tmp_path: Path, m
                 (gap,) = updates.gaps()
                 assert (gap.hash, gap.waiting) == (blocks[4].payload.hash, 7)
                 assert str(gap.missing) == "1 messages of prefix 'a/'"
-                age_s = updates.stalled_s()
-                assert consumer_metrics(updates.statistics(), stalled_s=age_s)["/streams/stalled/age"] == age_s > 0
+                assert updates.stalled_s() > 0
                 await transport.send({missing[0]: [missing[1]]})
         assert updates.gaps() == ()
         assert await other.load() is not None

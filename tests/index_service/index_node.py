@@ -20,8 +20,8 @@ from ockam.actors.worker import Worker
 from ockam.protocol import ERROR, Protocol
 from ockam.transport.elsewhere import Elsewhere
 from stream_storage.contract import Operation, Session, ignore_done
-from stream_storage.inline_runner import InlineRunner
 from tests.support.databases import execute_text, open_database
+from tests.support.inline_runner import InlineRunner
 
 SERVICE, ME = local("stream_index_service"), local("me")
 Q = TypeVar("Q")

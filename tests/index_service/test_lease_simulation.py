@@ -18,10 +18,10 @@ from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from stream_client.share.lease_machine import LeaseClientMachine
-from stream_storage.inline_runner import InlineRunner
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network
 from tests.support.databases import open_database
+from tests.support.inline_runner import InlineRunner
 from tests.support.virtual_time import run_seeded
 
 pytestmark = pytest.mark.usefixtures("each_database")

@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.items import join_block
 from index_service.extensions import LEASE, Lease, LeaseRequest
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes, StreamClient
@@ -26,7 +25,7 @@ from stream_node.node.process import NodeProcess
 from stream_service.extensions import Retention
 from stream_storage.sqlite.database import FILE_NAME
 from tests.power.recording import Recording
-from tests.support.blocks import signing_keys
+from tests.support.blocks import join_block, signing_keys
 
 CHILD = Path(__file__).with_name("power_child.py")
 MESSAGE_BYTES = 700

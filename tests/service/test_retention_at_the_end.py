@@ -12,8 +12,8 @@ from stream_service.limits import StreamLimits
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import RetentionWorker, register_retention
-from stream_storage.inline_runner import InlineRunner
 from stream_storage.sqlite.database import Database
+from tests.support.inline_runner import InlineRunner
 from tests.support.served import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_database")

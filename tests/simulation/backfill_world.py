@@ -282,7 +282,7 @@ class BackfillWorld:
             if other.next_block <= flight.last and flight.next_block <= other.last:
                 self._note_broken(f"{wanted} is asked for while {other.next_block} to {other.last} is under way")
         worker = self._service.worker if self._service is not None else None
-        for filler in worker.fillers if worker is not None else ():
+        for filler in worker._fillers.values() if worker is not None else ():
             if any(number in wanted for number in filler.machine.delivered):
                 self._note_broken(f"{wanted} is asked for while a part of it is being stored")
         self._fetches += 1
@@ -319,7 +319,7 @@ class BackfillWorld:
             if self._broken is not None:
                 raise self._broken
             worker = self._service.worker if self._service is not None else None
-            for filler in worker.fillers if worker is not None else ():
+            for filler in worker._fillers.values() if worker is not None else ():
                 try:
                     filler.machine.check()
                 except AssertionError as error:

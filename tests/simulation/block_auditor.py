@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import trio
 
 from block_node.blocks.generator import GeneratedBlock
-from block_node.blocks.items import join_block
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import PUBLISH, Acknowledgement, DuplicateBlock, SessionOpened, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, SubscribedItems, SubscribeResponse
@@ -18,6 +17,7 @@ from ockam.actors.message import Message
 from stream_storage.contract import Session
 from stream_storage.errors import DatabaseCorrupt
 from tests.simulation.auditor import BrokenPromise
+from tests.support.blocks import join_block
 
 EVERYTHING = 1 << 40
 

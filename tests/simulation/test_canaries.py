@@ -25,10 +25,10 @@ from stream_service.workers.push_run import PushRun
 from stream_service.workers.sequence_machine import SequenceMachine
 from stream_service.workers.stream import StreamWorker
 from stream_storage.contract import Append, Operation
-from stream_storage.inline_runner import InlineRunner
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.noticing import assert_caught
 from tests.simulation.world import run_seed
+from tests.support.inline_runner import InlineRunner
 
 SEEDS = range(60)
 

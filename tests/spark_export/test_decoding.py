@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.blocks import join_block
+
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
@@ -30,7 +32,6 @@ from pyspark.sql.types import (
 
 import bare
 from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
-from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message.messages import encode

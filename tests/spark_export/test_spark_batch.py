@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.blocks import join_block
+
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
@@ -20,7 +22,6 @@ from pyspark.sql.types import StructType
 
 import bare
 from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark
 from spark_export.source.options import read_options

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stream_storage.contract import Append, Operation, Session
 from stream_storage.engine import SessionSource
-from stream_storage.memory import MemoryDatabase
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
+from tests.support.memory_storage import MemoryDatabase
 from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from hypothesis.stateful import (
 
 from stream_storage.contract import Append, Record, Session, StreamRecord
 from stream_storage.errors import IndexConflict, PartFailed, StreamNotFound
-from stream_storage.memory import MemoryDatabase
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
 from tests.stream_storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source, fresh_database
 from tests.support.examples import examples
+from tests.support.memory_storage import MemoryDatabase
 from tests.support.postgres import PostgresServer
 
 blobs = st.one_of(st.binary(max_size=12), st.builds(lambda size: b"\0" * size, st.sampled_from([100, 5_000])))

@@ -132,8 +132,6 @@ def purity_problems(root: Path) -> list[str]:
 WITH_DRIVERS = {
     "sqlite3": (
         "stream_storage/sqlite/",
-        # The tables of other packages in a database in memory.
-        "stream_storage/memory.py",
         # These have databases of their own: commits of a block manager, the ledger of an exporter.
         *("block_manager/", "spark_export/"),
         # These work on the file of a node that does not run: repair, restore, and what doctor looks at.

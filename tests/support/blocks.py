@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import Level
-from block_node.blocks.items import split_block
+from block_node.blocks.items import Item, item_prefix, split_block
 from block_node.blocks.keys import SigningKeys
-from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
+from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.tss import SignedRoot
 from block_node.blocks.verifier import Verifier
+
+ALL_BUT_TSS = Level.STRUCTURE | Level.MERKLE | Level.CHAIN | Level.RECORD_PROOF | Level.STATE_PROOF
 
 # The beginnings of the blocks' roots, from the table of the facts.
 ROOTS = {
@@ -26,6 +29,11 @@ ROOTS = {
         "1c417b370965dd85",
     ],
 }
+
+
+def join_block(items: Iterable[Item]) -> bytes:
+    """Serializes items to a `Block`."""
+    return b"".join(part for item in items for part in (item_prefix(len(item)), item))
 
 
 @cache

@@ -97,13 +97,6 @@ class GenerationsPart:
         found = await self._all(select(func.max(runs.c.id), select(func.max(generations.c.id)).scalar_subquery()))
         return int(found[0][0] or 0), int(found[0][1])
 
-    async def load_losses(self, generation: int) -> list[Loss]:
-        """Returns the exported indexes that repairs gave up, in this and earlier generations (versions of
-        the table).
-        """
-        async with self._writing() as connection:
-            return await find_losses(connection, generation)
-
 
 async def find_losses(connection: AsyncConnection, generation: int) -> list[Loss]:
     """Returns the exported indexes that repairs gave up, in this and earlier generations (versions of the table)."""

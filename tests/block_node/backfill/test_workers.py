@@ -116,7 +116,7 @@ async def backfilling(
 
 def busy(worker: Backfill, kind: Kind) -> list[BlockRange]:
     """What the worker of that kind looks after."""
-    return next(list(filler.machine.holes) for filler in worker.fillers if filler.machine.kind is kind)
+    return next(list(filler.machine.holes) for filler in worker._fillers.values() if filler.machine.kind is kind)
 
 
 async def test_b8_history_is_left_to_its_worker_while_that_works(

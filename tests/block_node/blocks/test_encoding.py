@@ -12,7 +12,6 @@ from block_node.blocks.items import (
     ItemKind,
     item_content,
     item_kind,
-    join_block,
     make_footer,
     make_header,
     make_item,
@@ -29,6 +28,7 @@ from block_node.blocks.proofs import (
     read_proof,
 )
 from block_node.blocks.protobuf import bytes_field, number_field, read_fields, read_varint, varint
+from tests.support.blocks import join_block
 
 ROOT = bytes(range(48))
 

@@ -28,10 +28,10 @@ from block_node.blocks.files import (
 )
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.item_cutter import ItemCutter, ItemPiece, item_size
-from block_node.blocks.items import Item, join_block, make_item, split_block
-from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
+from block_node.blocks.items import Item, make_item, split_block
+from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
-from tests.support.blocks import ROOTS, own_verifier, real_blocks, signing_keys
+from tests.support.blocks import ALL_BUT_TSS, ROOTS, join_block, own_verifier, real_blocks, signing_keys
 
 SUFFIXES = pytest.mark.parametrize("suffix", [PLAIN, GZIP, ZSTD])
 ITEMS = [make_item(11, bytes([number]) * (37 * number)) for number in range(1, 9)]

@@ -20,9 +20,9 @@ from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, Level, VerificationFailed
 from block_node.blocks.items import ItemKind, item_kind, item_prefix, split_block
 from block_node.blocks.proofs import StateProof, TssProof, read_proof
-from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
+from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
-from tests.support.blocks import ROOTS, KnownSignatures, real_blocks, real_books, real_roots
+from tests.support.blocks import ALL_BUT_TSS, ROOTS, KnownSignatures, real_blocks, real_books, real_roots
 
 PLACES = [(name, number) for name, roots in ROOTS.items() for number in range(len(roots))]
 EVERY_BLOCK = pytest.mark.parametrize(("name", "number"), PLACES)

@@ -8,11 +8,11 @@ import pytest
 
 from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import Level, VerificationFailed
-from block_node.blocks.items import ItemKind, item_content, item_kind, join_block, make_item, split_block
+from block_node.blocks.items import ItemKind, item_content, item_kind, make_item, split_block
 from block_node.blocks.proofs import ProofKind, RecordFileProof, StateProof, TssProof, read_proof
-from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
+from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
-from tests.support.blocks import ROOTS, KnownSignatures, real_blocks, real_books, real_roots
+from tests.support.blocks import ALL_BUT_TSS, ROOTS, KnownSignatures, join_block, real_blocks, real_books, real_roots
 
 BOTH = pytest.mark.parametrize("name", list(ROOTS))
 

@@ -23,9 +23,9 @@ from block_node.blocks.keys import SigningKeys
 from block_node.blocks.proofs import RecordFileProof, RecordSignature, make_record_proof, read_proof
 from block_node.blocks.protobuf import bytes_field, read_fields
 from block_node.blocks.record_proof import RecordFileReader
-from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
+from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
-from tests.support.blocks import signing_keys
+from tests.support.blocks import ALL_BUT_TSS, signing_keys
 
 
 @cache

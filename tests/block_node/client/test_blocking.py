@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from block_node.blocks.items import join_block
 from block_node.client import BlockArrived, BlockNotAvailable, BlockRefused, PublishSettings, blocking
 from stream_client import NodeUnreachable, Reconnect
 from stream_node.node.process import NodeProcess
 from tests.block_node.client.chains import chain, outgoing
+from tests.support.blocks import join_block
 
 REPOSITORY = Path(__file__).parents[3]
 

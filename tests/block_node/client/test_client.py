@@ -15,7 +15,6 @@ import pytest
 import trio
 
 from block_node.blocks.files import write_block
-from block_node.blocks.items import join_block
 from block_node.client import (
     BlockArrived,
     BlockClient,
@@ -35,6 +34,7 @@ from stream_client import NodeUnreachable, Reconnect
 from stream_client import connect as connect_streams
 from tests.block_node.backfill.served_blocks import damage_blocks
 from tests.block_node.client.chains import chain, fetch, outgoing
+from tests.support.blocks import join_block
 from tests.support.served import PATIENCE_S, Served, served, wait_until
 
 QUICK = Reconnect(delay_s=0.01, delay_s_max=0.05)

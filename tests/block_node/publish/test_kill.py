@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from block_node.blocks.generator import BlockShape, GeneratedBlock
-from block_node.blocks.items import join_block
 from block_node.client import OutgoingBlock, PublishSettings, connect
 from block_node.client.publisher import BlockPublisher
 from stream_client import Reconnect
@@ -21,6 +20,7 @@ from stream_node.node.process import NodeProcess
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
 from tests.block_node.publish.samples import chain_of
+from tests.support.blocks import join_block
 from tests.support.served import PATIENCE_S, wait_until
 
 SETTINGS = PublishSettings(kept_blocks_max=32, reconnect=Reconnect(delay_s=0.01, delay_s_max=0.05))

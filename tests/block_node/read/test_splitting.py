@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.blocks.items import join_block
 from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
 from block_node.protocol import Piece
+from tests.support.blocks import join_block
 
 ITEMS = st.lists(
     st.integers(0, 300).map(lambda size: bytes(range(256))[: size % 256] + b"x" * (size // 2)), max_size=20

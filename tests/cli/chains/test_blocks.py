@@ -12,11 +12,12 @@ import pytest
 
 from block_node.blocks.files import read_items, write_block
 from block_node.blocks.generator import ChainGenerator
-from block_node.blocks.items import ItemKind, join_block, make_item
+from block_node.blocks.items import ItemKind, make_item
 from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.promised.block_schemas import BlockRow, BlocksPublished, BlockStatus, ChainGenerated
+from tests.support.blocks import join_block
 
 
 @pytest.fixture(scope="module")

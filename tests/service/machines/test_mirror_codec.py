@@ -7,6 +7,7 @@ that is written from docs/wire.md alone; spoilt bytes are refused by both codecs
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
@@ -22,9 +23,9 @@ from stream_service.mirroring import (
     MirrorStatus,
     SourceRole,
     StoredMessage,
+    WireEntry,
     has_parted,
     read_history,
-    wire_history,
 )
 from stream_storage.contract import Record
 from stream_storage.history import HistoryEntry
@@ -58,6 +59,10 @@ def pages(
         start,
         records,
     )
+
+
+def wire_history(history: Sequence[HistoryEntry]) -> list[WireEntry]:
+    return [WireEntry(entry.entry_id, entry.first_index) for entry in history]
 
 
 @given(pages())

@@ -18,7 +18,7 @@ from stream_service.limits import StreamLimits
 from stream_service.protocol import PULL, PullRequest
 from stream_service.workers.tail_machine import Tail, Tails
 from stream_storage.contract import Append
-from stream_storage.memory import MemoryDatabase
+from tests.support.memory_storage import MemoryDatabase
 from tests.support.served import served
 
 data = st.lists(st.binary(max_size=60), min_size=1, max_size=6)

@@ -6,13 +6,13 @@ from random import Random
 from typing import Any
 
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import BlockMark, headers_of, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchHeader, SubBatchMsg
 from stream_service.stored import decode_extras
 from tests.spark_export.pipeline.lake import Headers
+from tests.support.blocks import join_block
 
 CUT_BYTES = 700
 

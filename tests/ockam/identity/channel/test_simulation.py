@@ -40,9 +40,9 @@ from stream_client.errors import ChannelSilent
 from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_node.node.config import Config
 from stream_node.node.services import Services, stored_streams
-from stream_storage.inline_runner import InlineRunner
 from stream_storage.sqlite.database import FILE_NAME, Database
 from tests.ockam.identity.channel.samples import NOW_S, ephemeral, identity
+from tests.support.inline_runner import InlineRunner
 from tests.support.virtual_time import run_seeded
 
 FIRST_SEED = int(os.environ.get("STREAM_NODE_SEED", "0"))

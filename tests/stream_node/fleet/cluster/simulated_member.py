@@ -24,11 +24,11 @@ from stream_service.stored import LIST_EXTRAS
 from stream_storage.commit import fail_all
 from stream_storage.contract import Operation
 from stream_storage.errors import CommitUnsettled, ConnectionLost, IndexConflict, StorageError
-from stream_storage.inline_runner import InlineRunner
-from stream_storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
 from stream_storage.statement import Values
 from tests.simulation.auditor import BrokenPromise
 from tests.stream_node.fleet.cluster.pipes import MemberEnd
+from tests.support.inline_runner import InlineRunner
+from tests.support.memory_storage import MemoryDatabase, MemorySession, SharedMemoryDatabase
 
 LEASE_TTL_S = 4.0
 LEAVE_S = 30.0

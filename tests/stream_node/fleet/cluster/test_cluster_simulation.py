@@ -20,9 +20,9 @@ from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.tables import TABLES
 from stream_node.node.services import Services
 from stream_storage.errors import NodeReplaced
-from stream_storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
 from tests.simulation.noticing import assert_caught
 from tests.stream_node.fleet.cluster.cluster_world import FAULTS, Outcome, run_seed
+from tests.support.memory_storage import MemoryDatabase, MemorySession, SharedMemoryDatabase
 
 SEEDS = range(8)
 MANY_SEEDS = range(1_500)

@@ -18,8 +18,8 @@ from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
-from stream_storage.inline_runner import InlineRunner
 from stream_storage.sqlite.database import Database
+from tests.support.inline_runner import InlineRunner
 
 PARTITIONS = 50
 

@@ -1,4 +1,4 @@
-"""Metrics under the names of the real consumers; lags; and the shells under asyncio."""
+"""Statistics after a reorg; lags; and the shells under asyncio."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 from cardinal_streams.consume.consuming import consume, consume_unordered
-from cardinal_streams.metrics import consumer_metrics, producer_metrics, unordered_metrics
 from cardinal_streams.produce.publishing import publish
 from cardinal_streams.transports.file_transport import FileTransport
 from tests.cardinal_streams.chains import AFTER, EVERYTHING, NEW, OLD, Ledger, hashes, read_all, served_transport
@@ -21,26 +20,26 @@ async def test_what_they_say_after_a_reorg(tmp_path: Path) -> None:
             async with publisher.reorg(OLD[1].payload.hash, 2, 100) as channel:
                 await channel.send(NEW)
             await publisher.send([*OLD, *AFTER])
-            assert producer_metrics(publisher.statistics()) == {"/streams/skipped": 10 / 23}
+            sent = publisher.statistics()
+            assert (sent.blocks_skipped, sent.blocks_sent) == (10, 13)
         async with consume(EVERYTHING, transport, checkpoint=GENESIS) as updates:
             ledger = Ledger()
             while ledger.hashes != hashes(OLD[:2], NEW, AFTER):
                 update = await anext(updates)
                 ledger.apply(update)
                 update.done()
-            figures = consumer_metrics(updates.statistics(), updates.lags())
-        assert figures["/streams/omp/height"] == 14
-        assert figures["/streams/reorg/exec"] == 1
-        assert figures["/streams/con/failures"] == 0
-        lags = {name: figure for name, figure in figures.items() if name.endswith("/lag")}
+            read, lags = updates.statistics(), updates.lags()
+        assert read.chain.head_number == 14
+        assert read.chain.updates_with_removals + read.chain.reverts == 1
+        assert read.reassembly.refused + read.bad_messages == 0
         assert len(lags) >= 9
         assert set(lags.values()) == {0}
         async with consume_unordered(EVERYTHING, transport, stop_at_end=True) as arrivals:
             async for arrival in arrivals:
                 arrival.done()
-            plain = unordered_metrics(arrivals.statistics())
-        assert plain["/streams/con/messages"] > 0
-        assert plain["/streams/con/pending"] == 0
+            plain = arrivals.statistics().reassembly
+        assert plain.messages > 0
+        assert plain.incomplete == 0
 
 
 def test_the_shells_run_under_asyncio(tmp_path: Path) -> None:
