@@ -103,7 +103,16 @@ async def connect(
     if on_link is not None:
         core.service_route.on_link = on_link
     try:
-        async with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls, checked) as shell:
+        async with open_shell(
+            address=address,
+            core=core,
+            framing=framing,
+            reconnect=reconnect,
+            contact_timeout_s=contact_timeout_s,
+            waits=waits,
+            tls=tls,
+            token=checked,
+        ) as shell:
             yield StreamClient(Session(address, core, shell, answer_timeout_s))
     finally:
         await end_tracing(tracing)

@@ -221,7 +221,7 @@ def figures(house: House) -> list[Figure]:
         listed("__init__ with code, outside the faces", full_inits(house), 0, 1),
         listed("class names of three modules or more", shared_classes(house, 3), 0, 22),
         listed("class names of two modules or more", shared_classes(house, 2), 0, 108),
-        listed(f"calls with more than {ARGUMENTS_MAX} arguments by place", wide_calls(house), 0, 41),
+        listed(f"calls with more than {ARGUMENTS_MAX} arguments by place", wide_calls(house), 0, 3),
         listed("hearts with few comments", silent_hearts(house), 0, 4),
     ]
 

@@ -105,18 +105,18 @@ def gap_answers(gaps: Iterable[Gap]) -> list[BackfillGap]:
 def source_answers(sources: Iterable[SourceStatistics]) -> list[BackfillSource]:
     return [
         BackfillSource(
-            each.name,
-            each.priority,
-            each.failures,
-            int(each.backoff_s * 1_000),
-            each.first_block,
-            each.last_block,
-            each.ranges,
-            None if each.latency_ms is None else int(each.latency_ms * 1_000),
-            each.blocks,
-            each.size_bytes,
-            each.errors,
-            each.last_error[:REASON_CHARACTERS_MAX],
+            name=each.name,
+            priority=each.priority,
+            failures=each.failures,
+            backoff_ms=int(each.backoff_s * 1_000),
+            first_block=each.first_block,
+            last_block=each.last_block,
+            ranges=each.ranges,
+            latency_us=None if each.latency_ms is None else int(each.latency_ms * 1_000),
+            blocks=each.blocks,
+            size_bytes=each.size_bytes,
+            errors=each.errors,
+            last_error=each.last_error[:REASON_CHARACTERS_MAX],
         )
         for each in sources
     ]

@@ -156,14 +156,14 @@ class BlockReader:
             assert self._header.timestamp is not None
             roots = self._tree.roots(self._header.timestamp, self._footer)
         return ReadBlock(
-            self._header,
-            self._footer,
-            tuple(self._proofs),
-            roots,
-            self._rules,
-            self.record_digest,
-            self.item_count,
-            self.size_bytes,
+            header=self._header,
+            footer=self._footer,
+            proofs=tuple(self._proofs),
+            roots=roots,
+            rules=self._rules,
+            record_digest=self.record_digest,
+            item_count=self.item_count,
+            size_bytes=self.size_bytes,
         )
 
     def failed(self, kind: FailureKind, reason: str, level: Level = Level.STRUCTURE) -> VerificationFailed:

@@ -130,14 +130,14 @@ class ChainGenerator:
         reader.add((proof,))
         block = reader.finish()
         result = BlockResult(
-            number,
-            block.roots,
-            footer.previous_root,
-            footer.all_blocks_root,
-            block.item_count,
-            block.size_bytes,
-            Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF,
-            (ProofKind.RECORD_FILE,),
+            number=number,
+            roots=block.roots,
+            previous_root=footer.previous_root,
+            all_blocks_root=footer.all_blocks_root,
+            item_count=block.item_count,
+            size_bytes=block.size_bytes,
+            checked=Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF,
+            proofs=(ProofKind.RECORD_FILE,),
             rules=block.rules,
         )
         yield proof

@@ -187,16 +187,16 @@ class ProofChecks:
             reason = f"no level that is on checks its proofs ({names})"
             raise VerificationFailed(FailureKind.UNRECOGNIZED_PROOF_TYPE, Level.STRUCTURE, number, reason)
         return BlockResult(
-            number,
-            roots,
-            block.footer.previous_root,
-            block.footer.all_blocks_root,
-            block.item_count,
-            block.size_bytes,
-            checked,
-            tuple(kinds),
-            tuple(claims),
-            block.rules,
+            number=number,
+            roots=roots,
+            previous_root=block.footer.previous_root,
+            all_blocks_root=block.footer.all_blocks_root,
+            item_count=block.item_count,
+            size_bytes=block.size_bytes,
+            checked=checked,
+            proofs=tuple(kinds),
+            claims=tuple(claims),
+            rules=block.rules,
         )
 
     def _read(self, item: Item, number: int) -> BlockProof:

@@ -113,16 +113,16 @@ class BlockCollector:
         staged_bytes = self.staged * PART_BYTES_MAX
         attempt = self.attempt if self.staged else None
         return NewBlock(
-            number,
-            root,
-            self.item_count,
-            parts,
-            attempt,
-            self.staged,
-            staged_bytes,
-            verifier_state,
-            other_roots,
-            corrected_root,
+            number=number,
+            root=root,
+            items=self.item_count,
+            parts=parts,
+            attempt=attempt,
+            staged=self.staged,
+            staged_bytes=staged_bytes,
+            verifier_state=verifier_state,
+            other_roots=other_roots,
+            corrected_root=corrected_root,
         )
 
 

@@ -267,15 +267,15 @@ class BlockStore:
 
     def statistics(self) -> BlockStoreStatistics:
         return BlockStoreStatistics(
-            self._blocks - self.damaged.count(),
-            self._size_bytes,
-            self.available.first,
-            self.available.last,
-            self.damaged.count(),
-            self._stored,
-            self._evicted,
-            self._mended,
-            self._failed,
+            blocks=self._blocks - self.damaged.count(),
+            size_bytes=self._size_bytes,
+            first_block=self.available.first,
+            last_block=self.available.last,
+            damaged=self.damaged.count(),
+            stored=self._stored,
+            evicted=self._evicted,
+            mended=self._mended,
+            failed=self._failed,
         )
 
     def _learn(self, state: StoredChain) -> None:

@@ -159,14 +159,14 @@ class SubscribeService(Plugin):
         if limited is not None:
             return Refusal(SubscribeStatus.ERROR, limited)
         session = SubscribeSession(
-            message,
-            request.request_id,
-            plan,
-            request.window_bytes,
-            self._store,
-            self._limits,
-            self._now_s,
-            self._left,
+            request=message,
+            request_id=request.request_id,
+            plan=plan,
+            window_bytes=request.window_bytes,
+            store=self._store,
+            limits=self._limits,
+            now_s=self._now_s,
+            on_end=self._left,
             packs=packs,
         )
         # The worker may answer as soon as it is registered, so it is listed before.

@@ -66,16 +66,16 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
     start = checkpoint.start
     return msgspec.json.encode(
         CheckpointText(
-            VERSION,
-            None if start is None else StartText(_hex(start.hash), start.number, hex(start.weight)),
-            format_token(checkpoint.position),
-            format_token(checkpoint.history),
-            [_open_text(reorg) for reorg in checkpoint.open_reorgs],
-            [FinishedText(_hex(ancestor)) for ancestor in checkpoint.finished_reorgs],
-            format_token(checkpoint.read),
-            [_hex(hash_) for hash_ in checkpoint.needed],
-            format_token(checkpoint.created) if checkpoint.created else msgspec.UNSET,
-            {_hex(hash_): format_token(each) for hash_, each in checkpoint.given_up.items()} or msgspec.UNSET,
+            version=VERSION,
+            start=None if start is None else StartText(_hex(start.hash), start.number, hex(start.weight)),
+            position=format_token(checkpoint.position),
+            history=format_token(checkpoint.history),
+            open_reorgs=[_open_text(reorg) for reorg in checkpoint.open_reorgs],
+            finished_reorgs=[FinishedText(_hex(ancestor)) for ancestor in checkpoint.finished_reorgs],
+            read=format_token(checkpoint.read),
+            needed=[_hex(hash_) for hash_ in checkpoint.needed],
+            created=format_token(checkpoint.created) if checkpoint.created else msgspec.UNSET,
+            given_up={_hex(hash_): format_token(each) for hash_, each in checkpoint.given_up.items()} or msgspec.UNSET,
         )
     )
 

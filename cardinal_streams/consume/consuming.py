@@ -246,7 +246,16 @@ async def consume(
         return Update(event, finish) if isinstance(event, ChainUpdate | Revert) else None
 
     async with _feed_set(transport, stop_at_end) as feeds:
-        updates = Updates(machine, application, topics, feeds, store, make, save_interval_s, on_event)
+        updates = Updates(
+            machine=machine,
+            application=application,
+            topics=topics,
+            feeds=feeds,
+            store=store,
+            make=make,
+            save_interval_s=save_interval_s,
+            on_event=on_event,
+        )
         updates.transport, updates.reorg_timeout_s = transport, reorg_timeout_s
         updates.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
         await updates.begin(transport, known)
@@ -280,7 +289,16 @@ async def consume_unordered(
         return Arrival(event, finish) if isinstance(event, Completed) else None
 
     async with _feed_set(transport, stop_at_end) as feeds:
-        arrivals = Arrivals(machine, application, topics, feeds, store, make, save_interval_s, on_event)
+        arrivals = Arrivals(
+            machine=machine,
+            application=application,
+            topics=topics,
+            feeds=feeds,
+            store=store,
+            make=make,
+            save_interval_s=save_interval_s,
+            on_event=on_event,
+        )
         arrivals.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
         await arrivals.begin(transport, known)
         yield arrivals

@@ -52,7 +52,16 @@ def _decode_batch(key: bytes, value: bytes) -> Batch:
         if given > 1:
             raise MalformedMessage(f"the entry {name!r} sets {given} of value, count, delete and subbatch", "value")
     parent = record["parent"]
-    return Batch(hash_, number, parent, int.from_bytes(weight, "big"), values, frozenset(deletes), counts, sub_batches)
+    return Batch(
+        hash=hash_,
+        number=number,
+        parent=parent,
+        weight=int.from_bytes(weight, "big"),
+        values=values,
+        deletes=frozenset(deletes),
+        counts=counts,
+        sub_batches=sub_batches,
+    )
 
 
 def _decode_header(key: bytes, value: bytes) -> SubBatchHeader:

@@ -157,14 +157,14 @@ class Producer:
                 counts[found[0]] = counts.get(found[0], 0) + 1
                 by_topic.setdefault(found[1], []).append(BatchDeleteMsg(payload.hash, key))
         batch = Batch(
-            payload.hash,
-            payload.number,
-            payload.parent,
-            payload.weight,
-            values,
-            frozenset(deletes),
-            counts,
-            dict(payload.sub_batches),
+            hash=payload.hash,
+            number=payload.number,
+            parent=payload.parent,
+            weight=payload.weight,
+            values=values,
+            deletes=frozenset(deletes),
+            counts=counts,
+            sub_batches=dict(payload.sub_batches),
         )
         _check_conflicts(batch)
         # The Batch is the last message of the last topic: once it is stored, the block is.

@@ -60,7 +60,16 @@ class Marks:
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None:
             return None
-        return MarkedSave(0, self._client_id, stream_name, partition, index, fence, mark.created_us, mark.generation)
+        return MarkedSave(
+            request_id=0,
+            client_id=self._client_id,
+            stream_name=stream_name,
+            partition=partition,
+            index=index,
+            fence=fence,
+            created_us=mark.created_us,
+            generation=mark.generation,
+        )
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
         """Returns the request that saves index 0 as the position in the new stream; None without a mark."""

@@ -218,9 +218,19 @@ def list_connections(roster: Roster) -> ConnectionsResponse:
 
 def _open(connection: Connected, each: ConnectionStatistics, presence: Presence, now_s: float) -> OpenConnection:
     received_s, sent_s = map(round, presence.rates(each, now_s))
-    identity, age_s = str(connection.identity), round(now_s - presence.began_s)
-    moved = each.received, each.received_bytes, each.sent, each.sent_bytes
-    return OpenConnection(each.peer, identity, each.framing, age_s, *moved, received_s, sent_s, each.backlog_bytes)
+    return OpenConnection(
+        peer=each.peer,
+        identity=str(connection.identity),
+        framing=each.framing,
+        age_s=round(now_s - presence.began_s),
+        received=each.received,
+        received_bytes=each.received_bytes,
+        sent=each.sent,
+        sent_bytes=each.sent_bytes,
+        received_bytes_s=received_s,
+        sent_bytes_s=sent_s,
+        backlog_bytes=each.backlog_bytes,
+    )
 
 
 def join_connections(found: Sequence[ConnectionsResponse], request_id: int, limit: int) -> ConnectionsResponse:

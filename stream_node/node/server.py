@@ -237,16 +237,16 @@ class Server:
         channels: SecureChannels | None,
     ) -> ServerStatistics:
         return ServerStatistics(
-            node.statistics(),
-            tcp.statistics(),
-            runner.statistics(),
-            services.statistics(),
-            None if channels is None else channels.statistics(),
-            None if self._access is None else self._access.statistics(),
-            node.usages.statistics(),
-            None if self._http is None else self._http.statistics(),
-            None if self._tracing is None else self._tracing.statistics(),
-            None if self._cluster is None else self._cluster.statistics(),
+            node=node.statistics(),
+            tcp=tcp.statistics(),
+            storage=runner.statistics(),
+            services=services.statistics(),
+            channels=None if channels is None else channels.statistics(),
+            access=None if self._access is None else self._access.statistics(),
+            limits=node.usages.statistics(),
+            http=None if self._http is None else self._http.statistics(),
+            traces=None if self._tracing is None else self._tracing.statistics(),
+            cluster=None if self._cluster is None else self._cluster.statistics(),
         )
 
     async def _listen(self, parts: NodeParts, nursery: trio.Nursery, stored: list[StoredStream]) -> None:

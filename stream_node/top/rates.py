@@ -196,14 +196,14 @@ def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> l
         rows.setdefault((each.client_id, each.stream_name), []).append((rate, each.saved_us, each.holder))
     return [
         ConsumerRow(
-            client,
-            stream,
-            len(parts),
-            len({holder for *_, holder in parts if holder is not None}),
-            sum(unread[client, stream].values()),
-            _sum([rate for rate, _, _ in parts]),
-            max(saved_us for _, saved_us, _ in parts),
-            (client, stream) in beyond_end,
+            client=client,
+            stream=stream,
+            partitions=len(parts),
+            members=len({holder for *_, holder in parts if holder is not None}),
+            lag=sum(unread[client, stream].values()),
+            messages_per_s=_sum([rate for rate, _, _ in parts]),
+            saved_us=max(saved_us for _, saved_us, _ in parts),
+            is_beyond_end=(client, stream) in beyond_end,
         )
         for (client, stream), parts in rows.items()
     ]

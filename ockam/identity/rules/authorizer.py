@@ -244,7 +244,16 @@ class Authorizer:
     def _note_refusal(self, message: Message, right: str, decision: Decision, name: str) -> None:
         origin = message.origin
         request = find_name(message.payload) or ""
-        entry = Entry("refused", str(origin.identity), origin.peer, right, name, "", request, decision.reason)
+        entry = Entry(
+            event="refused",
+            identity=str(origin.identity),
+            peer=origin.peer,
+            right=right,
+            name=name,
+            rule="",
+            request=request,
+            reason=decision.reason,
+        )
         self._count(entry, origin)
 
     def _count(self, entry: Entry, origin: Origin) -> None:

@@ -113,14 +113,16 @@ def read_export(path: Path, first: int, count: int) -> ExportView:
         ).one()
         return ExportView(
             *identity,
-            [_run(row) for row in connection.execute(chosen)],
-            connection.execute(select(func.count()).select_from(runs)).scalar_one(),
-            table_rows,
-            data_bytes,
-            file_bytes,
-            lost,
-            _count_given_up(connection),
-            connection.execute(select(func.max(generations.c.id)).where(generations.c.state.in_(OPEN))).scalar_one(),
+            runs=[_run(row) for row in connection.execute(chosen)],
+            run_count=connection.execute(select(func.count()).select_from(runs)).scalar_one(),
+            table_rows=table_rows,
+            data_bytes=data_bytes,
+            file_bytes=file_bytes,
+            lost=lost,
+            given_up=_count_given_up(connection),
+            rewrite=connection.execute(
+                select(func.max(generations.c.id)).where(generations.c.state.in_(OPEN))
+            ).scalar_one(),
         )
 
 

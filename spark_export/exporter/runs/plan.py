@@ -152,14 +152,14 @@ def _plan_one(end: PartitionEnd, exported: Exported | None, position: int, accep
     start += lost
     average = end.size_bytes / max(1, end.next_index - end.first_index)
     return Range(
-        end.stream,
-        end.partition,
-        era,
-        end.made_us,
-        start,
-        end.next_index,
-        int(average * (end.next_index - start)),
-        lost,
+        stream=end.stream,
+        partition=end.partition,
+        era=era,
+        made_us=end.made_us,
+        start_index=start,
+        end_index=end.next_index,
+        size_bytes=int(average * (end.next_index - start)),
+        lost=lost,
     )
 
 

@@ -164,27 +164,27 @@ class Exporter:
                 steps.append(step)
                 pace.took(step.rows, step.seconds)
                 if on_step is not None:
-                    await self._steps.to_its_end(on_step(step))
+                    await self._steps.end_after(on_step(step))
             if self._steps.is_ending and part != left:
                 raise asyncio.CancelledError
             # Each step is planned again, since retention and deletions may have removed messages during the last step.
             left = [] if part == left else await self._plan(until, left_out)
         outcome = Outcome(
-            steps[-1].run_id if steps else None,
-            sum(each.rows for each in steps),
-            sum(each.data_bytes for each in steps),
-            sum(each.file_bytes for each in steps),
-            sum(each.files for each in steps),
-            len(frozenset[tuple[str, int]]().union(*(each.places for each in steps))),
-            sum(each.lost for each in steps),
-            time.monotonic() - started_s,
-            tuple(recovered),
-            swept,
-            len(steps),
-            tuple(left_out.values()),
-            sum(each.rows for each in left),
-            sum(each.size_bytes for each in left),
-            self._engine.description if steps else "",
+            run_id=steps[-1].run_id if steps else None,
+            rows=sum(each.rows for each in steps),
+            data_bytes=sum(each.data_bytes for each in steps),
+            file_bytes=sum(each.file_bytes for each in steps),
+            files=sum(each.files for each in steps),
+            partitions=len(frozenset[tuple[str, int]]().union(*(each.places for each in steps))),
+            lost=sum(each.lost for each in steps),
+            seconds=time.monotonic() - started_s,
+            recovered=tuple(recovered),
+            swept=swept,
+            steps=len(steps),
+            left_out=tuple(left_out.values()),
+            rows_left=sum(each.rows for each in left),
+            data_bytes_left=sum(each.size_bytes for each in left),
+            engine=self._engine.description if steps else "",
         )
         if left_out:
             raise StreamsLeftOut(outcome)

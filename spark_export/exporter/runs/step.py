@@ -134,19 +134,19 @@ class StepRunner:
             raise
         failpoint("written")
         # The run is being published and can no longer be abandoned, so a cancellation waits for the end of the run.
-        await self.to_its_end(self._finish(run_id, entries))
+        await self.end_after(self._finish(run_id, entries))
         return Step(
-            run_id,
-            sum(each.rows for each in entries),
-            sum(each.data_bytes for each in entries),
-            sum(each.file_bytes for each in entries),
-            len(entries),
-            frozenset((each.stream, each.partition) for each in ranges),
-            sum(each.lost for each in ranges),
-            time.monotonic() - started_s,
+            run_id=run_id,
+            rows=sum(each.rows for each in entries),
+            data_bytes=sum(each.data_bytes for each in entries),
+            file_bytes=sum(each.file_bytes for each in entries),
+            files=len(entries),
+            places=frozenset((each.stream, each.partition) for each in ranges),
+            lost=sum(each.lost for each in ranges),
+            seconds=time.monotonic() - started_s,
         )
 
-    async def to_its_end(self, work: Awaitable[None]) -> None:
+    async def end_after(self, work: Awaitable[None]) -> None:
         """Waits until `work` has ended, even if the caller is cancelled meanwhile.
 
         A cancellation only sets `is_ending`; no CancelledError is raised.

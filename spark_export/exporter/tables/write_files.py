@@ -195,7 +195,14 @@ class _OpenFile:
         self._file.complete(self._sink.written)
         stream, era, date = self._place
         return FileEntry(
-            self._name, stream, era, date, self._rows, self._data_bytes, self._sink.written, self._sink.hexdigest()
+            path=self._name,
+            stream=stream,
+            era=era,
+            date=date,
+            rows=self._rows,
+            data_bytes=self._data_bytes,
+            file_bytes=self._sink.written,
+            sha256=self._sink.hexdigest(),
         )
 
     def abort(self) -> None:

@@ -208,7 +208,16 @@ def consume(
             tell_hole(source, first_missing, next_there, fail_on_hole)
             shown.missing += next_there - first_missing
 
-    with_transport(run, recording, kafka, partitions, node, context, via, pass_over)
+    with_transport(
+        run=run,
+        recording=recording,
+        kafka=kafka,
+        partitions=partitions,
+        node=node,
+        context=context,
+        via=via,
+        on_hole=pass_over,
+    )
 
 
 class _UpdatePrinter:

@@ -196,7 +196,16 @@ async def _ask(
 ) -> MirrorResponse:
     from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorRequest
 
-    request = MirrorRequest(0, action, name, source, source_name, force, promotion_id, source_goes_on)
+    request = MirrorRequest(
+        request_id=0,
+        action=action,
+        stream_name=name,
+        source=source,
+        source_name=source_name,
+        force=force,
+        promotion_id=promotion_id,
+        source_goes_on=source_goes_on,
+    )
     return await client.session.ask(ADDRESS, MIRRORS, request)
 
 

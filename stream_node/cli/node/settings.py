@@ -157,15 +157,15 @@ def add(
     file = contexts_file()
     tls = make_tls(tls_ca, tls_cert, tls_key, tls_server_name)
     target = Target(
-        address,
-        tuple(via or ()),
-        service or STREAM_SERVICE,
-        index_service,
-        framing or "head",
-        tls,
-        check_peer(peer),
-        absolute(identity),
-        channel_listener,
+        address=address,
+        via=tuple(via or ()),
+        service=service or STREAM_SERVICE,
+        index_service=index_service,
+        framing=framing or "head",
+        tls=tls,
+        peer=check_peer(peer),
+        identity=absolute(identity),
+        channel_listener=channel_listener,
     )
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     # The context holds no secret: it names the file of its token.

@@ -117,7 +117,18 @@ def push(
 
     The output of `pull --ndjson`, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
-    _check(data, files, file_per_message, length_framed, keys, ndjson, key, header, all_partitions, partition)
+    _check(
+        data=data,
+        files=files,
+        file_per_message=file_per_message,
+        length_framed=length_framed,
+        keys=keys,
+        ndjson=ndjson,
+        key=key,
+        header=header,
+        all_partitions=all_partitions,
+        partition=partition,
+    )
     if crlf and (data is not None or file_per_message or length_framed):
         raise UsageError("--crlf says how lines end, and this input has no lines; leave it out")
     fixed_key = None if key is None else key.encode(errors="surrogateescape")
@@ -139,7 +150,17 @@ def push(
     text = None if data is None else data.encode(errors="surrogateescape")
     extent = _extent(text, files or [], repeat, whole=file_per_message, framed=length_framed)
     typed = data is None and not files and sys.stdin.isatty()
-    job = _Job(stream, partition, as_said, idempotent, window, rate, as_json, extent, typed)
+    job = _Job(
+        stream=stream,
+        partition=partition,
+        as_said=as_said,
+        idempotent=idempotent,
+        window=window,
+        rate=rate,
+        as_json=as_json,
+        extent=extent,
+        input_is_typed=typed,
+    )
 
     async def run(client: StreamClient) -> None:
         lines = _read_messages(batches, repeat, from_input=data is None and not files)

@@ -139,7 +139,16 @@ class FindStreams(Operation):
         lag = self._largest(session, _LARGEST_OF_STREAM, stream=name).get(name)
         rate = None if rates is None else rates.get(name, 0.0)
         (newest_us,) = session.execute(_NEWEST, named).fetchone()
-        return StreamRow(name, partitions, describe(session, first), stored, size_bytes, newest_us, rate, lag)
+        return StreamRow(
+            name=name,
+            partitions=partitions,
+            first=describe(session, first),
+            messages=stored,
+            size_bytes=size_bytes,
+            newest_us=newest_us,
+            rate=rate,
+            lag=lag,
+        )
 
     def _largest(self, session: Session, statement: Statement, **of: str) -> dict[str, int]:
         edges, found = self.asked.clients, dict[str, int]()

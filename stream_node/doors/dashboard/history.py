@@ -78,14 +78,14 @@ def _point(before: Sample, now: Sample) -> Point:
     confirms = [after - earlier for earlier, after in zip(before.confirms, now.confirms, strict=True)]
     commits = [after - earlier for earlier, after in zip(before.commits, now.commits, strict=True)]
     return Point(
-        now.time_s,
-        (now.pushes - before.pushes) / seconds,
-        (now.pulled - before.pulled) / seconds,
-        (now.push_bytes - before.push_bytes) / seconds,
-        (now.pulled_bytes - before.pulled_bytes) / seconds,
-        quantile_ms(confirms, 0.5),
-        quantile_ms(confirms, 0.99),
-        quantile_ms(commits, 0.99),
+        time_s=now.time_s,
+        pushes_s=(now.pushes - before.pushes) / seconds,
+        pulled_s=(now.pulled - before.pulled) / seconds,
+        push_bytes_s=(now.push_bytes - before.push_bytes) / seconds,
+        pulled_bytes_s=(now.pulled_bytes - before.pulled_bytes) / seconds,
+        confirm_p50_ms=quantile_ms(confirms, 0.5),
+        confirm_p99_ms=quantile_ms(confirms, 0.99),
+        commit_p99_ms=quantile_ms(commits, 0.99),
     )
 
 

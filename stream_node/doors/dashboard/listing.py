@@ -92,14 +92,14 @@ def stream_rows(infos: list[StreamInfo], saved: list[SavedPosition], rates: dict
             lags[each.stream] = max(lags.get(each.stream, 0), each.lag)
     return [
         StreamRow(
-            name,
-            len(own),
-            own[0],
-            sum(each.count for each in own),
-            sum(each.size_bytes for each in own),
-            max((each.last_time_us for each in own if each.last_time_us is not None), default=None),
-            None if rates is None else rates.get(name, 0.0),
-            lags.get(name),
+            name=name,
+            partitions=len(own),
+            first=own[0],
+            messages=sum(each.count for each in own),
+            size_bytes=sum(each.size_bytes for each in own),
+            newest_us=max((each.last_time_us for each in own if each.last_time_us is not None), default=None),
+            rate=None if rates is None else rates.get(name, 0.0),
+            lag=lags.get(name),
         )
         for name, own in ((name, list(group)) for name, group in groupby(infos, key=lambda info: info.stream_name))
     ]

@@ -140,5 +140,14 @@ async def _ask(
     """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force.
     source_goes_on: whether a source that answers and cannot become a mirror does not stop that."""
     force = action is MirrorAction.PROMOTE and not promotion_id
-    request = MirrorRequest(0, action, name, "", "", force, promotion_id, source_goes_on)
+    request = MirrorRequest(
+        request_id=0,
+        action=action,
+        stream_name=name,
+        source="",
+        source_name="",
+        force=force,
+        promotion_id=promotion_id,
+        source_goes_on=source_goes_on,
+    )
     return await client.session.ask(ADDRESS, MIRRORS, request)

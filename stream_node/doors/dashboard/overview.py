@@ -109,15 +109,15 @@ class Overview:
             self._endings_at_s = trio.current_time()
         now_s = trio.current_time()
         return find_troubles(
-            self._parts,
-            self._history.latest(),
-            unread,
-            self._stuck,
-            self._silence.find(now_s),
-            self._block_silence.find(now_s),
-            self._mirrors.find(now_s),
-            self._endings,
-            now_us,
+            parts=self._parts,
+            point=self._history.latest(),
+            unread=unread,
+            consumers=self._stuck,
+            silent=self._silence.find(now_s),
+            silent_blocks=self._block_silence.find(now_s),
+            mirrors=self._mirrors.find(now_s),
+            endings=self._endings,
+            now_us=now_us,
         )
 
     def _find_stuck(self, found: Positions, now_us: int) -> list[Trouble]:

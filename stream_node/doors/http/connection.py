@@ -165,10 +165,10 @@ class HttpConnection(TCPServer):
                         self.context,
                         task_group,
                         ConnectionState(self.state),
-                        self.peer.is_encrypted,
-                        (host.strip("[]"), int(port)),
-                        (self.peer.server_host, 0),
-                        self.protocol_send,
+                        ssl=self.peer.is_encrypted,
+                        client=(host.strip("[]"), int(port)),
+                        server=(self.peer.server_host, 0),
+                        send=self.protocol_send,
                     )
                     self.protocol.traffic = self._traffic  # type: ignore[attr-defined]
                     await self.idle_task.restart(task_group, self._idle_timeout)

@@ -62,13 +62,25 @@ class Figures:
         # A mirror whose source is silent may lack the pushes since then.
         is_level = not lag and self.condition in (MirrorCondition.FOLLOWING, MirrorCondition.CIRCLE)
         lag_us = 0 if is_level or self.condition in PRIMARIES else self._lag_us()
-        aside = (row.aside_name, row.aside_messages)
-        ends = (next_index, self.source_next_index, lag, lag_us, self.heard_us)
         condition, reason = self.condition, self.reason
         # The task of the row is stronger than the condition that the follower has seen.
         if row.task in (Task.PROMOTE, Task.GIVE_BACK):
             condition, reason = MirrorCondition.PROMOTING, self.promotion_reason
-        return MirrorState(name, partition, condition, reason, row.source, row.source_name, *ends, *aside)
+        return MirrorState(
+            name,
+            partition,
+            condition,
+            reason,
+            source=row.source,
+            source_name=row.source_name,
+            next_index=next_index,
+            source_next_index=self.source_next_index,
+            lag=lag,
+            lag_us=lag_us,
+            heard_us=self.heard_us,
+            aside_name=row.aside_name,
+            aside_messages=row.aside_messages,
+        )
 
     def _lag_us(self) -> int:
         return round((trio.current_time() - self._level_s) * 1e6)

@@ -185,15 +185,15 @@ def _partition(info: StreamInfo) -> Partition:
     kept = info.retention
     retention = None if kept is None else DataRetention(kept.age_s, kept.messages, kept.size_bytes)
     return Partition(
-        info.stream_name,
-        info.partition,
-        info.first_index,
-        info.next_index,
-        info.size_bytes,
-        time_text(info.created_us),
-        first,
-        last,
-        retention,
+        stream=info.stream_name,
+        partition=info.partition,
+        first_index=info.first_index,
+        next_index=info.next_index,
+        size_bytes=info.size_bytes,
+        created=time_text(info.created_us),
+        first_time=first,
+        last_time=last,
+        retention=retention,
     )
 
 
