@@ -33,7 +33,7 @@ from block_manager.transactions import SessionTransactions
 from tests.block_manager.naive_model import NaiveModel
 from tests.block_manager.samples import FaultyStore, StoreBroken
 from tests.support.examples import examples
-from tests.support.memory_storage import MemoryDatabase
+from tests.support.storage.memory import MemoryDatabase
 
 STORES_MAX = 3
 

@@ -21,7 +21,7 @@ from ockam.protocol import ERROR, Protocol
 from ockam.transport.elsewhere import Elsewhere
 from stream_storage.contract import Operation, Session, ignore_done
 from tests.support.databases import execute_text, open_database
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 
 SERVICE, ME = local("stream_index_service"), local("me")
 Q = TypeVar("Q")

@@ -21,7 +21,7 @@ from stream_client.share.lease_machine import LeaseClientMachine
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network
 from tests.support.databases import open_database
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 from tests.support.virtual_time import run_seeded
 
 pytestmark = pytest.mark.usefixtures("each_database")

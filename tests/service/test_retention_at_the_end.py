@@ -13,8 +13,8 @@ from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import RetentionWorker, register_retention
 from stream_storage.sqlite.database import Database
-from tests.support.inline_runner import InlineRunner
 from tests.support.served import wait_until
+from tests.support.storage.inline_runner import InlineRunner
 
 pytestmark = pytest.mark.usefixtures("each_database")
 

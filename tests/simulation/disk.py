@@ -8,7 +8,7 @@ from typing import Any
 from stream_storage.commit import fail_all
 from stream_storage.contract import Operation
 from stream_storage.errors import DiskFull
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 
 
 class FaultyRunner(InlineRunner):

@@ -28,7 +28,7 @@ from stream_storage.contract import Append, Operation
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.noticing import assert_caught
 from tests.simulation.world import run_seed
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 
 SEEDS = range(60)
 

@@ -15,7 +15,7 @@ from stream_storage.runner import Batches, Runner
 from stream_storage.sqlite.database import Database
 from stream_storage.thread_runner import ThreadRunner
 from tests.stream_storage.storage_samples import Call, writing
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 
 
 @asynccontextmanager

@@ -14,8 +14,8 @@ from stream_storage.contract import Append, Operation, Session
 from stream_storage.engine import SessionSource
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
-from tests.support.memory_storage import MemoryDatabase
 from tests.support.postgres import PostgresServer
+from tests.support.storage.memory import MemoryDatabase
 
 if TYPE_CHECKING:
     from stream_storage.postgres.database import PostgresDatabase

@@ -12,7 +12,7 @@ import trio.testing
 from stream_storage.contract import Append, Operation
 from stream_storage.errors import DiskFailed, StorageClosed
 from tests.stream_storage.storage_samples import Call, Source, make_stream, open_sources, stored_data
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 
 
 @pytest.fixture(params=["memory", "sqlite"])

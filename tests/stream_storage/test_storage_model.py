@@ -25,8 +25,8 @@ from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
 from tests.stream_storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source, fresh_database
 from tests.support.examples import examples
-from tests.support.memory_storage import MemoryDatabase
 from tests.support.postgres import PostgresServer
+from tests.support.storage.memory import MemoryDatabase
 
 blobs = st.one_of(st.binary(max_size=12), st.builds(lambda size: b"\0" * size, st.sampled_from([100, 5_000])))
 attributes = st.one_of(st.none(), st.binary(max_size=4))

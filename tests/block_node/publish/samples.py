@@ -46,7 +46,7 @@ from stream_storage.commit import fail_all
 from stream_storage.contract import Operation
 from stream_storage.errors import DiskFull
 from stream_storage.sqlite.database import Database
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 
 A = TypeVar("A")
 PATIENCE_S = 10.0

@@ -39,7 +39,7 @@ from stream_service.workers.stream_machine import State
 from stream_service.workers.tail_machine import Tails
 from stream_storage.contract import Operation
 from stream_storage.errors import StorageError
-from tests.support.memory_storage import MemoryDatabase
+from tests.support.storage.memory import MemoryDatabase
 
 STREAM, CLIENT = local("s"), local(f"{BATCHED.decode()}client")
 KINDS = {

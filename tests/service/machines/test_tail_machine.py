@@ -18,8 +18,8 @@ from stream_service.limits import StreamLimits
 from stream_service.protocol import PULL, PullRequest
 from stream_service.workers.tail_machine import Tail, Tails
 from stream_storage.contract import Append
-from tests.support.memory_storage import MemoryDatabase
 from tests.support.served import served
+from tests.support.storage.memory import MemoryDatabase
 
 data = st.lists(st.binary(max_size=60), min_size=1, max_size=6)
 appends = st.tuples(st.just("append"), data, st.booleans(), st.integers(0, 5))

@@ -42,7 +42,7 @@ from stream_node.node.config import Config
 from stream_node.node.services import Services, stored_streams
 from stream_storage.sqlite.database import FILE_NAME, Database
 from tests.ockam.identity.channel.samples import NOW_S, ephemeral, identity
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 from tests.support.virtual_time import run_seeded
 
 FIRST_SEED = int(os.environ.get("STREAM_NODE_SEED", "0"))

@@ -21,7 +21,7 @@ from tests.stream_node.fleet.cluster.cluster_auditor import ClusterAuditor
 from tests.stream_node.fleet.cluster.pipes import MemberEnd, Pipe
 from tests.stream_node.fleet.cluster.simulated_member import Process
 from tests.stream_node.fleet.cluster.simulated_users import Consumer, GroupMember, Line, Publisher, User
-from tests.support.memory_storage import MemoryDatabase
+from tests.support.storage.memory import MemoryDatabase
 from tests.support.virtual_time import run_seeded
 
 VIRTUAL_TIMEOUT_S = 600.0

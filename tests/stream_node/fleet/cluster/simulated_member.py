@@ -27,8 +27,8 @@ from stream_storage.errors import CommitUnsettled, ConnectionLost, IndexConflict
 from stream_storage.statement import Values
 from tests.simulation.auditor import BrokenPromise
 from tests.stream_node.fleet.cluster.pipes import MemberEnd
-from tests.support.inline_runner import InlineRunner
-from tests.support.memory_storage import MemoryDatabase, MemorySession, SharedMemoryDatabase
+from tests.support.storage.inline_runner import InlineRunner
+from tests.support.storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
 
 LEASE_TTL_S = 4.0
 LEAVE_S = 30.0

@@ -22,7 +22,7 @@ from stream_node.node.services import Services
 from stream_storage.errors import NodeReplaced
 from tests.simulation.noticing import assert_caught
 from tests.stream_node.fleet.cluster.cluster_world import FAULTS, Outcome, run_seed
-from tests.support.memory_storage import MemoryDatabase, MemorySession, SharedMemoryDatabase
+from tests.support.storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
 
 SEEDS = range(8)
 MANY_SEEDS = range(1_500)

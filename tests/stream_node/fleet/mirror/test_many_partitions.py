@@ -19,7 +19,7 @@ from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.sqlite.database import Database
-from tests.support.inline_runner import InlineRunner
+from tests.support.storage.inline_runner import InlineRunner
 
 PARTITIONS = 50
 
