@@ -153,16 +153,7 @@ class FrameReader:
                 # publisher sends such frames, so nearly all of its messages are taken here.
                 if onward_route and data.startswith(raw, end + width):
                     prefix = data[at : begin + len(head)]
-                    at = self._take_alike(
-                        data=data,
-                        at=at,
-                        frame_bytes=end - at,
-                        prefix=prefix,
-                        tail=tail,
-                        onward_route=onward_route,
-                        return_route=return_route,
-                        found=found,
-                    )
+                    at = self._take_alike(data, at, end - at, prefix, tail, onward_route, return_route, found=found)
                     continue
                 payload = data[begin + len(head) : end - len(tail)]
             else:

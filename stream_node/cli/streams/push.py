@@ -117,18 +117,8 @@ def push(
 
     The output of `pull --ndjson`, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
-    _check(
-        data=data,
-        files=files,
-        file_per_message=file_per_message,
-        length_framed=length_framed,
-        keys=keys,
-        ndjson=ndjson,
-        key=key,
-        header=header,
-        all_partitions=all_partitions,
-        partition=partition,
-    )
+    _check(data, files, file_per_message, length_framed, keys, ndjson, key, header=header)
+    check_one_or_all(partition, all_partitions)
     if crlf and (data is not None or file_per_message or length_framed):
         raise UsageError("--crlf says how lines end, and this input has no lines; leave it out")
     fixed_key = None if key is None else key.encode(errors="surrogateescape")
@@ -150,17 +140,7 @@ def push(
     text = None if data is None else data.encode(errors="surrogateescape")
     extent = _extent(text, files or [], repeat, whole=file_per_message, framed=length_framed)
     typed = data is None and not files and sys.stdin.isatty()
-    job = _Job(
-        stream=stream,
-        partition=partition,
-        as_said=as_said,
-        idempotent=idempotent,
-        window=window,
-        rate=rate,
-        as_json=as_json,
-        extent=extent,
-        input_is_typed=typed,
-    )
+    job = _Job(stream, partition, as_said, idempotent, window, rate, as_json, extent=extent, input_is_typed=typed)
 
     async def run(client: StreamClient) -> None:
         lines = _read_messages(batches, repeat, from_input=data is None and not files)
@@ -178,8 +158,6 @@ def _check(
     ndjson: bool,
     key: str | None,
     header: list[str] | None,
-    all_partitions: bool,
-    partition: int | None,
 ) -> None:
     """Raises UsageError if two options exclude each other, and CommandFailed if a file is missing."""
     if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
@@ -196,7 +174,6 @@ def _check(
             raise CommandFailed(f"{file}: there is no such file; to push this text itself, write --data")
     if keys and key is not None:
         raise UsageError("--key and --keys both say what the key is; leave one out")
-    check_one_or_all(partition, all_partitions)
 
 
 class _Job(NamedTuple):
