@@ -58,7 +58,8 @@ class CheckOut:
             ".ci/run": (ROOT / ".ci/run").read_text(encoding="utf-8"),
             "check": f"#!/bin/sh\n{check}\n",
             "tools/spark.sh": 'echo "install $EXTRAS"\n',
-            "Makefile": f"test:\n\t@{test}\nsmoke:\n\t@echo measured\nsoak:\n\t@{soak}\nvenv:\n\t@{venv}\n",
+            "Makefile": f"test:\n\t@{test}\nsmoke:\n\t@echo measured\nsoak:\n\t@{soak}\nvenv:\n\t@{venv}\n"
+            "coverage:\n\t@echo covered >&2\n",
         }.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text(text, encoding="utf-8")
@@ -129,6 +130,12 @@ def test_programs_that_are_not_there_are_asked_of_apt(tmp_path: Path) -> None:
     assert [line for line in done.stderr.splitlines() if line.startswith("apt-get 1 install")] == [
         "apt-get 1 install -y -qq --no-install-recommends redis-server nats-server prometheus chromium gcc libc6-dev"
     ]
+
+
+def test_coverage_is_measured_after_check(tmp_path: Path) -> None:
+    house = CheckOut(tmp_path, check="echo checked >&2; exit ${BROKEN:-0}")
+    assert house.run(NO_SPARK="1").stderr.splitlines()[:2] == ["checked", "covered"]
+    assert "covered" not in house.run(NO_SPARK="1", BROKEN="1").stderr
 
 
 def test_it_stops_where_check_fails(tmp_path: Path) -> None:

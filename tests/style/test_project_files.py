@@ -41,8 +41,8 @@ def commands_of_ci(text: str) -> set[str]:
 
 
 def commands_of_workflow() -> set[str]:
-    steps = read_yaml(".github/workflows/ci.yml")["jobs"]["commands"]["steps"]
-    return {step["run"] for step in steps if "run" in step}
+    jobs = read_yaml(".github/workflows/ci.yml")["jobs"].values()
+    return {step["run"] for job in jobs for step in job["steps"] if "run" in step}
 
 
 def test_the_workflow_runs_the_commands_of_ci() -> None:
@@ -68,6 +68,17 @@ def test_the_workflow_runs_on_every_python_that_is_claimed() -> None:
     assert tuple(matrix["python"]) == PYTHONS
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["requires-python"] == f">={PYTHONS[0]}"
+
+
+def test_coverage_is_measured_by_branches_and_has_a_floor() -> None:
+    """Goal: the folders of tests are those of the measured packages."""
+    assert "make coverage" in commands_of_workflow()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["coverage"]
+    assert settings["run"]["branch"]
+    assert settings["report"]["fail_under"] >= 85
+    (folders,) = re.findall("^COVERED = (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert folders.split() == [f"tests/{package}" for package in settings["run"]["source"]]
+    assert all((ROOT / folder).is_dir() for folder in folders.split())
 
 
 def test_pre_commit_calls_the_parts_of_check_that_need_no_network() -> None:
