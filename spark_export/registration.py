@@ -7,10 +7,7 @@ import sys
 from typing import Any
 
 SENT_BY_VALUE = ("spark_export", "stream_storage.sqlite.bulk.arrow_pages", "stream_storage.checksum")
-"""Packages and modules whose functions a program can use in its own functions for Spark.
-
-Spark sends the code of these functions to the workers, which need pyarrow, but not this project.
-"""
+"""Modules whose functions programs can use in functions for Spark, which sends their code to the workers."""
 
 
 def register(spark: Any) -> None:
@@ -28,9 +25,9 @@ def register(spark: Any) -> None:
 
 
 def _use_this_python(spark: Any) -> None:
-    """Makes Spark on this machine run its workers with the Python of this process, unless the user has chosen a Python.
+    """Makes Spark on this machine run its workers with the Python of this process, unless the user has chosen one.
 
-    Otherwise Spark takes the first program python3 of PATH, which can lack pyarrow or have another version.
+    Otherwise Spark takes the first python3 of PATH, which can lack pyarrow or have another version.
     """
     from pyspark.sql import SparkSession
 
@@ -45,9 +42,8 @@ def _use_this_python(spark: Any) -> None:
 def send_by_value() -> None:
     """Makes this process send the code of this project to Spark's workers, where this project can be missing.
 
-    Spark sends Python objects to its workers by pickling them. From now on, the pickled data source `stream_node`
-    contains the modules that it needs, and every other pickled object, such as a function of the user's program,
-    contains the code of `SENT_BY_VALUE` that it uses. A repeated call has no further effect.
+    From now on, the pickled data source contains the modules that it needs, and every other pickled object contains the
+    code of `SENT_BY_VALUE` that it uses. A repeated call has no further effect.
     """
     from importlib import import_module
 

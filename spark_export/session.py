@@ -21,10 +21,7 @@ from spark_export.errors import SourceError
 from spark_export.registration import register
 
 EMBEDDED = "local[*,4]"
-"""The default master: all cores of this machine, and up to four attempts for each task.
-
-`local[*]` would allow only one attempt.
-"""
+"""The default master: all cores of this machine, and up to four attempts for each task (`local[*]` has one)."""
 LOG4J = """\
 status = error
 rootLogger.level = warn
@@ -49,8 +46,7 @@ logger.manager.level = error
 logger.manager2.name = org.apache.spark.sql.execution.datasources.DataSourceManager
 logger.manager2.level = error
 """
-"""The log settings of the driver. They silence the log of task failures, because the caller of the job gets the same
-error and trace-back as an exception."""
+"""The driver's log settings, without the log of task failures, which the caller gets as exceptions."""
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -60,7 +56,6 @@ QUIET = {
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 AOT_JAVA_MIN = 25
 CONNECT_PARTS = ("grpc", "grpc_status", "pandas")
-"""The packages that a Spark Connect client needs, from the extra `spark-connect`."""
 SPARKS_PACKAGES = ("pyspark", "py4j", "grpc")
 CONNECT_PORT = 15002
 """The default port of a Spark Connect server."""
@@ -141,38 +136,29 @@ def close_session(session: Any) -> None:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Returns True if the error comes from Spark or from the connection to Spark."""
     packages = {each.__module__.partition(".")[0] for each in type(error).__mro__}
     return not packages.isdisjoint(SPARKS_PACKAGES) or isinstance(error, ConnectionError | EOFError)
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error from Spark, without stack traces.
-
-    An error without text gives the name of its type.
-    """
+    """Returns the first line of an error from Spark, or the name of its type."""
     java_error = getattr(error, "java_exception", None)
     text = str(error) if java_error is None else str(error).partition("\n: ")[2] or str(error)
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def _hush_accumulators(session: Any) -> None:
-    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies.
-
-    The caller of the failed Spark call gets an exception anyway.
-    """
+    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies."""
     session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
 
 
 def is_embedded(master: str) -> bool:
-    """Returns True if Spark runs embedded with this master: only on this machine, as a child of this process."""
+    """Returns whether Spark runs only on this machine, as a child of this process."""
     return master.startswith("local")
 
 
 def _require_connect(remote: str) -> None:
-    """Raises SparkUnavailable if packages for Spark Connect are missing, or if no server listens at the
-    address `remote`.
-    """
+    """Raises SparkUnavailable if packages for Spark Connect are missing, or nothing listens at `remote`."""
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(
@@ -188,10 +174,7 @@ def _require_connect(remote: str) -> None:
 
 
 def _driver(aot_cache: Path | None) -> dict[str, str]:
-    """Returns the Spark settings for the driver's JVM and sets JAVA_HOME.
-
-    With every master, this JVM is a child of this process.
-    """
+    """Returns the Spark settings for the driver's JVM, a child of this process, and sets JAVA_HOME."""
     home = java.find_java_home()
     os.environ["JAVA_HOME"] = str(home)
     options = [f"-Dlog4j2.configurationFile=file:{_ensure_log4j(java.cache_dir())}"]
@@ -208,10 +191,9 @@ def _embedded() -> dict[str, str]:
 
 
 def _ensure_log4j(directory: Path) -> Path:
-    """Writes the settings of Spark's log to a file in `directory`, and returns the path. A JVM option names this file.
+    """Writes the settings of Spark's log to a file for a JVM option, and returns its path.
 
-    The usual way, a variable SPARK_CONF_DIR, puts a folder on Java's class path. Java then cannot use the file
-    `aot_cache` of `open_session`.
+    SPARK_CONF_DIR would put a folder on Java's class path, and Java then cannot use the file `aot_cache`.
     """
     path = directory / "log4j2.properties"
     if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:

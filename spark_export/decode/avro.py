@@ -23,16 +23,10 @@ from spark_export.decode.value_text import Day, Instant, LocalTime, TimeOfDay, s
 from spark_export.errors import OptionError
 
 STEPS_MAX = 10_000
-"""The largest number of steps to load a schema with all schemas to which it refers, directly or indirectly. Each of
-these schemas takes two steps or more.
-
-The limit stops the search if schemas refer to each other in a circle.
-"""
+"""The largest number of steps to load a schema with all that it refers to, also in a circle; each takes two or more."""
 
 
 class AvroRecords(NamedColumns):
-    """A decoder of Avro messages. The user names the fields that become columns."""
-
     def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
         super().__init__(rules)
         self._schemas = schemas
@@ -54,10 +48,7 @@ class AvroRecords(NamedColumns):
 
 
 def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
-    """Returns a function that decodes one message. The function raises Malformed and RegistryFailed.
-
-    `avro_reader` raises OptionError if `avro_schema` is not an Avro schema, or if the package fastavro is missing.
-    """
+    """Returns a function that decodes one message, and raises Malformed and RegistryFailed. Raises OptionError."""
     given = None if schemas.avro_schema is None else parsed(schemas.avro_schema)
     if schemas.registry is None:
         return lambda message: read_record(message, given, None)
@@ -73,11 +64,8 @@ def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
 
 
 def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
-    """Returns the values of a record by field name. Raises Malformed.
-
-    writer: the parsed schema of the message.
-    reader: the parsed schema to convert to; None for no conversion.
-    """
+    """Returns the values of a record by field name, converted to the schema `reader` unless it is None. Raises
+    Malformed."""
     fastavro = _fastavro()
     source = io.BytesIO(message)
     try:
@@ -95,11 +83,7 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
 
 
 def registered(registry: Registry, number: int) -> Any:
-    """Fetches and parses the schema with this number in the registry, and all schemas to which the schema refers.
-
-    Returns the parsed schema. Raises Malformed if the registry has no such Avro schema, and RegistryFailed if the
-    registry cannot be reached.
-    """
+    """Fetches and parses the schema with this number, and all to which it refers. Raises Malformed, RegistryFailed."""
     names: dict[str, Any] = {}
     schema, steps, done = None, 0, set[str]()
     # A stack with two entries for each schema: the first entry adds the schemas to which the schema refers, and the
@@ -128,7 +112,6 @@ def registered(registry: Registry, number: int) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Parses the schema of the option `avroSchema`. Raises OptionError."""
     try:
         return _parsed(text, {})
     except OptionError:
@@ -138,10 +121,7 @@ def parsed(text: str) -> Any:
 
 
 def _parsed(text: str, names: dict[str, Any]) -> Any:
-    """Parses a schema, so that its logical types are read by READERS. Raises an error of fastavro.
-
-    names: the schemas to which this schema may refer, by name. Its own are added.
-    """
+    """Parses a schema with the logical types of READERS. It may refer to `names`, to which its own are added."""
     fastavro = _fastavro()
     fastavro.parse_schema(json.loads(text), dict(names))
     # The readers are added under names of our own, since other code in this process may use fastavro, too.
@@ -152,8 +132,7 @@ def _parsed(text: str, names: dict[str, Any]) -> Any:
 
 
 def _with_own_names(part: dict[str, Any]) -> dict[str, Any]:
-    """Gives a part of a schema our own name of its logical type, and turns the default of such a field into a value of
-    that type."""
+    """Gives a part of a schema our own name of its logical type, and a default of that type."""
     logical = part.get("logicalType")
     if f"{part.get('type')}-{logical}" in READERS:
         return {**part, "logicalType": f"{OWN_NAMES}{logical}"}
@@ -171,7 +150,6 @@ def _decimal(data: bytes, schema: Mapping[str, Any], *_: Any) -> Decimal:
 
 
 OWN_NAMES = "stream-node:"
-"""The beginning of the names of logical types in schemas that were parsed here."""
 READERS: Mapping[str, Callable[..., Any]] = {
     "long-timestamp-millis": lambda data, *_: Instant(data * 1000),
     "long-timestamp-micros": lambda data, *_: Instant(data),

@@ -45,17 +45,13 @@ _ZONED = (
 )
 _DIGITS = {8: "[0-9]{0,1}", 16: "[0-9]{0,3}", 32: "[0-9]{0,8}", 64: "[0-9]{0,17}"}
 _OTHER_DEPTH = 2
-"""The largest nesting depth, in a plain message, of members that are not columns.
-
-`RowMaker` parses messages with deeper members.
-"""
+"""The largest nesting depth, in a plain message, of members that are not columns."""
 
 
 class PageReader:
     """A parser of the plain messages of a page: the messages that Arrow and Spark parse alike.
 
-    pattern: the regular expression of plain messages, for Arrow's regular expression library RE2. It is None if no
-    message counts as plain: Arrow and Spark convert the type of a column differently, or the expression is too large.
+    pattern: the regular expression (RE2) of plain messages; None if no message counts as plain.
     """
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
@@ -66,7 +62,6 @@ class PageReader:
             self.pattern = None
 
     def is_plain(self, data: pa.Array) -> pa.Array:
-        """Returns an array that says for each message whether it is plain, so that `read` can parse it."""
         if self.pattern is not None:
             try:
                 return pc.match_substring_regex(data, pattern=self.pattern)
@@ -76,12 +71,7 @@ class PageReader:
         return pa.repeat(pa.scalar(False), len(data))
 
     def read(self, data: pa.Array) -> dict[str, pa.Array] | None:
-        """Parses messages. Returns the column arrays by name, with one row for each message.
-
-        Returns None if Arrow refuses the messages, for example because an object contains a name twice.
-
-        data: messages for which `is_plain` returned true.
-        """
+        """Parses plain messages into columns by name; None if Arrow refuses them, as for a name that occurs twice."""
         offsets = pa.array([0, len(data)], pa.int32())
         lines = pc.binary_join(pa.ListArray.from_arrays(offsets, data), b"\n")[0].as_buffer()
         parse = arrow_json.ParseOptions(
@@ -105,14 +95,7 @@ class PageReader:
 def merged(
     fields: Sequence[pa.Field], together: dict[str, pa.Array], alone: list[pa.Array], plain: pa.Array
 ) -> list[pa.Array]:
-    """Merges the rows of plain messages (parsed by Arrow) and of other messages into the original order of the page.
-
-    Returns one array for each field.
-
-    together: the columns of the plain messages, by name; a missing column becomes null.
-    alone: the columns of the other messages, in the order of `fields`.
-    plain: for each message of the page, whether the message is plain.
-    """
+    """Merges the rows of plain messages (parsed by Arrow) and of other messages into the original order of the page."""
     rows = len(plain)
     columns = [together.get(field.name, pa.nulls(plain.true_count, field.type)) for field in fields]
     if plain.true_count == rows:
@@ -123,15 +106,13 @@ def merged(
 
 
 def _read_as(wanted: pa.DataType) -> pa.DataType:
-    """Returns the type with which Arrow parses a column: text for a date, because Arrow cannot parse dates in JSON."""
     return pa.string() if pa.types.is_date32(wanted) else wanted
 
 
 def _object(columns: Mapping[str, pa.DataType]) -> str:
-    """Returns a regular expression for objects with these columns as members, in any order.
+    """Returns a regular expression for objects with these columns as members, in any order, and others.
 
-    Other members are allowed. Raises TypeError for a name with a quote, a backslash or a character outside printable
-    ASCII, and for a type that `_value` refuses.
+    Raises TypeError for a name with a quote, a backslash or a character outside printable ASCII, and as `_value` does.
     """
     if any(ord(char) not in _ASCII for name in columns for char in name):
         raise TypeError("a name outside ASCII")
@@ -142,10 +123,8 @@ def _object(columns: Mapping[str, pa.DataType]) -> str:
 
 
 def _value(wanted: pa.DataType) -> str:
-    """Returns a regular expression for the values of a type that Arrow and Spark convert alike.
-
-    Raises TypeError if the two convert the type differently.
-    """
+    """Returns a regular expression for the values of a type. Raises TypeError if Arrow and Spark convert it
+    differently."""
     types = pa.types
     if types.is_boolean(wanted):
         return "true|false"
@@ -182,11 +161,9 @@ def _other(depth: int) -> str:
 
 
 def _not_one_of(rest: Sequence[str]) -> str:
-    """Returns a regular expression for a JSON name that is none of the given texts, and its closing quote. Names with
-    escapes do not match.
+    """Returns a regular expression for a JSON name that is none of `rest`, and its closing quote.
 
-    rest: the texts that do not match, at first the names of all columns. After a recursive call for a first character,
-        the ends of the names that begin with it.
+    A recursive call for a first character gets the ends of the names that begin with it.
     """
     first = sorted({name[0] for name in rest if name})
     if not first:

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEPTH_MAX = 1000
-"""The limit of the nesting depth of objects and arrays, as in Spark's parser."""
 NUMBER_CHARACTERS_MAX = 1000
-"""The largest number of characters of a number, as in Spark's parser."""
 
 SPACE = re.compile(r"[ \t\n\r]*")
 _ESCAPES = r"""\\["\\/bfnrt']|\\u[0-9a-fA-F]{4}"""
@@ -46,7 +44,7 @@ class FloatText(str):
 
 
 def decode_text(data: bytes) -> str:
-    """Decodes UTF-8. Replaces invalid bytes by U+FFFD, with the same number of U+FFFD characters as Java."""
+    """Decodes UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -55,9 +53,8 @@ def decode_text(data: bytes) -> str:
 
 
 def object_reader() -> Callable[[bytes], Pairs | None]:
-    """Returns a function that parses one message into `Pairs`.
+    """Returns a function that parses one message into `Pairs`; None for a blank message. It raises Malformed.
 
-    The function returns None for an empty or blank message, and raises Malformed if the message is not one JSON object.
     A value in the result is a Pairs, list, str, FloatText, int, bool or None.
     """
     decoder = json.JSONDecoder(object_pairs_hook=Pairs, parse_float=FloatText, parse_constant=FloatText)
@@ -85,10 +82,8 @@ def object_reader() -> Callable[[bytes], Pairs | None]:
 
 
 def read_lenient(text: str, at: int) -> Pairs:
-    """Parses the object that begins at character `at` of the text, by the rules of Spark. Raises Malformed.
-
-    The function uses no recursion, so that deep nesting cannot exhaust the stack.
-    """
+    """Parses the object that begins at character `at`, by the rules of Spark. Raises Malformed. Without recursion, so
+    that deep nesting cannot exhaust the stack."""
     outer: list[tuple[Pairs | list[Any], str]] = []
     here: Pairs | list[Any] = Pairs()
     name, at, first = "", at + 1, True

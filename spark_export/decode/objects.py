@@ -21,16 +21,11 @@ from spark_export.errors import OptionError
 
 
 class JsonObjects(NamedColumns):
-    """A decoder of messages that consist of one JSON object."""
-
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """Decodes the messages of a page. Returns one array for each field.
-
-        Arrow parses all plain messages (see `json_page`) in one call; other messages are parsed one by one. Both ways
-        give the same rows.
-        """
+        """Decodes a page: plain messages (see `json_page`) by one call of Arrow, the others one by one, with equal
+        results."""
         maker, page = RowMaker(fields, self._rules), PageReader(self._rules.without_notes(fields))
         plain = page.is_plain(data)
         together = page.read(data.filter(plain)) if plain.true_count else None
@@ -85,10 +80,7 @@ itself would refuse the whole message for one wrong value. No column has a type 
 
 
 def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:
-    """Returns a function that decodes one message. The function raises Malformed.
-
-    `cbor_reader` raises OptionError if the package cbor2 is missing.
-    """
+    """Returns a function that decodes one message and raises Malformed. Raises OptionError without cbor2."""
     try:
         import cbor2
     except ImportError as error:

@@ -28,14 +28,12 @@ from spark_export.errors import OptionError
 WELL_KNOWN = "google/protobuf/"
 """The folder of the schema files that every Protobuf library contains."""
 DEPTH_MAX = 100
-"""The largest number of positions in a message's header. Each position leads to a type or to a type nested in it."""
+"""The largest number of positions in a message's header."""
 FILES_MAX = 1000
-"""The largest number of files of a schema: the schema itself and all files that it imports, directly or indirectly."""
+"""The largest number of files of a schema with all files that it imports."""
 
 
 class ProtobufMessages(NamedColumns):
-    """A decoder of Protobuf messages. The user names the fields that become columns."""
-
     def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
         super().__init__(rules)
         self._schemas = schemas
@@ -63,11 +61,9 @@ class ProtobufMessages(NamedColumns):
 
 
 def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
-    """Returns a function that finds the type of a message.
+    """Returns a function that gives the Protobuf class of a message, and its bytes without the registry's header.
 
-    The function returns the Protobuf class of the message, and the bytes without the header of the registry. The
-    function raises Malformed and RegistryFailed. `type_finder` raises OptionError if the descriptor file is wrong or
-    the package protobuf is missing.
+    The function raises Malformed and RegistryFailed; `type_finder` raises OptionError.
     """
     _protobuf()
     given = None if schemas.descriptor is None else described_type(schemas.descriptor, schemas.message or "")
@@ -95,8 +91,8 @@ def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
 def split_indexes(rest: bytes) -> tuple[tuple[int, ...], bytes]:
     """Splits off the positions that identify the message type in its schema file. Raises Malformed.
 
-    Returns the positions, and the bytes after the positions. The bytes begin with the number of positions, then each
-    position, all as zigzag varints. The number 0 stands for one position 0, the first type of the file.
+    The bytes begin with the number of positions, then each position, all as zigzag varints. The number 0 stands for one
+    position 0, the first type of the file.
     """
     count, at = _varint(rest, 0)
     if not 0 <= count <= DEPTH_MAX:
@@ -120,10 +116,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_message(kind: Any, message: bytes, names: set[str]) -> Mapping[str, Any]:
-    """Parses a message. Returns the values of the fields `names`. Raises Malformed.
-
-    kind: the Protobuf class of the message.
-    """
+    """Parses a message of the class `kind`. Returns the values of the fields `names`. Raises Malformed."""
     made = kind()
     try:
         made.ParseFromString(message)
@@ -133,10 +126,7 @@ def read_message(kind: Any, message: bytes, names: set[str]) -> Mapping[str, Any
 
 
 def field_value(message: Any, field: Any) -> Any:
-    """Returns the value of a field as basic Python types; None for an absent field.
-
-    A repeated field gives a list, and a map field gives a dict.
-    """
+    """Returns the value of a field as basic Python types, lists and dicts; None for an absent field."""
     value = getattr(message, field.name)
     if field.is_repeated:
         entry = field.message_type
@@ -154,11 +144,7 @@ def _key(name: Any) -> str:
 
 
 def plain_value(value: Any, field: Any) -> Any:
-    """Converts one value of a field to a basic Python type.
-
-    An enum value becomes its name, a Timestamp becomes an Instant, a wrapper becomes its value, and any other message
-    becomes a dict.
-    """
+    """Converts one value: an enum to its name, a Timestamp to an Instant, a wrapper to its value, others to a dict."""
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
@@ -173,11 +159,7 @@ def plain_value(value: Any, field: Any) -> Any:
 
 
 def described_type(descriptor: bytes, name: str) -> Any:
-    """Returns the Protobuf class of a message type. Raises OptionError.
-
-    descriptor: a serialized FileDescriptorSet.
-    name: the full name of the message type.
-    """
+    """Returns the Protobuf class of a type in a serialized FileDescriptorSet. Raises OptionError."""
     protobuf = _protobuf()
     try:
         listed = protobuf.descriptor_pb2.FileDescriptorSet.FromString(descriptor).file
@@ -192,11 +174,7 @@ def described_type(descriptor: bytes, name: str) -> Any:
 
 
 def pool_of(files: Mapping[str, Any]) -> Any:
-    """Returns a descriptor pool with these files, and with the imported files that the Protobuf library contains.
-
-    files: file descriptors by name. Raises TypeError or ValueError if the files contradict each other, or if an
-    imported file is missing.
-    """
+    """Returns a descriptor pool with these files and the library's own. Raises TypeError or ValueError."""
     protobuf = _protobuf()
     pool, added = protobuf.descriptor_pool.DescriptorPool(), set[str]()
     # A stack with two entries for each file: the first entry adds the imports of the file, and the second entry, which
@@ -219,10 +197,6 @@ def pool_of(files: Mapping[str, Any]) -> Any:
 
 
 def _own_file(name: str) -> Any:
-    """Returns the descriptor of a schema file that the Protobuf library contains.
-
-    Raises ValueError for another file.
-    """
     if not name.startswith(WELL_KNOWN):
         raise ValueError(f"the file {name} is missing; was the descriptor written with --include_imports?")
     try:
@@ -233,11 +207,7 @@ def _own_file(name: str) -> Any:
 
 
 def registered_file(registry: Registry, number: int) -> Any:
-    """Fetches the schema file with this number in the registry, and all files that the file imports.
-
-    Returns the descriptor of the file. Raises Malformed if the registry has no such Protobuf schema, and RegistryFailed
-    if the registry cannot be reached.
-    """
+    """Fetches the schema file with this number, and all files that it imports. Raises Malformed, RegistryFailed."""
     first = registry.schema(number, "PROTOBUF", "serialized")
     waiting, files, main = [("", first)], dict[str, Any](), ""
     while waiting:
@@ -268,11 +238,7 @@ def _decoded_file(text: str, number: int) -> Any:
 
 
 def type_at(file: Any, indexes: tuple[int, ...]) -> Any:
-    """Returns the Protobuf class of a message type. Raises Malformed.
-
-    file: the descriptor of the schema file.
-    indexes: the position of a type in the file, then the position of a type nested in this type, and so on.
-    """
+    """Returns the Protobuf class at a position in the file, at a position in that type, and so on. Raises Malformed."""
     proto = _protobuf().descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
     kinds, path = proto.message_type, [proto.package] if proto.package else []
     for index in indexes:
@@ -284,10 +250,6 @@ def type_at(file: Any, indexes: tuple[int, ...]) -> Any:
 
 
 def _protobuf() -> Any:
-    """Imports the package `google.protobuf` and the submodules that this module uses. Returns the package.
-
-    Raises OptionError if the package is missing.
-    """
     try:
         for name in ("descriptor_pb2", "descriptor_pool", "message", "message_factory"):
             import_module(f"google.protobuf.{name}")

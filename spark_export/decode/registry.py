@@ -33,44 +33,29 @@ class RegistryFailed(SourceError):
 
 
 def split_header(message: bytes) -> tuple[int, bytes]:
-    """Splits off the header of the registry.
-
-    Returns the schema number, and the bytes after the header. Raises Malformed.
-    """
+    """Splits off the header of the registry. Returns the schema number and the rest. Raises Malformed."""
     if len(message) < HEADER_BYTES or message[0] != 0:
         raise Malformed("the message has no header of a schema registry (a zero byte and four bytes)")
     return int.from_bytes(message[1:HEADER_BYTES], "big"), message[HEADER_BYTES:]
 
 
 class Registry:
-    """A client of one schema registry. It caches the answers of the registry."""
+    """A client of one schema registry."""
 
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
         self._known: dict[str, dict[str, Any] | None] = {}
 
     def schema(self, number: int, kind: str, form: str | None = None) -> dict[str, Any]:
-        """Returns the answer of the registry about the schema with this number.
-
-        The answer is a JSON object with the member `schema` and, if the schema refers to other schemas, the list
-        `references`. Raises Malformed if the registry has no schema with this number and kind, and RegistryFailed if
-        the registry cannot be reached.
-
-        kind: AVRO or PROTOBUF.
-        form: the value of the query parameter `format`; None for no parameter.
-        """
+        """Returns the registry's answer about a schema: its `schema` and `references`. Raises Malformed,
+        RegistryFailed."""
         found = self._get(f"/schemas/ids/{number}", form)
         if found is None:
             raise Malformed(f"the registry has no schema {number}")
         return self._checked(found, f"schema {number}", kind)
 
     def reference(self, reference: Any, kind: str, form: str | None = None) -> dict[str, Any]:
-        """Returns the answer of the registry about a schema to which another schema refers.
-
-        The other parameters and the errors are those of `schema`.
-
-        reference: an element of `references` in the answer about the other schema.
-        """
+        """Returns the answer about a schema in `references` of another answer. Raises as `schema` does."""
         try:
             subject, version = str(reference["subject"]), int(reference["version"])
         except (KeyError, TypeError, ValueError) as error:
@@ -88,10 +73,7 @@ class Registry:
         return found
 
     def _get(self, path: str, form: str | None) -> dict[str, Any] | None:
-        """Returns the JSON object at a path of the registry; None if the registry answers 404.
-
-        Fetches each path once.
-        """
+        """Returns the JSON object at a path of the registry, fetched once; None if the registry answers 404."""
         path += "" if form is None else f"?format={form}"
         if path not in self._known:
             for attempts_left in range(self._options.retries, -1, -1):
@@ -139,10 +121,7 @@ class Registry:
 
 
 def _check_absent(url: str, error: urllib.error.HTTPError) -> None:
-    """Raises RegistryFailed unless the answer 404 says that the schema, the subject or the version does not exist.
-
-    Another server, or a wrong path, also answers 404. Such an answer does not show that a message is bad.
-    """
+    """Raises RegistryFailed for a 404 of a wrong path or server, which does not show that a message is bad."""
     try:
         body = json.loads(error.read(ANSWER_BYTES_MAX))
     except (ValueError, RecursionError, OSError, http.client.HTTPException):
@@ -158,11 +137,7 @@ class _MayPass(Exception):
 
 
 def credentials(place: str) -> str:
-    """Returns the value of the HTTP header `Authorization`. Raises OptionError.
-
-    place: where the credentials are, as `env:NAME` for an environment variable or `file:PATH` for a file. The variable
-    or file contains `USER:PASSWORD` or `bearer TOKEN`.
-    """
+    """Returns the value of the header `Authorization` from the variable or file at `place`. Raises OptionError."""
     try:
         text = resolve_endpoint(place)
     except OptionError as error:

@@ -19,12 +19,10 @@ PROBLEMS_MAX = 8
 
 @dataclass(frozen=True)
 class RowRules:
-    """The rules by which messages become rows.
+    """The rules by which messages become rows. A bad message has a wrong format, or a value that does not fit its
+    column.
 
-    A bad message has a wrong format, or contains a value that does not fit its column.
-
-    corrupt: the name of the column with the text (STRING) or the bytes (BINARY) of a bad message; null for others.
-    problem: the name of the column with the reasons why a message is bad; null for others.
+    corrupt: the column with the text (STRING) or bytes (BINARY) of a bad message; problem: the column with the reasons.
     zone: the time zone of times whose text contains no zone.
     """
 
@@ -33,22 +31,15 @@ class RowRules:
     zone: str = "UTC"
 
     def without_notes(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
-        """Returns the fields without the two columns for bad messages, `corrupt` and `problem`."""
         return [field for field in fields if field.name not in (self.corrupt, self.problem)]
 
 
 Load: TypeAlias = Callable[[bytes], Pairs | Mapping[Any, Any] | None]
-"""A function that parses one message into its members.
-
-It returns None for an empty message, whose row is null in all columns, and raises Malformed for a wrong message.
-"""
+"""A function that parses one message. It returns None for an empty message, and raises Malformed for a wrong one."""
 
 
 class NamedColumns:
-    """The base of the decoders whose columns the user names with `.schema(…)`. A subclass parses the messages.
-
-    It implements `spark_export.source.decoding.Decoder`.
-    """
+    """The base of the decoders whose columns the user names with `.schema(…)`. A subclass parses the messages."""
 
     needs_headers = False
 
@@ -67,20 +58,12 @@ class NamedColumns:
         return RowMaker(fields, self._rules).columns(data, self._loader(fields))
 
     def _loader(self, fields: Sequence[pa.Field]) -> Load:
-        """Returns the function that parses one message of the format. fields: the columns that the query wants."""
         raise NotImplementedError
 
 
 class RowMaker:
-    """A builder of columns, which decodes messages one by one."""
-
     def __init__(self, fields: Sequence[pa.Field], rules: RowRules) -> None:
-        """Finds the function that converts values for each column.
-
-        Raises OptionError for a column type that messages cannot be decoded into, and for a wrong time zone.
-
-        fields: the columns to build.
-        """
+        """Finds the converter of each column. Raises OptionError for an unsupported type or a wrong time zone."""
         self._fields = list(fields)
         try:
             self._converters = Converters(rules.zone)
@@ -104,7 +87,6 @@ class RowMaker:
                     raise OptionError(f"the column {field.name!r}: {error}") from error
 
     def columns(self, data: pa.Array, load: Load) -> list[pa.Array]:
-        """Returns one array for each field, with one row for each message."""
         rows = [self._row(message, load) for message in data.to_pylist()]
         return [pa.array([row[field.name] for row in rows], field.type) for field in self._fields]
 

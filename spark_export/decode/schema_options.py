@@ -23,12 +23,7 @@ REGISTRY_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """The address of a schema registry, and the settings of requests.
-
-    auth: where the credentials are, `env:NAME` or `file:PATH`; None for no credentials.
-    timeout_s: the longest wait for an answer, in seconds.
-    retries: the largest number of repetitions of a request after temporary failures.
-    """
+    """A schema registry. Its credentials are at `env:NAME` or `file:PATH`; None for no credentials."""
 
     url: str
     auth: str | None = None
@@ -40,10 +35,7 @@ class RegistryOptions:
 class SchemaOptions:
     """The options that describe Avro or Protobuf messages. A field is None if its option is absent.
 
-    avro_schema: an Avro schema as JSON.
-    descriptor: a serialized Protobuf FileDescriptorSet.
-    message: the full name of a Protobuf message type.
-    registry: the schema registry; each message then begins with the number of its schema.
+    With a `registry`, each message begins with the number of its schema.
     """
 
     avro_schema: str | None = None
@@ -53,12 +45,7 @@ class SchemaOptions:
 
 
 def schema_options(find: Callable[[str], str | None], decode: str | None, retries: int) -> SchemaOptions:
-    """Checks and reads the options `SCHEMA_OPTION_NAMES`. Raises OptionError.
-
-    find: a function that returns the text of an option; None if the option is absent.
-    decode: the value of the option `decode`.
-    retries: the largest number of repetitions of a request to the registry.
-    """
+    """Checks and reads the options `SCHEMA_OPTION_NAMES`. Raises OptionError."""
     given = {name: find(name) for name in SCHEMA_OPTION_NAMES}
     kind = (decode or "").lower()
     for name, value in given.items():

@@ -4,9 +4,9 @@ A date has the form `2026`, `2026-01` or `2026-1-5`. After the third form, a bla
 time consists of a date, a blank or `T`, hours, minutes, seconds with a fraction, and a time zone. All parts after the
 year are optional. Digits after the microseconds are ignored.
 
-This module refuses two forms that Spark accepts. The first is a time without a date, which in Spark gets the date
-of the query. The second is a text with the number of days since 1970, because the text is more likely a date in
-another form.
+This module refuses two forms that Spark accepts. The first is a time without a date, which in Spark gets the date of
+the query. The second is a text with the number of days since 1970, because the text is more likely a date in another
+form.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ SHORT_ZONES = {
 
 UNIX_DAY = date(1970, 1, 1).toordinal()
 CYCLE_DAYS = 146_097
-"""The number of days in 400 years, after which the calendar repeats."""
 DAY_US = 86_400_000_000
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -52,9 +51,7 @@ def days_of(text: str) -> int | None:
 
 
 def time_reader(zone: str) -> Callable[[str], int | None]:
-    """Returns a function that parses a time into microseconds since 1970 (UTC).
-
-    The returned function returns None for a text that is not a time. Raises ValueError for an unknown time zone.
+    """Returns a function that parses a time into microseconds since 1970 (UTC), or None. Raises ValueError.
 
     zone: the time zone for texts without a zone.
     """
@@ -81,16 +78,13 @@ def time_reader(zone: str) -> Callable[[str], int | None]:
 
 
 def local_us_of(text: str) -> int | None:
-    """Parses a time without a zone. Returns the microseconds since 1970-01-01 00:00 of the same local clock.
-
-    Returns None if the text is not a time or contains a zone.
-    """
+    """Parses a time without a zone into microseconds since 1970-01-01 of the same local clock, or None."""
     found = TIME.fullmatch(text.strip(TRIMMED))
     return None if found is None or found[9] is not None else _local_us(found)
 
 
 def day_text(days: int) -> str:
-    """Returns the date that is `days` after 1970-01-01 in the form of ISO 8601: `2026-01-05` or `+12026-01-05`."""
+    """Returns the date `days` after 1970-01-01: `2026-01-05` or `+12026-01-05`."""
     cycles, within = divmod(days, CYCLE_DAYS)
     near = date.fromordinal(UNIX_DAY + within)
     year = near.year + 400 * cycles
@@ -106,10 +100,7 @@ def clock_text(us_of_day: int) -> str:
 
 
 def find_zone(name: str) -> ZoneInfo | int:
-    """Returns the time zone that has this name in Java. Raises ValueError for an unknown name.
-
-    The result is a region, or an offset from UTC in seconds.
-    """
+    """Returns Java's time zone of this name, a region or an offset in seconds. Raises ValueError."""
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-])([0-9]{2}):([0-9])$", r"\1\2:0\3", name)
     name = SHORT_ZONES.get(name, name)
@@ -127,10 +118,7 @@ def find_zone(name: str) -> ZoneInfo | int:
 
 
 def _first_reading(text: str, read: Callable[[str], int | None]) -> int | None:
-    """Parses a text with `read`.
-
-    If `read` returns None, parses the text again without its first `GMT`, as Spark does for old forms of times.
-    """
+    """Parses a text with `read`, perhaps without its first `GMT`, as Spark does for old forms of times."""
     found = read(text)
     return read(text.replace("GMT", "", 1)) if found is None and "GMT" in text else found
 
@@ -142,7 +130,6 @@ def _days_of(text: str) -> int | None:
 
 
 def _days(found: re.Match[str]) -> int | None:
-    """Returns the days from 1970-01-01 to a matched date (ISO 8601 calendar); None if the date does not exist."""
     year = -int(found[2]) if found[1] == "-" else int(found[2])
     # Python supports the years 1 to 9999. The calendar repeats after 400 years.
     cycles = 0 if 1 <= year <= 9999 else year // 400 - 1

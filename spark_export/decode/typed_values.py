@@ -33,7 +33,7 @@ from spark_export.decode.value_text import (
 )
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""A function that converts a value of a message, except null, to a value for Arrow. The function raises Unfit."""
+"""Converts a value of a message, except null, to a value for Arrow. Raises Unfit."""
 
 DECIMALS = Context(prec=80, rounding=ROUND_HALF_UP, Emin=-(10**9), Emax=10**9)
 DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -48,7 +48,6 @@ class Converters:
     """
 
     def __init__(self, zone: str) -> None:
-        """Raises ValueError for an unknown time zone. zone: the name of the time zone of texts without a zone."""
         self.problems: list[str] = []
         self._read_time = time_reader(zone)
 
@@ -117,12 +116,7 @@ class Converters:
         return to_struct
 
     def fill(self, row: dict[str, Any], members: Iterable[tuple[Any, Any]], converts: Mapping[str, Convert]) -> None:
-        """Converts the members of an object and puts them into a row. Adds to `problems` if a value does not fit.
-
-        If a name occurs twice, the row gets the last value that fits.
-
-        converts: the function for each column name; other members are ignored.
-        """
+        """Converts the members of an object into a row. Of a repeated name, the last value that fits counts."""
         for name, value in members:
             convert = converts.get(name)
             if convert is None:
@@ -140,11 +134,7 @@ def to_boolean(value: Any) -> bool:
 
 
 def whole_number(bits: int) -> Convert:
-    """Returns a function that accepts whole numbers with `bits` bits, including the sign, and returns them unchanged.
-
-    bits: 8, 16, 32 or 64. The function raises Unfit for any other value. It also raises Unfit for 1.0, as Spark accepts
-    no number with a decimal point here.
-    """
+    """Returns a function that accepts whole numbers of `bits` bits. As in Spark, 1.0 is Unfit."""
     most = (1 << (bits - 1)) - 1
     name = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[bits]
 
@@ -172,11 +162,7 @@ def to_double(value: Any) -> float:
 
 
 def to_float(value: Any) -> float:
-    """Converts to a 32-bit float. Raises Unfit.
-
-    The text of a number is rounded once, directly to 32 bits. A second rounding by way of 64 bits could change
-    the result.
-    """
+    """Converts to a 32-bit float, with a single rounding. Raises Unfit."""
     double = to_double(value)
     bits = struct.unpack("<q", struct.pack("<d", double))[0]
     # The intermediate 64-bit value can give a wrong result only if it is halfway between two 32-bit floats.
@@ -190,11 +176,7 @@ def to_float(value: Any) -> float:
 
 
 def decimal_of(precision: int, scale: int) -> Convert:
-    """Returns a function that converts to decimals, exactly. Digits beyond the scale are rounded half up.
-
-    A floating-point number of CBOR, Avro or Protobuf is converted by way of its shortest decimal text, as when Spark
-    casts a DOUBLE.
-    """
+    """Returns a function that converts to decimals, exactly. Digits beyond the scale are rounded half up."""
     unit, most = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
     name = f"DECIMAL({precision},{scale})"
 
@@ -221,7 +203,7 @@ def decimal_of(precision: int, scale: int) -> Convert:
 
 
 def to_text(value: Any) -> str:
-    """Converts to text. A text stays unchanged, and another value becomes JSON in the form that Spark writes."""
+    """Converts to text."""
     if type(value) is str:
         # Spark writes a question mark for half of a surrogate pair.
         return value if value.isascii() else value.encode("utf-8", "replace").decode()

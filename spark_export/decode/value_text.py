@@ -15,20 +15,11 @@ from spark_export.decode.json_text import FloatText, Pairs
 from spark_export.decode.time_texts import DAY_US, INT64_MAX, clock_text, day_text
 
 TEXT_PARTS_MAX = 5_000_000
-"""The largest number of parts (values and punctuation) of a value that is formatted as text.
-
-The limit is needed because a CBOR value can contain itself.
-"""
+"""The largest number of parts of a value that is formatted as text; a CBOR value can contain itself."""
 TEXT_BITS_MAX = 10_000
-"""The largest number of bits of a whole number that is formatted as text.
-
-Python refuses to format much larger numbers.
-"""
+"""The largest number of bits of a whole number as text; Python refuses to format much larger numbers."""
 DECIMAL_DIGITS_MAX = 40
-"""The largest power of ten in a decimal that is written out in full, without an exponent.
-
-The limit is larger than 38, the number of digits of the largest DECIMAL.
-"""
+"""The largest power of ten in a decimal that is written out in full; DECIMAL has up to 38 digits."""
 QUOTED = re.compile(r'["\\\x00-\x1f]')
 SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -38,7 +29,6 @@ class Unfit(ValueError):
 
 
 def scaled(number: int, exponent: int) -> Decimal:
-    """Returns the number times a power of ten, with all digits."""
     sign, digits, _ = Decimal(number).as_tuple()
     return Decimal((sign, digits, exponent))
 
@@ -88,7 +78,7 @@ def unfit(value: Any, wanted: str) -> Unfit:
 
 
 def value_text(value: Any) -> str:
-    """Returns a value as text for an error message. A large object or array becomes only "an object" or "an array"."""
+    """Returns a value as text for an error message; a large one is only "an object" or "an array"."""
     if isinstance(value, list):
         return "an object" if isinstance(value, Pairs) else "an array"
     if isinstance(value, Mapping):
@@ -111,10 +101,8 @@ def members_of(value: Any, wanted: str) -> Iterable[tuple[Any, Any]]:
 
 
 def json_text(value: Any) -> str:
-    """Returns a value as JSON without blanks, in the form that Spark writes. Raises Unfit.
-
-    The function uses no recursion, so that deep nesting cannot exhaust the stack.
-    """
+    """Returns a value as JSON in the form that Spark writes. Raises Unfit. Without recursion, so that deep nesting
+    cannot exhaust the stack."""
     parts: list[str] = []
     # A stack of the values to format. A tuple contains a finished text.
     waiting: list[Any] = [value]
@@ -169,7 +157,7 @@ def scalar_text(value: Any) -> str:
 
 
 def double_text(value: float) -> str:
-    """Formats a number as Java does: `1.5`, `100000.0`, `1.0E10`. `NaN` and infinities get quotes."""
+    """Formats a number as Java does: `1.5`, `100000.0`, `1.0E10`."""
     if value != value or value in (float("inf"), float("-inf")):
         return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:

@@ -24,7 +24,6 @@ class Address:
 
     @classmethod
     def of(cls, folder: Path | str | Place | Address) -> Address:
-        """Returns the address of an export whose table is in this folder or at this address. Raises PlaceRefused."""
         if isinstance(folder, Address):
             return folder
         return cls(folder if isinstance(folder, Place) else parse_place(folder))

@@ -28,17 +28,13 @@ _REWRITTEN: Final = re.compile(r"(?:^|/)rewritten-(?P<number>\d+)-")
 
 @dataclass(frozen=True)
 class Highest:
-    """The highest run id and the highest generation that a ledger knows. Each compaction and each repair makes a new
-    generation of the table."""
+    """The highest run id and the highest generation (version of the table) that a ledger knows."""
 
     run_id: int
     generation: int
 
     def covers(self, name: str) -> bool:
-        """Returns whether a file with this name can be of a run or rewrite that the ledger knows.
-
-        The names of data files contain the numbers of their run or generation.
-        """
+        """Returns whether a file with this name can be of a run or rewrite that the ledger knows."""
         run, rewritten = _RUN.search(name), _REWRITTEN.search(name)
         if run is not None and int(run["number"]) > self.run_id:
             return False
@@ -46,19 +42,16 @@ class Highest:
 
 
 async def remove_leftovers(table: Table, ledger: Ledger) -> int:
-    """Removes the unpublished files of ended runs from a store. Returns their number.
+    """Removes the unpublished files of ended runs from a store. Returns their number. Raises TakenOver.
 
-    The caller ensures that no run is unfinished. Raises TakenOver, and removes nothing, if another exporter has taken
-    over the table.
+    The caller ensures that no run is unfinished.
     """
     return await remove_own(table, ledger, await asyncio.to_thread(table.find_leftovers))
 
 
 async def remove_own(table: Table, ledger: Ledger, names: Sequence[str]) -> int:
-    """Removes the files `names` of the table, except those of another exporter, and those that the ledger still has.
-
-    Returns the number of removed files.
-    """
+    """Removes the files `names`, except those of another exporter and those that the ledger still has. Returns their
+    number."""
     if not names:
         return 0
     await ledger.check_owner()

@@ -30,7 +30,8 @@ FROM messages GROUP BY partition ORDER BY partition"""
 def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
     """Exports the stream, queries the table, and returns the JSON object that this module prints.
 
-    Raises ExportError, SourceError, ClientError."""
+    Raises ExportError, SourceError, ClientError.
+    """
     try:
         find_java_home()
     except JavaMissing as error:

@@ -33,7 +33,6 @@ committed this state. The failpoint `writing` comes when the first rows of a run
 """
 
 PIPELINE_SITES: Final = frozenset({"pipeline_begun", "pipeline_taken", "pipeline_written", "pipeline_published"})
-"""The names of the failpoints in a run of the pipeline (`spark_export.pipeline.jobs`)."""
 
 _armed = os.environ.get(ENVIRONMENT_VARIABLE)
 if _armed and _armed not in SITES | PIPELINE_SITES:

@@ -1,9 +1,8 @@
-"""The identity of a table: each table has its own consumer, under whose name the node saves the indexes of the export.
+"""The identity of a table: the consumer under whose name the node saves the indexes of the export.
 
 The exporter compares the saved indexes with the table, and so notices that the node was restored to an earlier state.
-If two tables shared a consumer, the higher indexes of one table would hide such a restore from the other table. Two
-tables share a consumer if one is a copy of the other's folder. Tables of earlier versions also share one if their
-folders have the same name. This module detects a shared consumer, and gives the table another consumer.
+If two tables shared a consumer, as after a copy of a folder, the higher indexes of one table would hide such a restore
+from the other. This module detects a shared consumer, and gives the table another.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.tables.layout import LEDGER, Layout
 
 SUFFIX_CHARACTERS = 6
-"""The number of characters of the random id in a client id that `make_consumer` returns."""
 
 
 def make_consumer(folder_name: str, random_id: str) -> str:
-    """Returns the client id for the saved indexes of a table, made from its folder's name and from a random id."""
     return f"export-{folder_name}-{random_id[:SUFFIX_CHARACTERS]}"
 
 
@@ -35,15 +32,8 @@ def check_positions(
     positions: Mapping[tuple[str, int], int],
     client_id: str,
 ) -> None:
-    """Raises ExportMismatch if the node has a higher saved index than this table can have saved.
-
-    In this case, another table or program saves indexes under the same client id. The caller ensures that no run is
-    unfinished.
-
-    ends: the partitions on the node.
-    exported: the end of the exported messages of each partition.
-    positions: the saved indexes of the consumer `client_id`.
-    """
+    """Raises ExportMismatch if the node has a higher saved index than this table can have saved: then another program
+    saves indexes under the same client id. The caller ensures that no run is unfinished."""
     for end in ends:
         place = end.stream, end.partition
         known = exported.get(place)
@@ -61,10 +51,7 @@ def check_positions(
 def was_put_back(end: PartitionEnd, known: Exported | None, saved: Exported | None, position: int) -> bool:
     """Returns whether the node was put back to a state before the export of a partition.
 
-    end: the partition on the node.
-    known: the end of its exported messages, or None.
     saved: the end of those exported messages whose end the node has certainly saved, or None.
-    position: the saved index of the export's consumer.
     """
     if known is None or known.made_us != end.made_us:
         return False
@@ -73,11 +60,7 @@ def was_put_back(end: PartitionEnd, known: Exported | None, saved: Exported | No
 
 
 async def check_place(layout: Layout, ledger: Ledger) -> None:
-    """Checks that the folder is not a copy of another export, and records the folder's path in the ledger.
-
-    Raises ExportMismatch if the path that the ledger recorded before is another folder and still has this export. A
-    moved folder is accepted, because the old path no longer has the export.
-    """
+    """Checks that the folder is not a copy of another export, and records the folder's path in the ledger."""
     here, noted = str(layout.folder), await ledger.load_place()
     if noted == here:
         return
@@ -90,13 +73,10 @@ async def check_place(layout: Layout, ledger: Ledger) -> None:
 
 
 async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str | None) -> str:
-    """Gives the table a client id of its own, under which the node saves the ends of the exported messages. Returns it.
+    """Gives the table a client id of its own, and returns it. The call can be repeated after a crash.
 
-    The call can be repeated after a crash. If a run is unfinished, the next run saves its indexes under the new id.
     Raises ExportMismatch if the node has higher saved indexes under this id than the table can have saved, DataLost if
     the node was put back to an earlier state, and ClientErrors.
-
-    client_id: the id to use, or None for a new id.
     """
     name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())
@@ -125,7 +105,6 @@ async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str |
 
 
 def _is_same_export(other: Path, own: Path, table_id: str) -> bool:
-    """Returns whether a ledger with this table id exists at the path `other`, and is another file than `own`."""
     if not other.is_file() or other.samefile(own):
         return False
     try:

@@ -1,7 +1,4 @@
-"""Sets of indexes as lists of intervals, so that millions of indexes can be compared.
-
-An interval is a pair (start, end); the end is exclusive. This module does no input or output.
-"""
+"""Sets of indexes as lists of intervals (start, exclusive end), so that millions of indexes can be compared."""
 
 from __future__ import annotations
 
@@ -12,12 +9,7 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class Comparison(NamedTuple):
-    """The result of comparing wanted with existing indexes. Each field is an ordered list of intervals.
-
-    missing: wanted indexes that do not exist.
-    unexpected: existing indexes that are not wanted.
-    repeated: indexes that exist more than once.
-    """
+    """The missing, unexpected and repeated indexes, as ordered lists of intervals."""
 
     missing: list[Interval]
     unexpected: list[Interval]
@@ -32,10 +24,7 @@ def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Comparison
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """Returns two ordered lists of intervals: the union of all given intervals, and their overlaps.
-
-    In the union, intervals that touch or overlap are joined. The overlaps have the indexes that are in more than one
-    given interval. The overlaps can overlap each other: an index in three given intervals is in two of them."""
+    """Returns the union of the intervals, joined where they touch, and the overlaps, which can overlap each other."""
     union: list[Interval] = []
     repeated: list[Interval] = []
     for start, end in sorted(each for each in intervals if each[0] < each[1]):
@@ -50,10 +39,7 @@ def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]
 
 
 def subtract(kept: Sequence[Interval], taken: Sequence[Interval]) -> list[Interval]:
-    """Returns the indexes that are in `kept` and not in `taken`.
-
-    In both, the intervals must be ordered and not overlap.
-    """
+    """Returns the indexes of `kept` that are not in `taken`. Both are ordered and without overlaps."""
     return [each for one in kept for each in _without(one, taken)]
 
 
@@ -72,5 +58,4 @@ def _without(one: Interval, taken: Sequence[Interval]) -> Iterator[Interval]:
 
 
 def total(intervals: Iterable[Interval]) -> int:
-    """Returns the number of indexes in these intervals, which must not overlap."""
     return sum(end - start for start, end in intervals)

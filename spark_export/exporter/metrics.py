@@ -1,7 +1,7 @@
 """The metrics of the exporter, and their text format for Prometheus.
 
-The exporter serves no port. Its daemon writes the metrics to a file, for the textfile collector of Prometheus'
-node exporter.
+The exporter serves no port. Its daemon writes the metrics to a file, for the textfile collector of Prometheus' node
+exporter.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ from stream_storage.durable_files import write_durably
 
 @dataclass(frozen=True)
 class ExporterStatistics:
-    """The metrics of an exporter since its process started; COUNTERS and GAUGES describe each field.
-
-    last_run_seconds: the duration of the last successful run; 0.0 before the first.
-    last_success_s: when the last successful run ended, in seconds since 1970; None before the first.
-    """
+    """The metrics of an exporter since its process started; COUNTERS and GAUGES describe each field."""
 
     runs: int = 0
     idle_runs: int = 0
@@ -47,7 +43,7 @@ class ExporterStatistics:
     last_success_s: float | None = None
 
     def after_step(self, step: Step) -> ExporterStatistics:
-        """Returns the metrics after a step was published, even if the run of the step goes on."""
+        """Returns the metrics after a step was published, even if its run goes on."""
         return replace(
             self,
             steps=self.steps + 1,
@@ -59,12 +55,8 @@ class ExporterStatistics:
         )
 
     def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
-        """Returns the metrics after a run. The steps of the run were counted before by `after_step`.
-
-        A run that left out streams counts as failed.
-
-        now_s: the present time in seconds since 1970.
-        """
+        """Returns the metrics after a run whose steps `after_step` has counted. A run that left out streams counts as
+        failed."""
         told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)
         if outcome.left_out:
             return told.after_failure()
@@ -80,10 +72,7 @@ class ExporterStatistics:
         return replace(self, runs=self.runs + 1, failed_runs=self.failed_runs + 1)
 
     def after_upkeep(self, done: Compaction | None) -> ExporterStatistics:
-        """Returns the metrics after the daemon compacted the table or removed old files.
-
-        done: the result, or None if the compaction or removal failed.
-        """
+        """Returns the metrics after an upkeep; `done` is None if the upkeep failed."""
         if done is None:
             return replace(self, failed_upkeeps=self.failed_upkeeps + 1)
         compactions = self.compactions + (done.generation is not None)
@@ -117,16 +106,13 @@ GAUGES: Mapping[str, tuple[str, str]] = {
 
 
 def to_prometheus(statistics: ExporterStatistics) -> str:
-    """Returns the metrics in Prometheus' text format, made by prometheus-client. A metric whose value is None is left
-    out."""
+    """Returns the metrics in Prometheus' text format, made by prometheus-client."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StatisticsCollector(statistics))
     return generate_latest(registry).decode()
 
 
 class _StatisticsCollector(Collector):
-    """The metrics of an exporter, for a registry of prometheus-client."""
-
     def __init__(self, statistics: ExporterStatistics) -> None:
         self._statistics = statistics
 
@@ -143,8 +129,5 @@ class _StatisticsCollector(Collector):
 
 
 def write_metrics(path: Path, statistics: ExporterStatistics) -> None:
-    """Writes the metrics to a file, and replaces the old file atomically, so that no reader sees half of it.
-
-    Raises OSError.
-    """
+    """Replaces the file atomically, so that no reader sees half of it. Raises OSError."""
     write_durably(path, to_prometheus(statistics).encode())

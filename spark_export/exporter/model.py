@@ -11,14 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PartitionEnd:
-    """A partition of a stream, as the node describes it.
-
-    made_us: when the stream was created, in microseconds since 1970; a stream that was deleted and created again has
-        another time.
-    first_index: the index of the earliest stored message.
-    next_index: the index that the next new message will get.
-    size_bytes: the size of the stored data.
-    """
+    """A partition of a stream, as the node describes it. `made_us` differs for an earlier stream of the same name."""
 
     stream: str
     partition: int
@@ -30,11 +23,9 @@ class PartitionEnd:
 
 @dataclass(frozen=True)
 class Exported:
-    """The end of the exported messages of one partition.
+    """The end of the exported messages of one partition; `end_index` is exclusive.
 
     era: how often the exporter has found the stream deleted and created again; 0 for never.
-    made_us: when the stream was created, in microseconds since 1970.
-    end_index: the index after the last exported message.
     """
 
     era: int
@@ -69,11 +60,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an index range, read by one task in one pass. `end_index` is exclusive.
-
-    era: how often the exporter has found the stream deleted and created again; 0 for never.
-    made_us: when the stream was created, in microseconds since 1970.
-    """
+    """A part of an index range, read by one task in one pass. `end_index` is exclusive."""
 
     stream: str
     era: int
@@ -89,11 +76,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """A unit of parallel work in a run.
-
-    number: the number of the task, from 0.
-    pieces: the indexes to export.
-    """
+    """A unit of parallel work in a run."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -103,12 +86,9 @@ class Task:
 class FileEntry:
     """A complete Parquet file with the rows of one stream and date.
 
-    path: the path of the file, relative to a folder; the functions that return entries say which folder.
-    era: how often the exporter has found the stream deleted and created again; 0 for never.
+    path: relative to a folder; the functions that return entries say which folder.
     date: the UTC date on which the messages were stored, such as 2026-11-21.
-    data_bytes: the size of the messages' data.
-    file_bytes: the size of the file.
-    sha256: the SHA-256 of the file, in hexadecimal.
+    data_bytes, file_bytes: the sizes of the messages' data and of the file.
     """
 
     path: str
@@ -123,13 +103,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of a run.
-
-    The path of the entry is relative to the run's folder in the table.
-
-    run_id: the id of the run.
-    entry: the file.
-    """
+    """A file of a run. The path of the entry is relative to the run's folder in the table."""
 
     run_id: int
     entry: FileEntry
@@ -137,11 +111,7 @@ class RunFile:
 
 @dataclass(frozen=True)
 class Loss:
-    """Exported indexes that a repair gave up, because their file was damaged and they are no longer on the node.
-
-    era: the number of times that the exporter has found the stream deleted and created again.
-    start_index, end_index: the indexes; the end is exclusive.
-    """
+    """Exported indexes that a repair gave up, because their file was damaged and they are no longer on the node."""
 
     stream: str
     era: int
@@ -152,10 +122,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A stream that an export leaves out, because the stream cannot be exported.
-
-    reason: a text that says what happened and what the user can do.
-    """
+    """A stream that an export leaves out. `reason` says what happened and what the user can do."""
 
     stream: str
     reason: str

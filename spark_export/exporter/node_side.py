@@ -1,7 +1,4 @@
-"""The exporter's requests to a node: list streams, and load and save the indexes of the export.
-
-This module does not read messages; tasks do (`runs/task.py`).
-"""
+"""The exporter's requests to a node: list streams, and load and save the indexes of the export."""
 
 from __future__ import annotations
 
@@ -20,9 +17,7 @@ from stream_client.blocking import SavedIndexes, list_positions, set_position
 
 @dataclass(frozen=True)
 class Selection:
-    """A choice of streams: those in `streams`, and those whose whole name matches `pattern`.
-
-    If neither is given, all streams are chosen."""
+    """A choice of streams: those in `streams`, and those whose whole name matches `pattern`; without both, all."""
 
     streams: tuple[str, ...] = ()
     pattern: str | None = None
@@ -36,13 +31,9 @@ class Selection:
 
 
 class NodeSide:
-    """A node that the exporter reads.
-
-    Every method opens its own connection, so that a daemon has no open connection between two runs.
-    """
+    """A node that the exporter reads. Every method opens its own connection, so none stays open between two runs."""
 
     def __init__(self, address: str, tls: Tls | None = None, token: Token | None = None) -> None:
-        """tls: how to connect with TLS; None: connections are not encrypted. token: what proves who exports."""
         self.address = address
         self._tls = tls
         self._token = token
@@ -71,18 +62,13 @@ class NodeSide:
         return found
 
     def load_positions(self, client_id: str) -> dict[tuple[str, int], int]:
-        """Returns the saved indexes of the client `client_id`, by stream and partition. Raises ClientErrors."""
+        """Returns the saved indexes of a client, by stream and partition. Raises ClientErrors."""
         with self._connect() as client:
             found = list_positions(client, client_id=client_id)
             return {(each.stream_name, each.partition): each.index for each in found}
 
     def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
-        """Saves the end of each exported range, as an index of the client `client_id`. Raises ClientErrors.
-
-        The call can be repeated.
-
-        taken: the exported ranges.
-        """
+        """Saves the end of each exported range for a client. The call can be repeated. Raises ClientErrors."""
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)
@@ -102,10 +88,8 @@ class NodeSide:
 
 
 def source_options(node: str, tls: Tls | None, token: Token | None) -> dict[str, str]:
-    """Returns the options of the Spark data source with which tasks connect to the same node in the same way.
-
-    Raises OptionError if the token is given as a text: Spark would show it.
-    """
+    """Returns the options of the Spark data source for the same node. Raises OptionError for a token that is a text,
+    since Spark would show it."""
     options = {"endpoint": node}
     if token is not None:
         if token.file is None and token.variable is None:

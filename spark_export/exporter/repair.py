@@ -31,10 +31,7 @@ from spark_export.exporter.tables.table import Table
 from spark_export.exporter.verify import check_file, read_intervals
 
 Place: TypeAlias = tuple[str, int, int]
-"""A stream, an era, and a partition.
-
-The era is the number of times that the exporter has found the stream deleted and created again.
-"""
+"""A stream, an era (how often the stream was created again), and a partition."""
 Intervals: TypeAlias = dict[Place, list[Interval]]
 
 
@@ -55,16 +52,13 @@ class Repair:
 
     @property
     def lost(self) -> int:
-        """The number of rows that were given up."""
         return _count(self.losses)
 
 
 class Repairer:
     """Repairs the table in one export folder. The caller holds the folder's lock.
 
-    settings: the settings of the task that reads the node.
-    accept_lost: whether to give up rows that are no longer on the node. If False, a repair that would lose rows raises
-        DataLost.
+    accept_lost: whether to give up rows that are no longer on the node; else such a repair raises DataLost.
     """
 
     def __init__(
@@ -85,11 +79,10 @@ class Repairer:
         self._accept_lost = accept_lost
 
     async def run(self, on_file: Callable[[int, int], None] | None = None) -> Repair:
-        """Checks every file, and replaces the damaged files.
+        """Checks every file, and replaces the damaged files. After an error, the table is unchanged.
 
-        Raises DataLost, other ExportErrors, and ClientErrors. After an error, the table is unchanged.
-
-        on_file: called after each checked file, with the number of checked files and the number of all files.
+        Raises DataLost, other ExportErrors, and ClientErrors. `on_file` gets the numbers of checked files and of all
+        files.
         """
         await self._rewriter.recover()
         listed, unlisted = await self._rewriter.load_listed()
@@ -128,13 +121,6 @@ class Repairer:
     async def _sort_out(
         self, files: Sequence[RunFile], on_file: Callable[[int, int], None] | None
     ) -> tuple[list[RunFile], list[tuple[RunFile, str]], Intervals]:
-        """Checks every file.
-
-        Returns the undamaged files, then the damaged files, each with a description of its damage, then the indexes in
-        the undamaged files.
-
-        on_file: see `run`.
-        """
         sound, damaged, there = list[RunFile](), list[tuple[RunFile, str]](), defaultdict[Place, list[Interval]](list)
         for number, file in enumerate(files):
             found: Intervals = defaultdict(list)
@@ -150,13 +136,7 @@ class Repairer:
         return sound, damaged, there
 
     def _take(self, folder: Path, pieces: Sequence[Piece], runs: Mapping[tuple[str, int], int]) -> list[RunFile]:
-        """Reads the pieces from the node, writes their rows into `folder`, and checks the indexes of the new files.
-
-        Raises ExportError if a stream cannot be read, or if the new files have other indexes than the pieces.
-
-        runs: the id of the run to which the new files are assigned, by stream and era (how often the stream was created
-            again).
-        """
+        """Reads the pieces from the node, writes their rows into `folder`, and checks the indexes of the new files."""
         if not pieces:
             return []
         written = run_task(Task(0, tuple(pieces)), replace(self._settings, folder=str(folder)))
@@ -177,12 +157,7 @@ class Repairer:
 
 
 def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping[Place, list[Interval]]) -> Intervals:
-    """Returns the exported indexes that are in no undamaged file, by stream, era and partition.
-
-    ranges: all exported indexes.
-    losses: the indexes that earlier repairs gave up, which are not returned.
-    there: the indexes in the undamaged files.
-    """
+    """Returns the exported indexes that are in no undamaged file and not in `losses`, by stream, era and partition."""
     wanted: Intervals = defaultdict(list)
     for each in ranges:
         wanted[each.stream, each.era, each.partition].append((each.start_index, each.end_index))
@@ -198,11 +173,7 @@ def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping
 
 
 def check_explained(missing: Mapping[Place, Sequence[Interval]], damaged: Sequence[RunFile]) -> None:
-    """Raises ExportMismatch if the damaged files do not explain the missing indexes.
-
-    For each stream and era, the number of missing indexes must be the number of rows that the damaged files had. The
-    era is the number of times that the stream was created again.
-    """
+    """Raises ExportMismatch if the number of missing indexes is not the number of rows that the damaged files had."""
     should: dict[tuple[str, int], int] = defaultdict(int)
     for file in damaged:
         should[file.entry.stream, file.entry.era] += file.entry.rows
@@ -222,11 +193,7 @@ def split_available(
     ranges: Sequence[Range],
     ends: Mapping[tuple[str, int], PartitionEnd],
 ) -> tuple[list[Piece], list[Loss]]:
-    """Divides the missing indexes into those that the node still has, returned first, and those that are lost.
-
-    ranges: all exported indexes.
-    ends: the first and the next index of each partition on the node.
-    """
+    """Divides the missing indexes into those that the node still has, returned first, and those that are lost."""
     made = {(each.stream, each.era, each.partition): each.made_us for each in ranges}
     pieces, lost = list[Piece](), list[Loss]()
     for place, intervals in missing.items():
@@ -251,11 +218,6 @@ def _check_not_put_back(
 
     Such a node can have other messages under the missing indexes. Raises ExportError if a saved index is low only
     because a published run has not saved its ends yet.
-
-    ends: the partitions on the node.
-    exported: the end of the exported messages of each partition.
-    saved: the end of the exported messages of each partition, without runs whose ends the node has perhaps not saved.
-    positions: the saved indexes of the export's consumer.
     """
     for stream, _, partition in missing:
         place = stream, partition

@@ -12,8 +12,7 @@ from spark_export.exporter.tables.table import Table
 COMPACT_FILES = 16
 """The number of small files of one stream and date at which the daemon compacts these files.
 
-Each compaction reads the rows of the small files again. A smaller number causes more compactions. With a larger number,
-readers open more small files.
+A smaller number causes more compactions, which read the rows again; with a larger one, readers open more files.
 """
 UPKEEP_BYTES_MAX = 4 * 1024 * 1024 * 1024
 """The largest size of the messages that one compaction merges, in bytes. The next run of the exporter waits for it."""
@@ -22,11 +21,7 @@ EXPIRE_INTERVAL_S = 600.0
 
 
 class Upkeep:
-    """Compacts the table of one export and removes old files, between the runs of a daemon.
-
-    files_min: the number of small files of one stream and date at which these files are compacted; 0 for never.
-    clock_s: returns a monotonic time in seconds.
-    """
+    """Compacts the table of one export and removes old files, between the runs of a daemon."""
 
     def __init__(
         self,
@@ -43,17 +38,11 @@ class Upkeep:
         self._expired_at_s: float | None = None
 
     async def recover(self) -> None:
-        """Completes or drops a compaction that an error interrupted.
-
-        The daemon calls this before each run, because no run can begin while a compaction is unfinished.
-        """
+        """Ends an interrupted compaction, because no run can begin while a compaction is unfinished."""
         await self._rewriter.recover()
 
     async def run(self) -> Compaction | None:
-        """Compacts small files if there are enough, and removes old files if EXPIRE_INTERVAL_S seconds have passed.
-
-        Returns the result, or None if there was nothing to do. Raises ExportError.
-        """
+        """Compacts small files and removes old files, if either is due. Returns None if not. Raises ExportError."""
         due = self._expired_at_s is None or self._clock_s() - self._expired_at_s >= EXPIRE_INTERVAL_S
         # The ledger alone says whether there is something to do; the table is listed only then.
         merges = self._files_min > 0 and plan_merges(await self._rewriter.recorded_files(), self._files_min)

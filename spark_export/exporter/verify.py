@@ -1,8 +1,8 @@
 """Verification: checks that the table has every exported index exactly once. It needs neither the node nor Spark.
 
-Verification compares the ledger, the record of all runs, with the files. Of each file, it checks the size, the
-SHA-256 over all bytes, and the columns `partition` and `index`. Verification repairs nothing; `run` and `compact`
-recover from a crash.
+Verification compares the ledger, the record of all runs, with the files. Of each file, it checks the size, the SHA-256
+over all bytes, and the columns `partition` and `index`. Verification repairs nothing; `run` and `compact` recover from
+a crash.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ from spark_export.store.paths import FilePath
 
 CHUNK_BYTES = 1024 * 1024
 PROBLEMS_MAX = 100
-"""The largest number of problems that a result describes; further problems are only counted."""
+"""The largest number of described problems; further ones are only counted."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The result of a verification.
 
-    file_bytes: the size of all files.
-    lost: the number of messages that retention removed before they could be exported, and of rows in `given_up`.
-    given_up: the number of exported rows that repairs gave up: their file was damaged, and the node no longer had them.
-    problems: descriptions of the first PROBLEMS_MAX problems.
-    problem_count: the number of all problems.
+    lost: the messages that retention removed before they could be exported, and the rows in `given_up`.
+    given_up: the exported rows that repairs gave up: their file was damaged, and the node no longer had them.
+    problems: descriptions of the first PROBLEMS_MAX of `problem_count` problems.
     """
 
     runs: int
@@ -64,13 +62,9 @@ async def verify(
     checksums: bool = True,
     on_file: Callable[[int, int], None] | None = None,
 ) -> Verdict:
-    """Verifies the whole export.
-
-    An exporter can work in the folder at the same time: verification uses the state of the ledger at one moment, and
-    ignores unpublished runs.
+    """Verifies the whole export, as the ledger describes it at one moment. An exporter can work at the same time.
 
     checksums: whether to check the SHA-256 of each file, which reads all bytes.
-    on_file: called after each file, with the number of checked files and of all files.
     """
     table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
     generation, listed, staged, account = await _look(layout, table, ledger)
@@ -109,11 +103,7 @@ async def verify(
 
 
 async def _find_unlisted(table: Table, lacking: set[FilePath], generation: int) -> list[str]:
-    """Returns a problem for each undamaged file that the table does not list, so that readers do not see its rows.
-
-    lacking: the files that were not in the list when it was read before.
-    generation: the generation (version of the table) at that time. If it has changed, the result is empty.
-    """
+    """Returns a problem for each undamaged file that the table does not list, unless the generation has changed."""
     if not lacking:
         return []
     # The ledger was read after the list, so it may know files of a run that was published between the two.
@@ -130,8 +120,8 @@ async def _find_unlisted(table: Table, lacking: set[FilePath], generation: int) 
 async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[int, set[FilePath], list[Path], Account]:
     """Returns the table's generation, the files that readers read, the staged files, and the ledger's contents.
 
-    Each file is recorded in the ledger before it enters the table. So the ledger is read last, and then knows all
-    listed files. Everything is read again if a compaction replaces the table's files meanwhile.
+    Each file is in the ledger before it is in the table. So the ledger is read last, and then knows all listed files.
+    Everything is read again if a compaction replaces the table's files meanwhile.
     """
     while True:
         generation = await asyncio.to_thread(lambda: table.generation)
@@ -143,20 +133,13 @@ async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[int, set[
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """Returns all files in a folder and its subfolders. Other processes can remove files meanwhile."""
     return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
 def check_file(
     path: FilePath, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
 ) -> list[str]:
-    """Returns descriptions of all problems of one file.
-
-    file: the size, checksum and number of rows that the ledger has for the file.
-    there: this function adds the indexes in the file here, by stream, era (how often the stream was created again) and
-        partition.
-    checksums: whether to check the SHA-256.
-    """
+    """Returns descriptions of all problems of one file. Adds its indexes to `there`."""
     return list(_problems_of(path, file, there, checksums))
 
 
@@ -185,17 +168,13 @@ def _problems_of(
 
 
 def read_intervals(path: FilePath) -> Iterator[tuple[int, Interval]]:
-    """Yields the indexes in a file, in the order of the rows, as pairs of a partition and an interval of indexes."""
     with path.open("rb") as opened, pq.ParquetFile(opened) as file:
         for batch in file.iter_batches(batch_size=256 * 1024, columns=["partition", "index"]):
             yield from batch_intervals(batch)
 
 
 def batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
-    """Yields the indexes in a batch of rows, as pairs of a partition and an interval of indexes.
-
-    A new interval begins where the partition changes, or where the index does not rise by one.
-    """
+    """Yields the indexes in a batch as pairs of a partition and an interval of consecutive indexes."""
     partition, index = batch.column("partition"), batch.column("index")
     if not batch.num_rows:
         return
@@ -210,14 +189,10 @@ def batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
 def _check_indexes(
     ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]], losses: Sequence[Loss]
 ) -> Iterator[str]:
-    """Compares the exported indexes with the indexes in the files. Yields a description of each problem.
+    """Yields a description of each difference between the exported indexes and those in the files.
 
     The files must have each exported index exactly once, except those in `losses`, and no other index. Each range must
     begin where the partition's previous range ended, or later by as many indexes as retention removed.
-
-    ranges: all exported indexes.
-    there: the indexes in the files, by stream, era and partition.
-    losses: the exported indexes that a repair gave up.
     """
     wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for each in ranges:
@@ -244,10 +219,7 @@ def _place(loss: Loss) -> tuple[str, int, int]:
 
 
 def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
-    """Yields a problem for each orphan: a file that an ended run left in the staging folder.
-
-    staged: the paths of these files when the folder was listed. A file that was removed since then is no problem.
-    """
+    """Yields a problem for each file that an ended run left in the staging folder."""
     for path in staged:
         if path.exists():
             yield f"{path} is an orphan; the next run removes it"

@@ -23,18 +23,14 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL
 
 UNLIMITED = ReassemblyLimits(incomplete_max=1, incomplete_bytes_max=1 << 62, idle_messages_max=1 << 62, finished_max=1)
-"""Limits so high that they never stop an assembly. No limit is needed, as each `Reassembler` gets only one block."""
 Place = tuple[int, int, int]
 """The place of a message in the order of storage: time (microseconds since 1970), then partition, then index."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMessage:
-    """A stored message of one block.
-
-    feed: "" for the normal topics of the chain, or the end of the name of a reorg channel (a topic for one reorg).
-    place: the place of the message in the order of storage.
-    """
+    """A stored message of one block. `feed` is "" for the chain's normal topics, else the end of a reorg channel's
+    name."""
 
     feed: str
     place: Place
@@ -44,14 +40,7 @@ class BlockMessage:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The result of assembling a block, complete or incomplete.
-
-    parent: the hash of the previous block.
-    weight: the cumulative weight of the chain up to this block.
-    values: the keys that the block sets, with values, sorted by key; None for an incomplete block.
-    deletes: the keys that the block deletes, sorted; None for an incomplete block.
-    missing: a text that names the missing messages; None for a complete block.
-    """
+    """The result of assembling a block. If incomplete, `missing` says why, and `values` and `deletes` are None."""
 
     number: int
     parent: bytes
@@ -64,8 +53,8 @@ class Assembled:
 def assemble(messages: Iterable[BlockMessage]) -> Assembled | None:
     """Assembles a block from its messages, which all have the same block hash.
 
-    Returns None if no message is a readable Batch message, which begins a block. If the block is complete on several
-    feeds, the normal topics have priority, then the reorg channel with the smallest name.
+    Returns None without a readable Batch message, which begins a block. Of several complete feeds, the normal topics
+    have priority, then the reorg channel with the smallest name.
     """
     feeds: dict[str, list[BlockMessage]] = defaultdict(list)
     for message in messages:
@@ -82,11 +71,7 @@ def assemble(messages: Iterable[BlockMessage]) -> Assembled | None:
 
 
 def _assemble_feed(messages: list[BlockMessage]) -> CompleteBatch | Assembled | None:
-    """Assembles a block from the messages of one feed: the normal topics, or one reorg channel.
-
-    Returns a CompleteBatch for a complete block, and an Assembled for an incomplete block. Returns None if no message
-    is a readable Batch message, which begins a block.
-    """
+    """Assembles a block from the messages of one feed. Returns None without a readable Batch message."""
     machine = Reassembler(TRACK_ALL, UNLIMITED)
     batch: Batch | None = None
     for offset, each in enumerate(messages):
@@ -106,7 +91,7 @@ def _assemble_feed(messages: list[BlockMessage]) -> CompleteBatch | Assembled | 
 
 
 def read_batch_hash(key: bytes, data: bytes) -> bytes | None:
-    """Returns the block hash in a Batch message, which begins a block. Returns None for any other message."""
+    """Returns the block hash in a Batch message, which begins a block; None for any other message."""
     try:
         message = decode(key, data)
     except MessageError:

@@ -11,11 +11,11 @@ STREAM_PREFIX = "block_node."
 
 
 def decode_part(headers: Any) -> tuple[Any, ...] | None:
-    """Decodes the headers of a message. Returns None if the message is not part of a block.
+    """Decodes the headers of a message; None if it is not part of a block.
 
-    Returns the number of the block, the number of this message in the block, the number of messages of the block, the
-    number of its items, its size in bytes, and its root hash as stored. The last value is the right root hash of the
-    previous block if that block was stored with a wrong one, else None.
+    Returns the number of the block, the number of this message in it, the numbers of its messages and items, its size
+    in bytes, its root hash as stored, and the right root hash of the previous block if that was stored with a wrong
+    one.
     """
     mark = find_mark(headers)
     if mark is None:
@@ -25,10 +25,10 @@ def decode_part(headers: Any) -> tuple[Any, ...] | None:
 
 
 def decode_block(data: bytes) -> tuple[Any, ...] | None:
-    """Decodes the bytes of a whole block. Returns None if the bytes are not a block.
+    """Decodes the bytes of a whole block; None if they are not a block.
 
-    Returns the version and the time (microseconds since 1970) in the block header, the previous root hash in the block
-    footer, the number of items by kind, and a list with the position, kind and size in bytes of each item.
+    Returns the version and the time (microseconds since 1970) in the header, the previous root hash in the footer, the
+    number of items by kind, and the position, kind and size in bytes of each item.
     """
     from block_node.blocks.errors import BlockFormatError
 

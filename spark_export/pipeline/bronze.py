@@ -9,18 +9,13 @@ SCHEMA = (
     "partition int, index bigint, timestamp timestamp, key binary, "
     "headers array<struct<key: string, value: binary>>, data binary, era int, run int, stream string, date date"
 )
-"""The schema of the bronze table: the columns in the Parquet files, then the columns in the folder names.
-
-Without this schema, Spark would convert a stream name such as "7" to a number.
-"""
+"""The schema of the bronze table. Without it, Spark would convert a stream name such as "7" to a number."""
 
 
 def read_bronze(spark: Any, folder: Path) -> Any:
-    """Returns the messages of an export in plain Parquet files, as a DataFrame.
+    """Returns the messages of an export in plain Parquet files, as a DataFrame of the present version of the table.
 
-    The DataFrame reads the folder to which the link `messages` leads during this call, even if a compaction changes the
-    link later. Files of earlier exporters have no column `era`, which counts how often the stream was deleted and
-    created again; their rows get the era 0.
+    Files of earlier exporters have no column `era`; their rows get the era 0.
     """
     from pyspark.sql import functions as f
 
@@ -29,7 +24,6 @@ def read_bronze(spark: Any, folder: Path) -> Any:
 
 
 def find_header(name: str) -> Any:
-    """Returns a Spark column with the value of the first header `name`; null for a message without this header."""
     from pyspark.sql import functions as f
 
     return f.get(f.filter("headers", lambda each: each["key"] == name), f.lit(0))["value"]

@@ -17,27 +17,19 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 CANONICAL: Final = "canonical"
-"""The state of a block on the canonical chain."""
+"""On the canonical chain."""
 REORGED: Final = "reorged"
-"""The state of a block that is not on the canonical chain.
-
-Either other blocks won, or the number of the block is not greater than the number of its parent.
-"""
+"""Not on the canonical chain: other blocks won, or the number is not greater than that of the parent."""
 WAITING: Final = "waiting"
-"""The state of a block that is not connected to the canonical chain, but can join it when missing blocks arrive."""
+"""Not connected to the canonical chain; the block can join it when missing blocks arrive."""
 INCOMPLETE: Final = "incomplete"
-"""The state of a block with missing messages. An incomplete block is ignored in the search for the canonical chain."""
+"""With missing messages. Such a block is ignored in the search for the canonical chain."""
 ZERO_HASH: Final = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLink:
-    """The position of a complete block in the tree of blocks.
-
-    parent: the hash of the previous block.
-    weight: the cumulative weight of the chain up to this block.
-    stored_us: the time when the block was stored, in microseconds since 1970.
-    """
+    """The position of a complete block in the tree of blocks. `weight` is that of the chain up to this block."""
 
     hash: bytes
     parent: bytes
@@ -48,11 +40,9 @@ class BlockLink:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The result of `mark_chain` for one block.
+    """The state of a block: CANONICAL, REORGED or WAITING.
 
-    state: CANONICAL, REORGED or WAITING.
-    fork_number: for a reorged block, the number of its latest ancestor on the canonical chain; None for other blocks,
-        or if no such ancestor is known.
+    fork_number: the number of the latest canonical ancestor of a reorged block, if known.
     """
 
     state: str
@@ -65,10 +55,9 @@ ON_CHAIN, WAITS, LOST = Mark(CANONICAL), Mark(WAITING), Mark(REORGED)
 
 
 def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[bytes, Mark]:
-    """Finds the canonical chain. Returns the state of each block as a `Mark`, by block hash.
+    """Finds the canonical chain. Returns the state of each block by its hash.
 
-    start: the hash of a block on the canonical chain, or of the parent of its first block; None if no such hash is
-    known. As in a consumer, a block whose number is not greater than its parent's number is reorged.
+    start: the hash of a block on the canonical chain, or of the parent of its first block; None if unknown.
     """
     known = {block.hash: block for block in blocks}
     marks: dict[bytes, Mark] = {}
@@ -93,7 +82,6 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
 
 
 def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[BlockLink]:
-    """Returns all blocks that descend from the block with the hash `root`, with parents before children."""
     found = list(children[root])
     for block in found:
         found.extend(children.get(block.hash, ()))
@@ -101,13 +89,7 @@ def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[Bl
 
 
 def _choose(components: dict[bytes, list[BlockLink]], start: bytes | None) -> bytes | None:
-    """Chooses the set of connected blocks that contains the canonical chain. Returns its key in `components`.
-
-    Returns None if `start` is given and is in no set.
-
-    components: the sets. The key of a set is the hash that the first blocks of the set name as their parent.
-    start: as for `mark_chain`.
-    """
+    """Chooses the component with the canonical chain. Returns its key, the parent of its first blocks, or None."""
     if start is not None:
         containing = (root for root, members in components.items() if any(block.hash == start for block in members))
         return start if start in components else next(containing, None)
@@ -126,15 +108,9 @@ def _rank(block: BlockLink) -> Rank:
 def _mark_main(
     members: list[BlockLink], children: dict[bytes, list[BlockLink]], root: bytes | None, marks: dict[bytes, Mark]
 ) -> tuple[int, int, int] | None:
-    """Marks all blocks of the component, the set of connected blocks, that contains the canonical chain.
+    """Marks all blocks of the component that contains the canonical chain. `members` has parents before children.
 
-    Returns the number of the first block of the chain, the number of its last block, and the weight of the heaviest
-    block of the chain; None if there are no blocks.
-
-    members: the blocks, with parents before children.
-    children: the blocks by the hash of their parent.
-    root: the hash that the first blocks name as their parent.
-    marks: this function puts the result for each block here.
+    Returns the first and last number of the chain and its greatest weight; None if there are no blocks.
     """
     if not members or root is None:
         return None
@@ -160,13 +136,11 @@ def _mark_main(
 
 
 def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, marks: dict[bytes, Mark]) -> None:
-    """Marks all blocks of a component, a set of connected blocks, that is not connected to the canonical chain.
+    """Marks all blocks of a component that is not connected to the canonical chain.
 
     If the component is heavier than the chain, it can win when the missing blocks arrive, so all its blocks get the
     state WAITING. Otherwise a block whose number is in the range of the chain gets the state REORGED, and any other
-    block gets WAITING.
-
-    head: the first and last number and the weight of the chain, as `_mark_main` returns them.
+    WAITING.
     """
     may_win = head is None or max(block.weight for block in members) > head[2]
     for block in members:

@@ -8,12 +8,9 @@ MINUTE = "1 minute"
 
 
 def rates(messages: Any, every: str = MINUTE) -> Any:
-    """Returns the number and sizes of messages for each stream and each interval of length `every`.
+    """Returns the number and sizes of messages for each stream and each interval (`every`, as in Spark).
 
     Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes.
-
-    messages: the result of `silver_messages`.
-    every: the length as a Spark interval.
     """
     from pyspark.sql import functions as f
 
@@ -30,14 +27,11 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
 
 def latency(events: Any, every: str = MINUTE) -> Any:
-    """Returns the time from an event to its storage, for each stream and each interval of length `every`.
+    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time` are
+    ignored.
 
-    Columns: stream, minute (the start of the interval), messages (their number), p50_ms, p99_ms and max_ms (median,
-    99th percentile and maximum, in milliseconds). Negative latencies, which result from differing clocks, are kept.
-
-    events: a table with the columns `stream`, `timestamp` (when stored) and `event_time` (when the event happened, as
-        the publisher reports). Rows without an `event_time` are ignored.
-    every: the length as a Spark interval.
+    Columns: stream, minute, messages (their number), p50_ms, p99_ms and max_ms (milliseconds). Negative latencies,
+    which result from differing clocks, stay.
     """
     from pyspark.sql import functions as f
 
@@ -57,16 +51,10 @@ def latency(events: Any, every: str = MINUTE) -> Any:
 
 
 def gaps(rows: Any, place: list[str], number: str) -> Any:
-    """Returns the ranges of missing numbers, such as indexes of a partition or numbers of blocks.
+    """Returns the ranges of missing numbers in each group `place`, such as indexes of a partition or numbers of blocks.
 
-    An index is missing if retention removed its message before the export. A block number is missing if its block never
-    arrived.
-
-    Columns: the columns of `place`; first and last (the first and the last missing number); missing (how many); after
-    (the timestamp of the row before the range) and before (the timestamp of the row after the range).
-
-    place: the columns that group the rows, such as stream and partition; each group has its own sequence of numbers.
-    number: the column with the numbers.
+    Columns: those of `place`; first and last missing number; missing (how many); after and before (the timestamps of
+    the rows around the range).
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -87,11 +75,9 @@ def gaps(rows: Any, place: list[str], number: str) -> Any:
 def reorgs(batches: Any) -> Any:
     """Returns one row for each fork: the blocks that reorgs removed from a chain after the same block.
 
-    Columns: chain, fork_number (the number of the last common block; null if unknown), depth (the greatest number of a
-    removed block minus fork_number), blocks (the number of removed blocks), began and ended (when the first and the
-    last of the removed blocks were stored).
-
-    batches: the result of `silver_batches`.
+    Columns: chain, fork_number (of the last common block; null if unknown), depth (the greatest number of a removed
+    block minus fork_number), blocks (the number of removed blocks), began and ended (when the first and last were
+    stored).
     """
     from pyspark.sql import functions as f
 

@@ -36,18 +36,12 @@ from stream_storage.parsing import ParseError, parse_json
 STATE_FILE: Final = f"{STATE}/state.json"
 STATE_FORMAT: Final = 2
 STEP_BYTES: Final = 256 * 1024 * 1024
-"""The largest memory for the rows of one step, in bytes. A file that needs more is read in a step of its own."""
+"""The memory for the rows of one step, in bytes. A file that needs more is read in a step of its own."""
 SMALL_BYTES: Final = 8 * 1024 * 1024
 SMALL_FILES_MAX: Final = 32
-"""The largest number of files smaller than `SMALL_BYTES` in a table.
-
-If there are more, a step merges them into one file.
-"""
+"""The number of files smaller than `SMALL_BYTES` in a table above which a step merges them."""
 MERGED: Final = ((MESSAGES,), (BLOCKS, ITEMS), (BATCHES, UPDATES))
-"""The tables whose small files are merged, in groups.
-
-In a group, files with the same name contain the same blocks, so they are merged together.
-"""
+"""The tables whose small files are merged, in groups whose files of the same name contain the same blocks."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +65,9 @@ class Settings:
 class Report:
     """The result of a run.
 
-    folder: the folder of the latest version of the tables.
-    rows: the number of new messages that were read.
-    steps: the number of versions that were published.
-    rebuilt: whether all tables were built again.
-    notes: a line for each setting that has had no effect yet, such as the start of a chain that is not in the export.
+    rows: the number of new messages. steps: the number of published versions. rebuilt: whether all tables were built
+        again.
+    notes: a line for each setting that has had no effect yet.
     """
 
     folder: Path
@@ -97,10 +89,6 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
 
     Raises ExportInUse if another run is active in the output folder, PipelineMismatch if the settings are not those of
     the last run, and other ExportErrors. A rebuild can have other settings.
-
-    export: the folder of an export in plain Parquet files.
-    out: the folder of the tables.
-    rebuild: whether to build all tables again.
     """
     make_folder(out.absolute())
     export_id = read_export_id(export)
@@ -128,7 +116,6 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
 
 
 def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: Settings) -> Report:
-    """Builds all tables from all messages of the export, and publishes one version."""
     version, taken = versions.begin(None), Taken()
     step = _Step(version, None, settings)
     rows = sum(step.take(files, taken) for files in _steps(_list_new(export, taken), settings.step_bytes))
@@ -139,10 +126,7 @@ def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: 
 
 
 class _Step:
-    """A step of a run, which builds one version of the tables.
-
-    state: the folder of the previous version; None if the tables are built from nothing.
-    """
+    """A step of a run, which builds one version of the tables. `state` is the folder of the previous version."""
 
     def __init__(self, version: Version, state: Path | None, settings: Settings) -> None:
         schemas = message_tables.SCHEMAS | block_tables.SCHEMAS
@@ -157,7 +141,7 @@ class _Step:
             self._cardinal.load(state)
 
     def take(self, files: Iterable[ExportFile], taken: Taken) -> int:
-        """Adds the new messages in these files to the tables, and to the record `taken`. Returns their number."""
+        """Adds the new messages in these files to the tables, and to `taken`. Returns their number."""
         count = 0
         parts: list[pa.Table] = []
         for file in files:
@@ -177,10 +161,7 @@ class _Step:
         return count
 
     def finish(self, taken: Taken) -> list[str]:
-        """Completes all tables, so that the version can be published. Returns the `notes` of a `Report`.
-
-        taken: the messages that were read so far.
-        """
+        """Completes all tables, so that the version can be published. Returns the `notes` of a `Report`."""
         self._blocks.finish()
         notes: list[str] = []
         if self._cardinal is not None:
@@ -193,7 +174,7 @@ class _Step:
 
 
 def merge_small(version: Version, tables: tuple[str, ...]) -> int:
-    """Merges the small files of a group of tables, if there are many. Returns the number of merged files of each table.
+    """Merges the small files of a group of tables, if there are many. Returns their number in each table.
 
     A file is small if the files with its name are small in all tables of the group. Merging changes no row.
     """
@@ -214,11 +195,7 @@ def merge_small(version: Version, tables: tuple[str, ...]) -> int:
 
 
 def load_state(folder: Path) -> Any:
-    """Returns the state that the last run left for the next one: what was read, from which export, with which settings.
-
-    folder: a published version of the tables. Returns None if an earlier version of this program built the tables
-    without a state. Raises PipelineMismatch for a state in another format.
-    """
+    """Returns the state that the last run left, or None for tables of an earlier version. Raises PipelineMismatch."""
     path = folder / STATE_FILE
     if not path.is_file():
         return None
@@ -247,7 +224,6 @@ def _save_state(
 
 
 def _named(settings: Settings) -> dict[str, str | None]:
-    """Returns the settings on which the contents of the tables depend, by name, as text."""
     return {
         "cardinal": None if settings.topics is None else settings.topics.pattern,
         "start": " ".join(f"{chain}={hash_.hex()}" for chain, hash_ in sorted(settings.starts.items())) or None,
@@ -255,10 +231,7 @@ def _named(settings: Settings) -> dict[str, str | None]:
 
 
 def _check(dumped: Any, settings: Settings, export_id: str | None, out: Path) -> None:
-    """Checks that the tables were built from the same export with the same settings. Raises PipelineMismatch if not.
-
-    dumped: the state of the latest version.
-    """
+    """Raises PipelineMismatch if the tables were built from another export or with other settings."""
     if export_id != dumped["export"]:
         raise PipelineMismatch(
             f"the tables in {out} were built from the export {dumped['export']}, and this is the export {export_id}: "
@@ -281,10 +254,7 @@ def _list_new(export: Path, taken: Taken) -> list[ExportFile]:
 
 
 def _steps(files: list[ExportFile], bytes_max: int) -> Iterator[list[ExportFile]]:
-    """Groups files into steps. The files of a step need at most `bytes_max` bytes of memory together.
-
-    A file that needs more is a step by itself.
-    """
+    """Groups files into steps of at most `bytes_max` bytes of memory. A file that needs more is a step by itself."""
     step: list[ExportFile] = []
     size = 0
     for file in files:

@@ -77,10 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(text: str) -> Path:
-    """Returns the local folder at this address.
-
-    Raises ValueError for an address in an object store, and ExportError for an unknown scheme.
-    """
+    """Returns the local folder at this address. Raises ValueError for an object store, and ExportError."""
     place = parse_place(text)
     if not place.is_local:
         raise ValueError(f"{text}: the pipeline reads and writes folders of a file system, and no object stores")
@@ -88,11 +85,7 @@ def _folder(text: str) -> Path:
 
 
 def read_starts(given: list[str], topics: Topics | None) -> dict[str, bytes]:
-    """Returns the start block of each chain. Raises ValueError.
-
-    given: the values of `--start`: CHAIN=HASH if the expression of `topics` has a group for the name of the chain.
-        Otherwise HASH, since there is only one chain, whose name is the expression.
-    """
+    """Returns the start block of each chain from the values CHAIN=HASH, or HASH for one chain. Raises ValueError."""
     found: dict[str, bytes] = {}
     for text in given:
         if topics is None:

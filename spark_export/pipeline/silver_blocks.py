@@ -25,13 +25,11 @@ BLOCK_SCHEMA = struct(
 
 
 def silver_blocks(bronze: Any) -> Any:
-    """Returns one row for each completely stored block.
+    """Returns one row for each completely stored block in the result of `read_bronze`.
 
-    Columns: chain, number, root (hash), items (the number of block items), size_bytes, timestamp (when the last message
-    of the block was first stored), event_time (when produced), hapi_version, previous_root, kinds (the number of items
-    of each kind), sizes (position, kind and size in bytes of each item, in order).
-
-    bronze: the result of `read_bronze`.
+    Columns: chain, number, root (hash), items (their number), size_bytes, timestamp (when the last message of the block
+    was first stored), event_time (when produced), hapi_version, previous_root, kinds (the number of items of each
+    kind), sizes (position, kind and size in bytes of each item, in order).
     """
     from pyspark.sql import functions as f
 
@@ -93,20 +91,12 @@ def silver_blocks(bronze: Any) -> Any:
 
 
 def silver_items(blocks: Any) -> Any:
-    """Returns one row for each block item.
-
-    Columns: chain, number (of the block), position (of the item in the block, from 0), kind, size_bytes.
-
-    blocks: the result of `silver_blocks`.
-    """
+    """Returns one row for each block item: chain, number (of the block), position (from 0), kind, size_bytes."""
     from pyspark.sql import functions as f
 
     return blocks.select("chain", "number", f.explode("sizes").alias("item")).select("chain", "number", "item.*")
 
 
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
-    """Decodes a block. Returns the fields of `BLOCK_SCHEMA`; None if the bytes are not a block.
-
-    cut: the messages into which the block was cut, in order.
-    """
+    """Decodes a block from its messages, in order. Returns the fields of `BLOCK_SCHEMA`, or None."""
     return decode_block(b"".join(bytes(part["data"]) for part in cut))

@@ -25,20 +25,15 @@ BLOCK_SCHEMA = struct(
 MARKS_SCHEMA = array(struct(hash=BINARY, state=STRING, fork_number=LONG))
 HASH_BYTES = 32
 BLOCK_KINDS = ("00", "01", "02", "03", "04")
-"""The kinds of messages that belong to a block, in hex. The kind is the first byte of a message's key.
-
-`cardinal_streams.message.messages` defines the kinds.
-"""
+"""The kinds of messages that belong to a block, in hex: the first byte of a message's key."""
 BATCH = "00"
 
 
 def cardinal_messages(bronze: Any, topics: Topics) -> Any:
     """Returns one row for each message on these topics that belongs to a block.
 
-    Columns: chain, feed ("" for normal topics; for a reorg channel, a topic for one reorg, the end of its name), hash
-    (of the block), kind (the first byte of the key, in hex), stream, partition, index, timestamp, key, data.
-
-    bronze: the result of `read_bronze`.
+    Columns: chain, feed ("" for normal topics; for a reorg channel, the end of its name), hash (of the block), kind
+    (the first byte of the key, in hex), stream, partition, index, timestamp, key, data.
     """
     from pyspark.sql import functions as f
 
@@ -66,10 +61,7 @@ def cardinal_messages(bronze: Any, topics: Topics) -> Any:
 def assembled_blocks(messages: Any) -> Any:
     """Returns one row for each block, complete or not, that has a readable Batch message (which begins a block).
 
-    Columns: chain, hash, timestamp (when the first Batch message was stored), and the fields of `BLOCK_SCHEMA`. For an
-    incomplete block, `sets` and `deletes` are null, and `missing` is a text that names the missing messages.
-
-    messages: the result of `cardinal_messages`.
+    Columns: chain, hash, timestamp (when the first Batch message was stored), and the fields of `BLOCK_SCHEMA`.
     """
     from pyspark.sql import functions as f
 
@@ -96,15 +88,10 @@ def silver_batches(blocks: Any, starts: Mapping[str, bytes] | None = None) -> An
     """Returns one row for each block in `blocks`, with its state on the chain.
 
     Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
-    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged (whether the state is `reorged`),
-    fork_number (see `Mark`), updates and deletes (the numbers of keys that the block sets and deletes; null while the
-    block is incomplete), missing (the messages that an incomplete block lacks; null for other blocks).
+    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged, fork_number (see `Mark`), updates and
+    deletes (the numbers of keys; null while the block is incomplete), missing (the messages that it lacks).
 
-    One Spark task processes the hashes, numbers and weights of all blocks of a chain. The task needs about 0.5 KiB of
-    memory for each block.
-
-    blocks: the result of `assembled_blocks`.
-    starts: the `start` of `mark_chain` for each chain, by the name of the chain.
+    One Spark task processes all blocks of a chain, with about 0.5 KiB of memory for each.
     """
     from pyspark.sql import functions as f
 
@@ -134,11 +121,8 @@ def silver_batches(blocks: Any, starts: Mapping[str, bytes] | None = None) -> An
 def silver_updates(blocks: Any, batches: Any) -> Any:
     """Returns one row for each key that a complete block sets, and one row for each key that the block deletes.
 
-    Columns: chain, hash, number, canonical and reorged (whether the block has this state), key, value (null in the row
-    of a deleted key). If a block sets and deletes the same key, the key has two rows.
-
-    blocks: the result of `assembled_blocks`.
-    batches: the result of `silver_batches`.
+    Columns: chain, hash, number, canonical and reorged (whether the block has this state), key, value (null for a
+    deleted key). A key that a block sets and deletes has two rows.
     """
     from pyspark.sql import functions as f
 
@@ -150,11 +134,7 @@ def silver_updates(blocks: Any, batches: Any) -> Any:
 
 
 def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | None]]:
-    """Returns the hash, the state and the fork number of each complete block of one chain (see `Mark`).
-
-    links: rows with the fields of `BlockLink`.
-    start: see `mark_chain`.
-    """
+    """Returns the hash, the state and the fork number of each complete block of one chain (see `Mark`)."""
     blocks = [
         BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"]), each["stored_us"])
         for each in links
@@ -163,17 +143,11 @@ def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | 
 
 
 def is_batch(key: Any, data: Any) -> bool:
-    """Returns whether a message is a readable Batch message, which begins a block."""
     return read_batch_hash(bytes(key), bytes(data)) is not None
 
 
 def assemble_rows(rows: Any) -> tuple[Any, ...] | None:
-    """Assembles a block from its messages. Returns the fields of `BLOCK_SCHEMA`.
-
-    Returns None if no message is a readable Batch message, which begins a block.
-
-    rows: the messages, with the columns `feed`, `stored_us`, `partition`, `index`, `key` and `data`.
-    """
+    """Assembles a block from its messages. Returns the fields of `BLOCK_SCHEMA`; None without a Batch message."""
     block = assemble(
         BlockMessage(
             row["feed"], (row["stored_us"], row["partition"], row["index"]), bytes(row["key"]), bytes(row["data"])

@@ -1,7 +1,4 @@
-"""Builds the silver table of all messages with Spark.
-
-The table contains the size, text and event time of each message.
-"""
+"""Builds the silver table of all messages with Spark."""
 
 from __future__ import annotations
 
@@ -14,11 +11,8 @@ from spark_export.pipeline.event_time import EVENT_TIME_HEADER
 def silver_messages(bronze: Any) -> Any:
     """Returns one row for each message.
 
-    Columns: stream, era (how often the stream was deleted and created again), partition, index, timestamp (when
-    stored), key, data_bytes (the size of the data), text (the data if it is UTF-8, else null), event_time (from the
-    header `event_time_us`; null without a valid header).
-
-    bronze: the result of `read_bronze`.
+    Columns: stream, era, partition, index, timestamp (when stored), key, data_bytes, text (the data if it is UTF-8,
+    else null), event_time (from the header `event_time_us`).
     """
     from pyspark.sql import functions as f
 

@@ -10,10 +10,7 @@ import re
 from dataclasses import dataclass
 
 CHANNEL = r"-re-[0-9a-f]{64}$"
-"""A regular expression for the end of the name of a reorg channel, which is a topic for one reorg.
-
-Python and Java accept the expression (see `cardinal_streams.transports.transport.reorg_topic`).
-"""
+"""The end of the name of a reorg channel, for Python and Java (see `cardinal_streams.transports.transport`)."""
 _CHANNEL = re.compile(CHANNEL)
 
 
@@ -21,9 +18,9 @@ _CHANNEL = re.compile(CHANNEL)
 class Topics:
     """A rule that chooses the streams that are topics of Cardinal Streams.
 
-    pattern: a regular expression that matches the whole name of a topic. The text of the first group is the name of the
-    chain, so `(evm-[0-9]+)-.*` matches several chains. Without a group, all matching topics belong to one chain, whose
-    name is the pattern. A reorg channel (a topic for one reorg) belongs to the chain of its default topic.
+    pattern: matches the whole name of a topic. Its first group is the name of the chain, as in `(evm-[0-9]+)-.*`.
+        Without a
+    group, all matching topics belong to one chain, whose name is the pattern.
     """
 
     pattern: str
@@ -36,14 +33,10 @@ class Topics:
 
     @property
     def has_group(self) -> bool:
-        """Whether the pattern has a group, whose text is the name of the chain."""
         return re.compile(self.pattern).groups > 0
 
     def find(self, stream: str) -> tuple[str, str] | None:
-        """Returns the chain and the feed of a stream; None if the stream is not a topic of Cardinal Streams.
-
-        The feed of a reorg channel (a topic for one reorg) is the end of its name. The feed of any other topic is "".
-        """
+        """Returns the chain and the feed of a topic, or None. The feed is "", or the end of a reorg channel's name."""
         channel = _CHANNEL.search(stream)
         feed = channel.group() if channel else ""
         match = re.fullmatch(self.pattern, stream.removesuffix(feed))

@@ -1,7 +1,4 @@
-"""Creates Spark types without a call to the Spark session.
-
-A declarative pipeline of Spark forbids such calls in the definitions of tables.
-"""
+"""Creates Spark types without a call to the session, which a declarative pipeline of Spark forbids."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ BINARY, BOOLEAN, INT, LONG, STRING = BinaryType(), BooleanType(), IntegerType(),
 
 
 def struct(**fields: DataType) -> StructType:
-    """Returns a struct type with these fields, in this order. Every field can be null."""
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
@@ -31,5 +27,4 @@ def array(element: DataType) -> ArrayType:
 
 
 def strings_to(value: DataType) -> MapType:
-    """Returns a map type with text keys and values of the type `value`."""
     return MapType(STRING, value)

@@ -1,8 +1,8 @@
 """Creates and publishes versions of the tables of a pipeline. A published version is a folder that never changes.
 
-OUT/latest -> builds/00000000000000000007          a link to the last complete version
-OUT/builds/00000000000000000007/silver/messages/part-000007-0000.parquet
-OUT/builds/00000000000000000007/state/             the state that the next run needs
+OUT/latest -> builds/00000000000000000007 a link to the last complete version
+OUT/builds/00000000000000000007/silver/messages/part-000007-0000.parquet OUT/builds/00000000000000000007/state/ the
+state that the next run needs
 
 A new version begins with hard links to the files of the previous version. A run adds and removes files in the new
 version, and never changes a file. One atomic rename changes the link `latest`, so all tables and the state become
@@ -27,15 +27,12 @@ from stream_storage.durable_files import make_folder, sync
 
 LATEST, BUILDS, STATE = "latest", "builds", "state"
 KEEP_S: Final = 3600.0
-"""How long a replaced version is kept for programs that still read it, in seconds."""
+"""How long a replaced version is retained for programs that still read it, in seconds."""
 ROW_GROUP_ROWS: Final = 128 * 1024
 
 
 class Version:
-    """A version of the tables that is not published yet.
-
-    Every table has one file without rows, so that readers see the columns of an empty table.
-    """
+    """An unpublished version of the tables. Every table has one file without rows, to show readers its columns."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,27 +40,20 @@ class Version:
         self._count = 0
 
     def define(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Creates the tables that do not exist yet. schemas: the schema of each table, by table name."""
         for name, schema in schemas.items():
             if not (self.folder / name).is_dir():
                 (self.folder / name).mkdir(parents=True)
                 self._write(self.folder / name / "empty.parquet", schema.empty_table())
 
     def files(self, table: str, tag: str = "") -> list[Path]:
-        """Returns the files of a table whose names begin with `tag`, except the file without rows."""
         return sorted(path for path in (self.folder / table).glob(f"{tag}*.parquet") if path.name != "empty.parquet")
 
     def next_name(self, tag: str) -> str:
-        """Returns a file name that begins with `tag` and that no version has used."""
         self._count += 1
         return f"{tag}-{self._number:06d}-{self._count:04d}.parquet"
 
     def write(self, table: str, rows: pa.Table, tag: str = "part", name: str | None = None) -> Path:
-        """Adds a file with these rows to a table. Returns its path. The file is on disk (fsync) when this
-        method returns.
-
-        name: the file name; None for a new name that begins with `tag`.
-        """
+        """Adds a file, which is then on disk (fsync), to a table. Returns its path."""
         path = self.folder / table / (name or self.next_name(tag))
         self._write(path, rows)
         return path
@@ -84,12 +74,12 @@ class Versions:
         make_folder(self._builds)
 
     def latest(self) -> Path | None:
-        """Returns the folder of the last published version; None if no version was published."""
+        """Returns the folder of the last published version, or None."""
         link = self.out / LATEST
         return link.resolve() if link.is_symlink() else None
 
     def recover(self) -> int:
-        """Removes unfinished versions that remain after a crash. Returns the number of removed versions."""
+        """Removes unfinished versions that remain after a crash."""
         latest = self.latest()
         unfinished = [path for path in self._builds.iterdir() if latest is None or path.name > latest.name]
         for path in unfinished:
@@ -97,10 +87,7 @@ class Versions:
         return len(unfinished)
 
     def begin(self, base: Path | None) -> Version:
-        """Creates the folder of the next version.
-
-        base: the version whose table files are linked into the new version; None for an empty version.
-        """
+        """Creates the folder of the next version with links to the table files of `base`, if any."""
         latest = self.latest()
         number = 1 + (0 if latest is None else int(latest.name))
         folder = self._builds / f"{number:020d}"

@@ -31,11 +31,7 @@ T = TypeVar("T")
 PROTOCOL = "node/stream_push/1"
 FAILED = "node/push_failed/1"
 RETURN_ADDRESS = b"node/1/push-%d"
-"""The form of the return addresses of pushes, with the number of the push.
-
-The prefix `node/1/` asks the node to answer a failed push with the protocol `FAILED`, which contains the
-reason (docs/wire.md).
-"""
+"""The form of the return addresses of pushes. With the prefix `node/1/`, a failed push is answered with its reason."""
 OK, ERROR, DUPLICATE, OUT_OF_ORDER = range(4)
 OUTCOMES = {0: "is not stored", 1: "is refused", 2: "may have been stored, or not"}
 WINDOW_BYTES = 16 * 1024 * 1024
@@ -58,21 +54,18 @@ class Pushes:
     seen: the numbers of the tasks that stored messages of the batch before this execution.
 
     Invariant: `_unconfirmed` contains, in order, all sent pushes without an answer. After a reconnect these pushes are
-    sent again, and the node stores no message a second time.
-    Invariant: no row is pushed to a partition until the task has produced every row that earlier executions stored
-    there. New rows wait in `_held`, so that nothing is stored if the rows differ.
+    sent again, and the node stores no message a second time. Invariant: no row is pushed to a partition until the task
+    has produced every row that earlier executions stored there. New rows wait in `_held`, so that nothing is stored if
+    the rows differ.
 
-    `_retries`: the number of reconnects since the last answer.
-    `_pushed_s`: the monotonic time of the latest push to each partition, in seconds.
+    `_retries`: the number of reconnects since the last answer. `_pushed_s`: the monotonic time of the latest push to
+    each partition, in seconds.
     """
 
     def __init__(
         self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, tuple[int, int]] | None = None
     ) -> None:
-        """Finds the rows that earlier executions of the task stored, and connects to the node.
-
-        ends: the first index and the next index of each partition when the batch began; only used with `attempt`.
-        """
+        """Finds the rows that earlier executions of the task stored, and connects to the node."""
         self.counts: dict[Place, int] = {}
         self.seen: set[int] = set()
         self._options = options
@@ -106,10 +99,7 @@ class Pushes:
         return self._attempt is not None and self._attempt.batch < next_batch(self._record)
 
     def push(self, row: RowToPush) -> None:
-        """Pushes one row as a message, unless an earlier execution of the task has stored the row. Raises SourceError.
-
-        If the number or the size of the unconfirmed pushes is at the limit, the method first waits for confirmations.
-        """
+        """Pushes a row, unless an earlier execution of the task stored it. Waits at the limits. Raises SourceError."""
         place = self._place(row)
         earlier = self._earlier.get(place)
         if earlier is None or not earlier.missing:
@@ -135,10 +125,7 @@ class Pushes:
         self._check_doubted()
 
     def drain(self) -> None:
-        """Waits until the node has confirmed all sent messages. Does not check that all earlier rows came again.
-
-        Raises SourceError.
-        """
+        """Waits for the confirmation of all sent messages, without the check that all earlier rows came again."""
         while self._unconfirmed:
             self._kept(self._confirm_one)
 
@@ -172,11 +159,7 @@ class Pushes:
                 self._numbers[place] = len(found.own)
 
     def _find(self, node: NodeConnection, place: Place, first: int, end: int) -> Found:
-        """Returns the messages of this batch from the saved index of the query up to `end`.
-
-        first: the first index of the partition.
-        end: the end of the search, not included.
-        """
+        """Returns the messages of this batch from the saved index of the query up to `end`."""
         assert self._attempt is not None
         start = self._record.get(place, 0)
         if start > end:
@@ -188,9 +171,7 @@ class Pushes:
         return find_messages(node, Range(*place, start, end), self._attempt, FETCH_BYTES)
 
     def _check_doubted(self) -> None:
-        """Checks the pushes that the node has answered as duplicates. Raises RowsDiffer if the stored message of such a
-        push has another content.
-        """
+        """Raises RowsDiffer if a push that was answered as a duplicate has another content than the stored message."""
         for place, numbers in self._doubts.take().items():
             indexes = [index for index, _ in numbers.values()]
 
@@ -219,7 +200,7 @@ class Pushes:
         )
 
     def _asked(self, ask: Callable[[NodeConnection], T]) -> T:
-        """Calls `ask` with a new connection and returns the result. Repeats the call if the connection breaks."""
+        """Calls `ask` with a new connection, again if the connection breaks."""
         for left in range(self._options.fetch_retries, -1, -1):
             try:
                 with NodeConnection.to(self._options) as node:
@@ -233,10 +214,9 @@ class Pushes:
     # Places and numbers
 
     def _place(self, row: RowToPush) -> Place:
-        """Returns the stream and partition for a row.
+        """Returns the stream and partition for a row: as named, else by the hash of its key.
 
-        If the row does not name the partition, the hash of its key decides. If it also has no key, the hash of its
-        content decides if there is an `attempt`; otherwise the partitions take turns.
+        Without a key, the hash of its content decides if there is an `attempt`; otherwise the partitions take turns.
         """
         stream = row.stream
         count = self._partitions.get(stream)
@@ -257,8 +237,8 @@ class Pushes:
     def _number(self, place: Place) -> int:
         """Returns the next sequence number for a partition.
 
-        Before the first push of a query to the partition, saves the index at which the partition ended when the batch
-        began. A repeated execution of the task searches from this index on for stored rows.
+        Before the query's first push to it, saves its end at the beginning of the batch, from which repeated executions
+        search.
         """
         attempt = self._attempt
         if attempt is not None and place not in self._record:
@@ -331,9 +311,7 @@ class Pushes:
         self.counts[place] = self.counts.get(place, 0) + 1
 
     def _kept(self, step: Any) -> None:
-        """Calls `step`. If the connection breaks, connects again and sends all unconfirmed pushes again.
-
-        Does not repeat `step`."""
+        """Calls `step` once. If the connection breaks, sends all unconfirmed pushes again over another."""
         try:
             step()
         except ConnectionBroken as error:

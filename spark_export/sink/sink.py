@@ -24,26 +24,16 @@ from spark_export.source.sent_modules import SOURCE_MODULES
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""The local properties of a Spark task. QUERY_ID has the id of the streaming query, BATCH_ID the number of
-the micro-batch.
-
-The checkpoint of the query keeps the query id in the file `metadata`.
-"""
+"""The local properties of a Spark task with the number of the micro-batch and the id of the streaming query."""
 
 
 class StreamSink(Sendable, DataSourceStreamArrowWriter):
-    """The writer of one micro-batch of a streaming query.
-
-    Spark creates one writer on the driver for each micro-batch, and another writer to commit the micro-batch.
-    """
+    """The writer of one micro-batch; Spark creates one on the driver, and another one to commit."""
 
     modules = SOURCE_MODULES
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Checks columns and options, and creates the stream of the option `stream` if it does not exist.
-
-        Raises SourceError.
-        """
+        """Checks columns and options, and creates a missing stream. Raises SourceError."""
         self._ends = prepare_streams(schema, options, overwrite)
         self._options = options
 
@@ -52,10 +42,7 @@ class StreamSink(Sendable, DataSourceStreamArrowWriter):
         return write_rows(iterator, self._options, attempt, self._ends)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Records in the node that the micro-batch is stored.
-
-        If Spark repeats the micro-batch after a restart, no row is pushed again.
-        """
+        """Records in the node that the micro-batch is stored; if Spark repeats it, no row is pushed again."""
         commit_written(messages, self._options, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
@@ -66,10 +53,7 @@ class StreamSink(Sendable, DataSourceStreamArrowWriter):
 
 
 def read_attempt(context: TaskContext | None) -> Attempt:
-    """Returns which execution (`Attempt`) of which task of a streaming query is running.
-
-    Raises SourceError outside of a streaming query.
-    """
+    """Returns which execution (`Attempt`) of which task of a streaming query is running."""
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if context is None or query is None or batch is None:

@@ -18,11 +18,10 @@ SERVICE = b"stream_index_service"
 MARK = "committed batches"
 PAGE = 1_000
 Place = tuple[str, int]
-"""The name of a stream and the number of a partition."""
 
 
 def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
-    """Returns the saved indexes of a client, by stream and partition. Raises the errors of `NodeConnection.ask`."""
+    """Returns the saved indexes of a client, by stream and partition."""
     found: dict[Place, int] = {}
     after: bytes | None = None
     while True:
@@ -42,10 +41,7 @@ def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
 
 
 def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
-    """Saves an index of a client for a partition, unless a higher index is saved.
-
-    Raises the errors of `NodeConnection.ask`.
-    """
+    """Saves an index of a client for a partition, unless a higher index is saved."""
     request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + uint(index) + optional(None)
     reader = BareReader(node.ask(SERVICE, "node/index_save/1", request))
     reader.uint()
@@ -54,31 +50,18 @@ def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -
 
 
 def lower_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
-    """Sets the saved index of a client for a partition, even to a lower index.
-
-    This is needed after the stream was deleted and created again.
-    """
+    """Sets a saved index, even to a lower one, after the stream was deleted and created again."""
     request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + optional(uint(index))
     node.ask(SERVICE, "node/index_set/1", request)
 
 
 def next_batch(record: Mapping[Place, int]) -> int:
-    """Returns the number of the next batch to commit; 0 if no batch was committed.
-
-    Batches with lower numbers are stored completely.
-
-    record: as `load_record` returns it.
-    """
+    """Returns the number of the next batch to commit; batches with lower numbers are stored completely."""
     return record.get((MARK, 0), 0)
 
 
 def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[Place]) -> None:
-    """Records that a batch is stored, and saves the next index of each partition that the query writes.
-
-    A search for messages of later batches can begin at these indexes. The call can be repeated.
-
-    written: the partitions that the batch wrote.
-    """
+    """Records that a batch is stored, and saves the next index of each written partition. The call can be repeated."""
     # The batch number is saved first. If this process ends between the saves, the other indexes are only too low.
     save_place(node, client_id, (MARK, 0), batch + 1)
     record = load_record(node, client_id)
@@ -94,7 +77,6 @@ def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[
 
 
 def find_bounds(node: NodeConnection, place: Place) -> tuple[int, int] | None:
-    """Returns the first index and the next index of a partition, or None if it does not exist."""
     for each in node.list_partitions(place[0]):
         if each.partition == place[1]:
             return each.first_index, each.next_index

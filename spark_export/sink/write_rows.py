@@ -27,12 +27,12 @@ TYPES: dict[str, tuple[type[DataType], ...]] = {
 KAFKAS = {"value": "data", "topic": "stream"}
 """Maps a column name of Spark's Kafka sink to the name of the same column in this format."""
 GIVEN_BY_NODE = ("index", "offset", "timestamp", "timestampType")
-"""The columns that a read returns but a write refuses, because the node assigns index and time to each message."""
+"""The columns that a read returns but a write refuses, because the node assigns them."""
 DIGEST_BYTES = 16
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Checks that rows with this schema can be written. Raises OptionError if not."""
+    """Raises OptionError if rows with this schema cannot be written."""
     names = schema.fieldNames()
     for field in schema.fields:
         if field.name in GIVEN_BY_NODE and options.inserts:
@@ -66,13 +66,7 @@ def has_stream_column(schema: StructType) -> bool:
 
 @dataclass(frozen=True)
 class RowToPush:
-    """A row of a DataFrame as a message to push.
-
-    stream: the target stream.
-    partition: the target partition; None if the row does not name a partition.
-    key: the message key; None if the row has no key.
-    body: the result of `push_body` for the message, with request id 0.
-    """
+    """A row as a message to push. `body` is the result of `push_body` with request id 0."""
 
     stream: str
     partition: int | None
@@ -81,10 +75,7 @@ class RowToPush:
 
 
 def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
-    """Converts a row to a message. Returns None if the row has null data and the option `nulls` is `skip`.
-
-    Raises OptionError for a row that cannot be written.
-    """
+    """Converts a row to a message; None for null data with `nulls=skip`. Raises OptionError."""
     if options.inserts and any(row.get(name) is not None for name in GIVEN_BY_NODE):
         raise OptionError(
             "the node gives each message its index and its time: name other columns, as in INSERT INTO t (key, value), "
@@ -110,12 +101,11 @@ def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
 
 
 def digest_of(body: bytes) -> bytes:
-    """Returns the BLAKE2b digest of the body of a push, `DIGEST_BYTES` long. Equal messages have equal digests."""
+    """Returns the BLAKE2b digest of the body of a push, `DIGEST_BYTES` long."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
 def to_bytes(value: Any) -> bytes | None:
-    """Returns a value of a binary or string column as bytes, with text as UTF-8; None for null."""
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else bytes(value)

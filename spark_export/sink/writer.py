@@ -36,10 +36,8 @@ Ends = dict[Place, tuple[int, int]]
 class Written(Sendable, WriterCommitMessage):
     """The result of one task.
 
-    counts: the number of messages of the task, by stream and partition.
-    task: the number of the task.
     query: the name of the query or write, as in `Attempt`; None if rows are written at least once.
-    seen: the numbers of the tasks that stored messages of the batch before this execution of the task.
+    seen: the numbers of the tasks that stored messages of the batch before this execution.
     """
 
     modules = SOURCE_MODULES
@@ -53,12 +51,9 @@ class Written(Sendable, WriterCommitMessage):
 
 
 def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) -> Ends:
-    """Checks the columns, and creates the stream of the option `stream` if it does not exist.
+    """Checks the columns, and creates a missing stream. Returns the first and next index of each partition.
 
-    Returns the first and next index of each partition to which the rows can go. Raises OptionError and errors of the
-    connection.
-
-    overwrite: whether Spark asks to replace the stream, which is refused.
+    Raises OptionError, also for a write that replaces the stream, and errors of the connection.
     """
     if overwrite:
         raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
@@ -77,11 +72,7 @@ def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) 
 def write_rows(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: Attempt | None, ends: Mapping[Place, Any]
 ) -> Written:
-    """Pushes the rows of a task, and waits until the node has confirmed all rows. Raises SourceError.
-
-    attempt: the present execution of the task, or None to write the rows at least once.
-    ends: the first and next index of each partition at the beginning of the batch.
-    """
+    """Pushes the rows of a task, and waits for all confirmations. Without `attempt`, rows are stored at least once."""
     with Pushes(options, attempt, ends) as pushes:
         if not pushes.is_committed():
             for batch in batches:
@@ -96,10 +87,7 @@ def write_rows(
 
 
 def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
-    """Saves at the node that a batch is completely stored. Does nothing if rows are written at least once.
-
-    messages: the results of the tasks. Raises RowsDiffer and errors of the connection.
-    """
+    """Saves at the node that a batch is completely stored, if exactly once. Raises RowsDiffer."""
     written = [each for each in messages if isinstance(each, Written) and each.query is not None]
     if not written or written[0].query is None:
         return
@@ -109,18 +97,12 @@ def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -
 
 
 class StreamWriter(Sendable, DataSourceArrowWriter):
-    """The writer of one Spark job, which pushes rows in tasks.
-
-    The driver creates the stream of the option `stream` if the stream does not exist.
-    """
+    """The writer of one Spark job. The driver creates a missing stream, and tasks push the rows."""
 
     modules = SOURCE_MODULES
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Checks columns and options, and creates the stream. Raises SourceError.
-
-        Raises StreamExists if the stream has messages and `ifExists` is `error`.
-        """
+        """Checks columns and options, and creates the stream. Raises SourceError, such as StreamExists."""
         self._ends = prepare_streams(schema, options, overwrite)
         self._options = options
         stored = sum(
@@ -136,8 +118,7 @@ class StreamWriter(Sendable, DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._attempt(), self._ends)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Records in the node that the write is complete, if the write has a `writeId`. The tasks have already pushed
-        all messages."""
+        """Records in the node that a write with a `writeId` is complete. The tasks have pushed all messages."""
         commit_written(messages, self._options, self._options.write_version)
 
     def abort(self, messages: Sequence[Any]) -> None:

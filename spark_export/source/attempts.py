@@ -35,10 +35,9 @@ TASK_BYTES = 4
 class Attempt:
     """One execution of a Spark task, which belongs to a batch.
 
-    query: the name of the query or the write. The node saves its progress under this name
+    query: the name of the query or the write, under which the node saves its progress
         (`spark_export.sink.sink_record`).
     batch: the number of the micro-batch, or the `writeVersion` of a write.
-    task: the number of the task in the batch, from 0.
     repeated: whether Spark reports that an earlier execution failed.
     """
 
@@ -49,12 +48,11 @@ class Attempt:
 
     @property
     def batch_id(self) -> bytes:
-        """The bytes with which the publisher ids of all tasks of the batch begin."""
         return hashlib.sha256(self.query.encode()).digest()[:QUERY_BYTES] + self.batch.to_bytes(BATCH_BYTES, "big")
 
     @property
     def publisher_id(self) -> bytes:
-        """The publisher id of the messages of the task, the same in each execution of the task."""
+        """The publisher id of the messages of the task, the same in each execution."""
         return self.batch_id + self.task.to_bytes(TASK_BYTES, "big")
 
 
@@ -62,8 +60,7 @@ class Attempt:
 class Found:
     """The messages of a batch in an index range of one partition.
 
-    own: the digests of the messages that earlier executions of the same task stored, by sequence number. The dict is in
-        index order.
+    own: the digests of the messages of the same task, by sequence number, in index order.
     tasks: the numbers of all tasks of the batch with messages in the range.
     """
 
@@ -75,9 +72,6 @@ def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_b
     """Reads a range of one partition and returns the messages of the batch to which `attempt` belongs.
 
     Raises SourceError if the node does not support bulk reads, and the errors of a connection.
-
-    wanted: the range.
-    fetch_bytes: the approximate size of one answer of the node.
     """
     found = Found({}, set())
     options = ReadOptions(fetch_bytes=fetch_bytes)
@@ -110,26 +104,17 @@ def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_b
 
 
 class EarlierRows:
-    """The rows of a task that earlier executions of the task stored in one partition.
-
-    missing: the number of stored rows that the present execution of the task has not produced yet.
-    """
+    """The rows that earlier executions of a task stored in one partition; `missing` were not produced again yet."""
 
     def __init__(self, stored: Sequence[bytes]) -> None:
-        """At first, all stored rows are missing.
-
-        stored: the digests of the stored rows, in index order."""
         self.missing = len(stored)
         self._stored = stored
         self._at = 0
         self._others: Counter[bytes] | None = None
 
     def take(self, digest: bytes) -> bool:
-        """Returns whether a row with this digest is stored already. If so, lowers `missing` by one.
-
-        Each stored row matches only one call: if two equal rows are stored, the third call with their digest
-        returns False.
-        """
+        """Returns whether a row with this digest is stored already, and takes it. Each stored row matches only one
+        call."""
         if self._others is None:
             # Every execution of a task usually has the rows in the same order.
             if self._at < len(self._stored) and self._stored[self._at] == digest:
@@ -157,19 +142,12 @@ class Doubts:
         self._limits: dict[tuple[str, int], int] = {}
 
     def add(self, place: tuple[str, int], number: int, index: int, digest: bytes) -> bool:
-        """Adds a push. Returns whether the pushes are to be compared now.
-
-        place: the stream and partition.
-        number: the sequence number of the push.
-        index: the index of the stored message, or 0 if the node does not say it.
-        digest: the digest of the row.
-        """
+        """Adds a push. Returns whether the pushes are to be compared now. Index 0: the node does not say it."""
         waiting = self._waiting.setdefault(place, {})
         waiting[number] = (index, digest)
         return len(waiting) >= self._limits.get(place, 1)
 
     def take(self) -> dict[tuple[str, int], dict[int, tuple[int, bytes]]]:
-        """Removes and returns all pushes: for each place and sequence number, the index and the digest."""
         taken, self._waiting = self._waiting, {}
         for place in taken:
             self._limits[place] = min(10 * self._limits.get(place, 1), DOUBTED_MAX)
@@ -177,11 +155,7 @@ class Doubts:
 
 
 def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
-    """Returns the digests of the stored rows in order. Raises RowsDiffer unless their sequence numbers are 0, 1, 2, …
-
-    found: digests by sequence number, in index order.
-    place: the stream and partition, for the text of the error.
-    """
+    """Returns the digests of the stored rows in order. Raises RowsDiffer unless their numbers are 0, 1, 2, …"""
     if list(found) != list(range(len(found))):
         raise RowsDiffer(
             f"{place[0]}/{place[1]}: of the messages that an earlier attempt at this batch stored, some were deleted, "
@@ -191,11 +165,7 @@ def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
 
 
 def check_tasks(seen: Iterable[int], tasks: Iterable[int], batch: int) -> None:
-    """Checks that each task that stored messages of the batch is still a task of the batch. Raises RowsDiffer if not.
-
-    seen: the numbers of the tasks that stored messages.
-    tasks: the numbers of the present tasks.
-    """
+    """Raises RowsDiffer if a task that stored messages of the batch is no longer a task of the batch."""
     gone = sorted(set(seen) - set(tasks))
     if gone:
         raise RowsDiffer(

@@ -60,10 +60,7 @@ problem: why the message cannot be decoded, or null.
 
 
 class BlockMessages:
-    """The decoder of messages that contain a block of the block node or a part of a block.
-
-    This project must be installed on the workers.
-    """
+    """The decoder of messages that contain a block of the block node or a part of a block."""
 
     needs_headers = True
 
@@ -90,10 +87,7 @@ class BlockMessages:
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
-    """Returns the values of one row by column name. Columns that will be null are absent.
-
-    with_items: whether to decode the block for the columns that need it, such as `items`.
-    """
+    """Returns the values of one row by column name. Columns that will be null are absent."""
     from block_node.blocks.errors import BlockFormatError
 
     mark = find_mark(headers)
@@ -119,20 +113,14 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """Returns the right root hash of the previous block if that block was stored with a wrong one; otherwise None.
-
-    headers: the headers of the first message of a block. The hash is in the header `block_before/1`.
-    """
+    """Returns the right root hash of the previous block, from `block_before/1`, if it was stored with a wrong one."""
     from block_node.persist.mark import ROOT_BEFORE_HEADER
 
     return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)
 
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
-    """Returns the `BlockMark` from the header `block/1`: the number, parts, size and root of the block.
-
-    Returns None if this header is missing or unreadable.
-    """
+    """Returns the `BlockMark` from the header `block/1`; None if the header is missing or unreadable."""
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark
 
@@ -147,12 +135,7 @@ def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
 
 @dataclass(frozen=True)
 class ReadBlock:
-    """A decoded block.
-
-    hapi_version: from the block header; None without a header.
-    time_us: from the block header, in microseconds since 1970; None without a header.
-    previous_root: from the block footer; None without a footer.
-    items: kind and bytes of each item, in order."""
+    """A decoded block; the values of a missing header or footer are None."""
 
     hapi_version: str | None
     time_us: int | None
@@ -161,7 +144,6 @@ class ReadBlock:
 
 
 def read_block(data: bytes) -> ReadBlock:
-    """Decodes a serialized block. Raises BlockFormatError."""
     from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
 
     names = {int(kind): kind.name.lower() for kind in ItemKind}
@@ -180,10 +162,7 @@ def read_block(data: bytes) -> ReadBlock:
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:
-    """Returns the time in a serialized protobuf `Timestamp`, in microseconds since 1970; None if `serialized` is None.
-
-    Field 1 of the `Timestamp` has the seconds, and field 2 the nanoseconds.
-    """
+    """Returns the time in a serialized protobuf `Timestamp` (field 1: seconds, field 2: nanoseconds)."""
     from block_node.blocks.protobuf import read_fields
 
     if serialized is None:

@@ -18,27 +18,17 @@ from spark_export.source.plan import Range
 
 PROTOCOL = "node/stream_bulk/1"
 PAGES_AHEAD = 2
-"""The number of requests that wait for an answer at the same time.
-
-The node sends one page while the caller handles another. More requests would only fill memory.
-"""
+"""The number of unanswered requests: the node sends one page while the caller handles another."""
 ROW_OVERHEAD_BYTES = 40
-"""The bytes that the node adds to the size of each row when it measures a page."""
+"""What the node adds to the size of each row when it measures a page, in bytes."""
 FIRST_ROWS = 4_096
-"""The number of rows that the first requests ask for. The first page then shows how many rows fit into one page."""
+"""The rows that the first requests ask for; the first page then shows how many rows fit into one page."""
 
 
 @dataclass(frozen=True)
 class BulkPage:
-    """A page of consecutive messages of one partition (see `stream_service.bulk.BulkPage`).
-
-    created_us: when the stream was created, in microseconds since 1970.
-    first_index: the index of the partition's earliest message.
-    next_index: the index that its next message will get.
-    start: the index of the page's first message.
-    rows: the number of messages in the page.
-    batch: the messages as Arrow columns; None if the page has no rows.
-    """
+    """A page of consecutive messages of one partition (see `stream_service.bulk.BulkPage`). `batch` is None without
+    rows."""
 
     stream_id: int
     created_us: int
@@ -50,10 +40,7 @@ class BulkPage:
 
 
 def read_bulk_page(body: memoryview) -> BulkPage:
-    """Decodes a page from the body of the node's answer.
-
-    Raises BadAnswer for unreadable bytes, or if the rows differ from the announced count or indexes.
-    """
+    """Decodes a page from the body of the node's answer. Raises BadAnswer, also for other rows than announced."""
     reader = BareReader(body)
     reader.uint()
     stream_id, created_us = reader.uint(), reader.u64()
@@ -72,10 +59,7 @@ def read_bulk_page(body: memoryview) -> BulkPage:
 
 
 def read_batch(stream: memoryview) -> pa.RecordBatch | None:
-    """Returns the batch of an Arrow IPC stream without copying data; None if the stream has no batch.
-
-    Raises BadAnswer for two or more batches, or unreadable bytes.
-    """
+    """Returns the batch of an Arrow IPC stream without copying data; None without a batch. Raises BadAnswer."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             batches = list(reader)

@@ -31,12 +31,7 @@ class Decoder(Protocol):
     """The interface of a decoder, which turns the keys, data and headers of messages into columns."""
 
     @property
-    def needs_headers(self) -> bool:
-        """Whether the decoder needs the headers of messages.
-
-        If False, headers are read only if the query asks for them.
-        """
-        ...
+    def needs_headers(self) -> bool: ...
 
     def columns(self) -> list[StructField] | None:
         """Returns the columns of this decoder; None if the user names the columns with `.schema(…)`."""
@@ -49,18 +44,12 @@ class Decoder(Protocol):
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """Returns one array for each of `fields`, with one row for each message.
-
-        A row is null if the message has no value for the field, or a value of another type.
-        """
+        """Returns one array for each of `fields`, with one row for each message."""
         ...
 
 
 def find_decoder(options: ReadOptions) -> Decoder | None:
-    """Returns the decoder of the option `decode`; None without this option. Raises OptionError for an unknown name.
-
-    The modules of a decoder are imported here, so that a read without this decoder does not wait for them.
-    """
+    """Returns the decoder of the option `decode`; None without this option."""
     if options.decode is None:
         return None
     from spark_export.decode.rows import RowRules
@@ -109,14 +98,12 @@ CARDINAL = (
 kind: batch, header, item, value, delete, reorg, reorg_complete, reorg_abandoned or ping; null for a message that cannot
 be decoded.
 problem: why the message cannot be decoded, else null.
-weight: a number of up to 256 bits, in decimal digits."""
+weight: a number of up to 256 bits, in decimal digits.
+"""
 
 
 class CardinalMessages:
-    """The decoder of messages of Cardinal Streams, which uses their keys and data.
-
-    This project must be installed on the workers.
-    """
+    """The decoder of messages of Cardinal Streams, which uses their keys and data."""
 
     needs_headers = False
 

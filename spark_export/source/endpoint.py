@@ -11,13 +11,10 @@ from spark_export.errors import OptionError
 
 
 def resolve_endpoint(endpoint: str) -> str:
-    """Returns the address `host:port` of a node or service. Raises OptionError if the variable or file is missing.
+    """Returns the address `host:port` of a node or service, perhaps from `env:NAME` or `file:PATH`. Raises OptionError.
 
     Each process that connects calls this function, so each executor can have its own address, and Spark's plans do not
     show it.
-
-    endpoint: the address itself, or the place of the address: `env:NAME` for an environment variable, or `file:PATH`
-        for a file.
     """
     kind, separator, place = endpoint.partition(":")
     if kind == "env" and separator:

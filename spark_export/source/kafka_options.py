@@ -65,14 +65,10 @@ SINK = (
 )
 
 _OLD_NAMES = {"bootstrap.servers": "endpoint"}
-"""Maps option names of Kafka's own tools, in lower case, to options of the format `stream_node`.
-
-Spark's Kafka source does not have these names.
-"""
+"""Maps option names of Kafka's own tools, which Spark's Kafka source lacks, to options of `stream_node`."""
 
 
 def our_name(name: str) -> str | None:
-    """Returns the `stream_node` option that is equivalent to a Kafka option; None if there is none."""
     lower = name.lower()
     for option in (*SOURCE, *SINK):
         if option.name.lower() == lower and option.ours:
@@ -81,7 +77,6 @@ def our_name(name: str) -> str | None:
 
 
 def advice(name: str) -> str | None:
-    """Returns the advice for a Kafka option without an equivalent `stream_node` option; None for every other name."""
     lower = name.lower()
     for option in (*SOURCE, *SINK):
         family = option.name.removesuffix("…").lower()

@@ -66,12 +66,10 @@ class LagListener(StreamingQueryListener):
                 self._report(progress, lag)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Removes the lag of the query from `lags`."""
         self.lags.pop(self._names.pop(str(event.id), str(event.id)), None)
 
 
 def _lags(source: SourceProgress) -> list[int]:
-    """Returns the lag of each partition of a source; nothing for a source of another format."""
     end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
     if not end or not latest:
         return []
@@ -83,7 +81,7 @@ def _lags(source: SourceProgress) -> list[int]:
 
 
 def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Returns offsets as a mapping. given: JSON text, or the parsed JSON object. Other input gives an empty mapping."""
+    """Returns offsets as a mapping, from JSON text or its parsed object; otherwise an empty mapping."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
     except ValueError:

@@ -55,13 +55,12 @@ CONNECT_TIMEOUT_S = 10.0
 RECEIVE_BUFFER_BYTES = 256 * 1024
 LIST_PAGE = 1_000
 QUIET_S = 2.0
-"""How long the node must send nothing before `NodeConnection.when_quiet` is called, in seconds."""
+"""The silence of the node, in seconds, after which `NodeConnection.when_quiet` is called."""
 PULL_PAGE_MESSAGES = 1_000
 
 
 class Way(Protocol):
-    """The options by which a process reaches a node; `spark_export.source.options` has them for reads and for
-    writes."""
+    """The options by which a process reaches a node; `spark_export.source.options` has them for reads and writes."""
 
     @property
     def endpoint(self) -> str: ...
@@ -74,13 +73,12 @@ class Way(Protocol):
 
 
 class NodeConnection:
-    """A connection to a node, as a context manager. Raises NodeUnreachable if the connection cannot be opened.
+    """A connection to a node, as a context manager. Raises NodeUnreachable, TokenRefused.
 
     timeout_s: the seconds without data after which the wait for an answer ends.
-    tls: how to connect with TLS; None: the connection is not encrypted.
-    token: the token that proves the name of this process; None: no proof. Raises TokenRefused if the node refuses it.
-    when_quiet: a function that is called once in each wait of more than QUIET_S for an answer, and can raise. A node
-        does not answer requests to a deleted stream, so the function can ask elsewhere whether the stream exists.
+    when_quiet: called once in each wait of more than QUIET_S, and can raise. A node does not answer requests to a
+        deleted
+    stream, so the function can ask elsewhere whether the stream exists.
     """
 
     def __init__(
@@ -112,7 +110,6 @@ class NodeConnection:
         self._socket.settimeout(timeout_s)
 
     def _authenticate(self, token: NodeToken, *, is_encrypted: bool) -> None:
-        """Proves the name of this process. Raises TokenRefused, OptionError, and the errors of `receive`."""
         try:
             token.check_way(self.endpoint, self._socket.getpeername()[0], is_encrypted)
             # A token is sent to a node only, so its hello is awaited first.
@@ -149,7 +146,6 @@ class NodeConnection:
 
     @classmethod
     def to(cls, way: Way) -> Self:
-        """Opens a connection as the options say."""
         return cls(way.endpoint, way.request_timeout_s, way.tls, way.token)
 
     def __enter__(self) -> Self:
@@ -161,16 +157,11 @@ class NodeConnection:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection. Does nothing if the connection is already closed."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def send(self, address: bytes, protocol: str, body: bytes, return_address: bytes | None = None) -> bytes:
-        """Sends a request. Returns the address to which the node will send the answer. Raises ConnectionBroken.
-
-        return_address: the address for the answer, which must not begin with `spark-`. None chooses a new address that
-        begins with `spark-`.
-        """
+        """Sends a request. Returns the address of its answer, by default a new `spark-…`. Raises ConnectionBroken."""
         if return_address is None:
             self._number += 1
             return_address = b"spark-%d" % self._number
@@ -180,10 +171,7 @@ class NodeConnection:
         return return_address
 
     def receive(self) -> Answer:
-        """Waits for the next answer to any request, and returns this answer.
-
-        It can be an `error`. Raises ConnectionBroken, BadAnswer.
-        """
+        """Returns the next answer to any request, also an `error`. Raises ConnectionBroken, BadAnswer."""
         self._check_process()
         self._receive_hello()
         while True:
@@ -239,7 +227,7 @@ class NodeConnection:
         return found
 
     def create_stream(self, stream: str, partitions: int) -> None:
-        """Creates a stream, or the missing partitions of an existing stream. Raises the errors of `ask`."""
+        """Creates a stream, or the missing partitions of an existing stream. Raises as `ask`."""
         body = optional(text(stream)) + uint(partitions)
         wanted = self.send(b"stream_service", "stream_create_partitioned", body)
         made = 0
@@ -250,18 +238,12 @@ class NodeConnection:
                 made += 1
 
     def pull(self, stream: str, partition: int, index: int, limit: int) -> StoredPage:
-        """Returns a page of up to `limit` messages with keys, headers and times, beginning at `index`.
-
-        Raises the errors of `ask`.
-        """
+        """Returns a page of up to `limit` messages with keys, headers and times. Raises as `ask`."""
         start = uint(0) + uint(index)
         return self._pull(stream, partition, start, limit)
 
     def index_at(self, stream: str, partition: int, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
-
-        If there is no such message, returns the index after the last message.
-        """
+        """Returns the index of the first message stored at `time_us` or later, else that after the last message."""
         page = self._pull(stream, partition, uint(1) + u64(max(0, time_us)), 1)
         return page.messages[0].index if page.messages else page.resume_index
 
@@ -270,7 +252,6 @@ class NodeConnection:
         return read_page(self.ask(stream_address(stream, partition), "node/stream_pull/1", body))
 
     def _check_process(self) -> None:
-        """Raises ConnectionForked in a child process, which would read the parent's answers."""
         if os.getpid() != self._process:
             raise ConnectionForked(
                 f"this connection to {self.endpoint} belongs to process {self._process}, from which this process was "
@@ -301,7 +282,6 @@ class NodeConnection:
             self._socket.settimeout(timeout_s)
 
     def _read(self, size: int) -> memoryview:
-        """Reads exactly `size` bytes."""
         # Arrow reuses a block of several megabytes for the next answer; the C library would return it to the system.
         taken = memoryview(pa.allocate_buffer(size)).cast("B")
         at = 0
@@ -321,10 +301,7 @@ class NodeConnection:
 
 
 class _Incoming(io.RawIOBase):
-    """The receiving side of a socket as a raw file.
-
-    Unlike a file of `socket.makefile`, this file can be read again after a timeout.
-    """
+    """The receiving side of a socket as a raw file, which can be read again after a timeout."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -337,10 +314,7 @@ class _Incoming(io.RawIOBase):
 
 
 def body_of(answer: Answer, protocol: str) -> memoryview:
-    """Returns the body of an answer.
-
-    Raises RequestRefused for an `error`, and BadAnswer if the answer has another protocol than `protocol`.
-    """
+    """Returns the body of an answer. Raises RequestRefused, and BadAnswer for another protocol."""
     if answer.protocol == "error":
         raise RequestRefused(BareReader(answer.body).text())
     if answer.protocol != protocol:
@@ -349,16 +323,13 @@ def body_of(answer: Answer, protocol: str) -> memoryview:
 
 
 def push_body(request_id: int, message: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> bytes:
-    """Encodes the body of a `node/stream_push/1` request without the last field.
-
-    The caller appends this field, which contains the publisher id and the sequence number, or nothing.
-    """
+    """Encodes the body of a `node/stream_push/1` request without the last field (publisher id, sequence number)."""
     listed = b"".join(text(name) + data(value) for name, value in headers)
     return uint(request_id) + data(message) + optional(None if key is None else data(key)) + uint(len(headers)) + listed
 
 
 def require_partitions(found: list[StreamEnds], stream: str) -> list[StreamEnds]:
-    """Returns the given partitions. Raises StreamMissing if the list is empty."""
+    """Returns the partitions. Raises StreamMissing if there are none."""
     if not found:
         raise StreamMissing(f"the node has no stream {stream!r}; create it, or subscribe to another")
     return found

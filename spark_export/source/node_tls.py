@@ -33,12 +33,10 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class NodeTls:
-    """The options of TLS.
+    """The options of TLS: PEM files, and the name in the node's certificate if it is not the host of the endpoint.
 
-    ca: the PEM file with the authorities of the node's certificate, or SYSTEM.
-    certificate: the PEM file with the certificate of this process; None: it shows no certificate.
-    key: the PEM file with the private key of this certificate; None: the key is in the file `certificate`.
-    server_name: the name that the node's certificate must have; None: the host of the endpoint.
+    ca: the authorities of the node's certificate, or SYSTEM.
+    key: None if the private key is in the file `certificate`.
     """
 
     ca: str = SYSTEM
@@ -73,10 +71,7 @@ class NodeTls:
 
 
 def tls_of(find: Callable[[str], str | None]) -> NodeTls | None:
-    """Returns the options of TLS; None if tlsCa and tlsCert are absent, so that connections are not encrypted.
-
-    find: returns the value of an option, or None if it is absent. Raises OptionError.
-    """
+    """Returns the options of TLS; None if tlsCa and tlsCert are absent. Raises OptionError."""
     ca, certificate, key, server_name = map(find, TLS_OPTIONS)
     if ca is None and certificate is None:
         if key is not None or server_name is not None:
@@ -86,7 +81,6 @@ def tls_of(find: Callable[[str], str | None]) -> NodeTls | None:
 
 
 def tls_failed(endpoint: str, error: ssl.SSLError) -> TlsFailed:
-    """Returns the error for a fault of TLS, with a text that says what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"its certificate is not accepted: {error.verify_message}; see the options tlsCa and tlsServerName"
     elif isinstance(error, ssl.SSLEOFError):
@@ -97,7 +91,6 @@ def tls_failed(endpoint: str, error: ssl.SSLError) -> TlsFailed:
 
 
 def tls_needed(endpoint: str) -> TlsFailed:
-    """Returns the error for a node that speaks TLS to a process without TLS."""
     return TlsFailed(
         f"{endpoint} speaks TLS, and this process does not; set the option tlsCa to the authority of its certificate"
     )

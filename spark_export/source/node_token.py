@@ -24,15 +24,12 @@ FILE_CHARACTERS_MAX = 4096
 
 @dataclass(frozen=True)
 class NodeToken:
-    """Where a token is. A process reads its own variable or file again for each connection that it opens.
-
-    place: `env:NAME` for an environment variable, or `file:PATH` for a file."""
+    """Where a token is: `env:NAME` or `file:PATH`. Each new connection reads the variable or file again."""
 
     place: str
 
     def request(self) -> bytes:
-        """Returns the body of the request that proves the name. Raises OptionError if there is no token at the
-        place."""
+        """Returns the body of the request that proves the name."""
         return uint(1) + text(self._read())
 
     def check_way(self, endpoint: str, host: str, is_encrypted: bool) -> None:
@@ -60,10 +57,8 @@ class NodeToken:
 
 
 def token_of(find: Callable[[str], str | None]) -> NodeToken | None:
-    """Returns the place of the token from the options; None without the option `token`. Raises OptionError, which does
-    not show the value of the option, because the user could have written the token itself.
-
-    find: returns the value of an option, or None if it is absent."""
+    """Returns the place of the token from the options, or None. Raises OptionError, which does not show the value,
+    because the user could have written the token itself."""
     place = find(TOKEN_OPTION)
     if place is None:
         return None

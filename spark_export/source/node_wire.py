@@ -32,7 +32,6 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def uint(value: int) -> bytes:
-    """Encodes a BARE uint: seven bits in each byte, the lowest bits first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -51,7 +50,7 @@ def text(value: str) -> bytes:
 
 
 def optional(value: bytes | None) -> bytes:
-    """Encodes a BARE optional. value: the encoded value, or None for no value."""
+    """Encodes a BARE optional, given the encoded value or None."""
     return b"\x00" if value is None else b"\x01" + value
 
 
@@ -65,10 +64,7 @@ def payload(protocol: str, body: bytes) -> bytes:
 
 
 def frame(address: bytes, return_address: bytes, body: bytes) -> bytes:
-    """Encodes one frame: the length in 4 bytes, then the message as a CBOR array with both addresses and the payload.
-
-    `body` is the payload of the message.
-    """
+    """Encodes one frame: the length in 4 bytes, then the message as a CBOR array of both addresses and the payload."""
     message = b"\x84" + _route(address) + _route(return_address) + _cbor_bytes(body) + b"\xf6"
     return struct.pack(">I", len(message)) + message
 
@@ -89,11 +85,7 @@ def _cbor_bytes(value: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of the node to one request.
-
-    return_address: the address that the request gave for its answer.
-    body: the payload without the name of the protocol.
-    """
+    """An answer of the node to the request that gave this return address; `body` lacks the protocol's name."""
 
     return_address: bytes
     protocol: str
@@ -170,7 +162,6 @@ class BareReader:
 
     @property
     def rest(self) -> int:
-        """The number of unread bytes."""
         return len(self._source) - self._at
 
     def uint(self) -> int:
@@ -215,13 +206,9 @@ class BareReader:
 
 @dataclass(frozen=True)
 class StreamEnds:
-    """A partition of a stream with its first and next index (see `stream_service.extensions.StreamInfo`).
+    """A partition of a stream (see `stream_service.extensions.StreamInfo`). Times are in microseconds since 1970.
 
-    first_index: the index of the earliest stored message.
-    next_index: the index that the next message will get.
-    size_bytes: the total size of the stored data.
-    created_us: when the stream was created, in microseconds since 1970. A stream that is deleted and created again
-        under the same name has another created_us.
+    A stream that is deleted and created again under the same name has another created_us.
     """
 
     stream: str
@@ -248,11 +235,7 @@ def read_stream_info(reader: BareReader) -> StreamEnds:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message of a page.
-
-    time_us: when the message was stored, in microseconds since 1970.
-    headers: the names and values, in order.
-    """
+    """A message of a page, stored at `time_us` (microseconds since 1970)."""
 
     index: int
     time_us: int
@@ -263,12 +246,7 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class StoredPage:
-    """An answer to `node/stream_pull/1`.
-
-    first_index: the index of the stream's earliest message.
-    next_index: the index that the stream's next message will get.
-    resume_index: the index where the next pull begins.
-    """
+    """An answer to `node/stream_pull/1`. The next pull begins at `resume_index`."""
 
     first_index: int
     next_index: int
@@ -291,5 +269,4 @@ def read_page(body: memoryview) -> StoredPage:
 
 
 def read_headers(reader: BareReader) -> list[tuple[str, bytes]]:
-    """Decodes a list of headers into names and values."""
     return [(reader.text(), bytes(reader.data())) for _ in range(reader.uint())]

@@ -17,17 +17,14 @@ Offsets: TypeAlias = dict[str, dict[int, int]]
 """A mapping with one number for each partition: stream name -> partition -> index or time."""
 
 BESIDE_PARTITIONS = ("created_us", "deleted")
-"""The keys in the JSON of a stream's offsets that do not name a partition.
-
-The offsets in the progress of a query contain these keys. The parser ignores the keys, so that a user can copy the
-offsets of a progress into the option `startingOffsets`.
-"""
+"""The keys in a stream's offsets that name no partition. They are ignored, so that the offsets of a progress can be
+copied into the option `startingOffsets`."""
 
 UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 """The length in milliseconds of each unit of a duration. The unit names are those of Spark's Kafka source."""
 
 UNIT_WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
-"""The words for units in Spark's triggers (`5 minutes`). Spark's Kafka source itself does not accept the words."""
+"""The words for units in Spark's triggers (`5 minutes`), which Spark's Kafka source does not accept."""
 
 
 def parse_offsets(value: str) -> int | Offsets:
@@ -46,19 +43,13 @@ def parse_assign(value: str) -> dict[str, tuple[int, ...]]:
 
 
 def parse_times(value: str) -> Offsets:
-    """Parses times. Returns microseconds since 1970.
-
-    value: JSON with milliseconds since 1970, such as `{"orders":{"0":1700000000000}}`.
-    """
+    """Parses JSON such as `{"orders":{"0":1700000000000}}`, in milliseconds. Returns microseconds since 1970."""
     found = _by_partition(value, 'write milliseconds since 1970 as JSON, such as {"orders":{"0":1700000000000}}', 0)
     return {stream: {number: 1000 * time_ms for number, time_ms in each.items()} for stream, each in found.items()}
 
 
 def parse_duration_ms(value: str) -> int:
-    """Parses a duration such as `15m`, `90s` or `5 minutes`. Returns milliseconds.
-
-    A number without a unit is in milliseconds.
-    """
+    """Parses a duration such as `15m`, `90s`, `5 minutes` or a number of milliseconds. Returns milliseconds."""
     found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", value.lower())
     name = found[2] or "ms" if found else ""
     unit = UNIT_MS.get(UNIT_WORDS.get(name.removesuffix("s"), name))
@@ -68,11 +59,7 @@ def parse_duration_ms(value: str) -> int:
 
 
 def parse_whole(value: object, least: int) -> int:
-    """Returns a whole number that is given as a number or as text.
-
-    Text is allowed because the keys of JSON objects are text. Raises ValueError for any other value, and for a number
-    less than `least`.
-    """
+    """Returns a whole number of at least `least`, given as a number or a text, as in JSON's keys. Raises ValueError."""
     is_text = isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value) is not None
     if isinstance(value, bool) or not (isinstance(value, int) or is_text):
         raise ValueError(f"{value!r} is not a whole number")
@@ -83,11 +70,7 @@ def parse_whole(value: object, least: int) -> int:
 
 
 def _by_partition(value: str, form: str, least: int) -> Offsets:
-    """Parses JSON of the form stream -> partition -> number.
-
-    form: the text of the error for JSON of another form.
-    least: the smallest number that is allowed.
-    """
+    """Parses JSON of the form stream -> partition -> number of at least `least`."""
     try:
         found = load_object(value)
     except json.JSONDecodeError as error:
@@ -108,10 +91,7 @@ def _by_partition(value: str, form: str, least: int) -> Offsets:
 
 
 def load_object(text: str) -> Any:
-    """Parses JSON. Raises json.JSONDecodeError, and ValueError if an object has the same name twice.
-
-    Python's parser alone would keep the last of the values.
-    """
+    """Parses JSON. Raises json.JSONDecodeError, and ValueError if an object has the same name twice."""
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

@@ -46,13 +46,10 @@ WRITE_OPTIONS = (
 )
 
 SPARKS_OWN = ("checkpointlocation",)
-"""Options, in lower case, that Spark passes to every source. The format `stream_node` ignores these options."""
+"""Options, in lower case, that Spark passes to every source and that the format `stream_node` ignores."""
 
 RECORDS_PER_PARTITION = 2_000_000
-"""The default of `maxRecordsPerPartition`.
-
-A task costs about 0.15 s of one core even if it reads little, so a task should read a million rows or more.
-"""
+"""The default of `maxRecordsPerPartition`. A task costs about 0.15 s of a core, so it should read a million rows."""
 FETCH_BYTES = 4 * 1024 * 1024
 REQUEST_TIMEOUT_MS = 120_000
 FETCH_RETRIES = 3
@@ -141,7 +138,7 @@ class WriteOptions:
 
 
 def check_names(given: Mapping[str, str]) -> None:
-    """Raises OptionError for an unknown option. The error suggests an option with a similar name, if there is one."""
+    """Raises OptionError for an unknown option."""
     known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
     for name in given:
         lower = name.lower()
@@ -201,7 +198,7 @@ ONLY_IN_A_WRITE = ("ifExists", "writeId", "writeVersion")
 
 
 def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOptions:
-    """Checks the options of a write, given as text. streaming: whether a streaming query writes. Raises OptionError.
+    """Checks the options of a write, given as text. Raises OptionError.
 
     Spark passes the argument of `save` and of `start` as the option `path`.
     """
@@ -259,10 +256,7 @@ def _check_together(options: ReadOptions) -> None:
 
 
 def _check_single(taken: _Taken) -> None:
-    """Raises OptionError if two options say where to start, or where to end.
-
-    Also raises OptionError if `maxTriggerDelay` is given without `minOffsetsPerTrigger`.
-    """
+    """Raises OptionError for two starts, two ends, or `maxTriggerDelay` without `minOffsetsPerTrigger`."""
     for verb, names in (
         ("start", ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")),
         ("end", ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")),
@@ -279,8 +273,6 @@ def _has(offsets: int | Offsets | None, mark: int) -> bool:
 
 
 class _Taken:
-    """The given options. Its methods find an option by name, in any letter case, and convert its value."""
-
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         allowed_lower = {name.lower() for name in (*allowed, *SPARKS_OWN, "path")}
@@ -317,11 +309,7 @@ class _Taken:
         return None if self.find(name) is None else self.number(name, least, least)
 
     def time_us(self, for_all: str, for_each: str) -> int | Offsets | None:
-        """Returns the value of one of two options as microseconds since 1970; None if neither option is given.
-
-        for_all: the option with one time for all partitions. for_each: the option with a time for each partition. Both
-        options are in milliseconds.
-        """
+        """Returns the value of one of two options in milliseconds as microseconds since 1970; None without either."""
         if self.find(for_all) is not None:
             return self.number(for_all, 0, 0) * 1000
         return self.parsed(for_each, parse_times, None)

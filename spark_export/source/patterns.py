@@ -7,12 +7,7 @@ import warnings
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a regular expression. Raises re.error for an invalid regular expression.
-
-    For a pattern such as "[[a]" Python warns that a later version could read the pattern in another way. This
-    function suppresses the warning: it would appear in the output of an export, or stop a program that treats
-    warnings as errors.
-    """
+    """Compiles a regular expression without Python's warnings, which would appear in the output of an export."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return re.compile(pattern)

@@ -17,7 +17,7 @@ from spark_export.source.option_values import BESIDE_PARTITIONS, EARLIEST, LATES
 Place: TypeAlias = tuple[str, int]
 """The name of a stream and the number of a partition."""
 CREATED, DELETED = BESIDE_PARTITIONS
-"""Two keys in the JSON of offsets: one for the creation times, and one for the numbers of the deleted partitions."""
+"""The keys in the JSON of offsets for the creation times, and for the numbers of the deleted partitions."""
 
 
 GONE = "the stream or the partition no longer exists"
@@ -30,8 +30,7 @@ class Position:
     """The position of a query in a partition: the next index to read, and when the stream was created.
 
     created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions.
-    is_deleted: whether the query found that the partition no longer exists. The query keeps this position, so that it
-        reports the deletion only once.
+    is_deleted: whether the query found the partition deleted, and has reported this.
     """
 
     index: int
@@ -39,10 +38,9 @@ class Position:
     is_deleted: bool = False
 
     def is_of_another(self, later: Position) -> bool:
-        """Returns True if the stream was deleted and created again between this position and the position `later`.
+        """Returns whether the stream was deleted and created again between this position and `later`.
 
-        If one of the creation times is unknown, returns True only if this position says that the partition is deleted
-        and `later` does not say so.
+        With an unknown creation time, only a deletion that `later` does not know counts.
         """
         if 0 in (self.created_us, later.created_us):
             return self.is_deleted and not later.is_deleted
@@ -51,11 +49,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Range:
-    """The indexes of one partition from `start` up to, but not including, `end`.
-
-    created_us: when the stream was created, in microseconds since 1970; 0 if unknown. A stream that is deleted and
-    created again under the same name has another created_us.
-    """
+    """The indexes of one partition; `end` is exclusive. `created_us` is 0 if unknown."""
 
     stream: str
     partition: int
@@ -70,11 +64,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Loss:
-    """A part of a range whose messages no longer exist.
-
-    range: the lost indexes; empty if their number is unknown.
-    reason: a text that says why the messages are lost.
-    """
+    """Lost messages of a range, and why they are lost. An empty range means an unknown number."""
 
     range: Range
     reason: str
@@ -87,15 +77,11 @@ class Loss:
 
 
 def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
-    """Returns the partitions by (stream name, partition number), sorted by name and then by number."""
     return {(each.stream, each.partition): each for each in sorted(ends, key=lambda end: (end.stream, end.partition))}
 
 
 def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
-    """Returns an index for each partition, in which EARLIEST and LATEST are replaced by the present indexes.
-
-    Raises OptionError, as `for_each` does.
-    """
+    """Returns an index for each partition, with EARLIEST and LATEST resolved. Raises OptionError as `for_each` does."""
     return {place: _marked(index, ends[place]) for place, index in for_each(offsets, ends, option).items()}
 
 
@@ -103,9 +89,6 @@ def for_each(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: s
     """Returns the number that an option gives for each partition in `ends`.
 
     Raises OptionError if a partition has no number, or if a partition is not in `ends`.
-
-    offsets: the value of the option: one number for all partitions, or a number for each.
-    option: the name of the option for error messages.
     """
     if isinstance(offsets, int):
         return dict.fromkeys(ends, offsets)
@@ -126,18 +109,13 @@ def _listed(places: Sequence[Place]) -> str:
 
 
 def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) -> dict[Place, Position]:
-    """Returns the positions at these indexes, with the creation times of the streams in `ends`."""
     return {place: Position(index, ends[place].created_us) for place, index in indexes.items()}
 
 
 def nearest_existing(
     start: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
 ) -> tuple[dict[Place, Position], list[Loss]]:
-    """Replaces each starting index that the partition does not have by the nearest index that the partition has.
-
-    Returns the positions, and a `Loss` for each replaced index. A loss says which messages were deleted before they
-    could be read, or that the partition ends before the index at which the query would start.
-    """
+    """Moves each starting index that the partition lacks to the nearest existing one, and returns a `Loss` for it."""
     moved, losses = dict(start), []
     for place, begin in start.items():
         now = ends[place]
@@ -156,12 +134,8 @@ def reached_positions(
 ) -> dict[Place, Position]:
     """Returns the positions where the next micro-batch ends, if no option limits the micro-batch.
 
-    A partition of `begin` that is not in `now` keeps its index. If the options of the query still choose it, it was
-    deleted, and its position says so. Otherwise the user has changed the options.
-
-    begin: where the micro-batch begins.
-    now: the ends of the partitions that exist and that the options choose.
-    is_chosen: whether the options of the query choose a partition.
+    A partition of `begin` that is not in `now` keeps its index. If the options still choose it, it was deleted, and its
+    position says so. Otherwise the user has changed the options.
     """
     absent = {place: at for place, at in begin.items() if place not in now}
     return {place: replace(at, is_deleted=at.is_deleted or is_chosen(place)) for place, at in absent.items()} | dict(
@@ -199,10 +173,7 @@ def ranges_between(
 
 
 def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list[Loss]]:
-    """Splits a range into the part that can be read and the lost parts.
-
-    now: the present partition; None if it does not exist.
-    """
+    """Splits a range into the part that can be read and the lost parts."""
     if now is None or wanted.created_us not in (0, now.created_us):
         reason = GONE if now is None else MADE_AGAIN
         return [], [Loss(wanted, reason)] if wanted.start < wanted.end else []
@@ -222,9 +193,7 @@ def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list
 
 
 def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = None) -> list[Range]:
-    """Cuts ranges into pieces of at most `records_max` indexes.
-
-    There are at least `pieces_min` pieces, unless the ranges have fewer than `pieces_min` indexes."""
+    """Cuts ranges into at least `pieces_min` pieces (if there are enough indexes) of at most `records_max` indexes."""
     total = sum(each.count for each in ranges)
     piece_max = records_max
     if pieces_min is not None and total:
@@ -256,8 +225,7 @@ def is_loss(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> b
 def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], messages_max: int) -> dict[Place, Position]:
     """Returns earlier end positions, so that about `messages_max` messages lie between `start` and the end.
 
-    Each partition gets a share in proportion to its new messages, and at least one message if it has new messages. The
-    minimum of one message can make the sum larger than `messages_max`.
+    Each partition gets a share in proportion to its new messages, and at least one message if it has any.
     """
     begins = {place: _first_wanted(start.get(place), stop) for place, stop in end.items()}
     sizes = {place: max(0, stop.index - begins[place]) for place, stop in end.items()}
@@ -295,10 +263,7 @@ def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
 
 
 def from_offsets(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Place, Position]:
-    """Decodes offsets that `to_offsets` encoded.
-
-    Offsets of older versions contain no creation times, and give created_us 0.
-    """
+    """Decodes offsets of `to_offsets`. Offsets of older versions have no creation times, and give created_us 0."""
     return {
         (stream, int(partition)): Position(
             int(index), int(each.get(CREATED, {}).get(partition, 0)), int(partition) in each.get(DELETED, ())

@@ -1,7 +1,4 @@
-"""Turns the columns of messages into the columns that a query requests.
-
-A query can request columns of the message and columns of a decoder.
-"""
+"""Turns the columns of messages, and of a decoder, into the columns that a query requests."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ def full_schema(options: ReadOptions) -> StructType:
 
 
 def _check_distinct(options: ReadOptions, decoded: Sequence[StructField]) -> None:
-    """Raises OptionError if a column of the decoder has the name of a column of the message."""
     twice = {field.name for field in decoded} & set(spark_schema(options).fieldNames())
     if twice:
         raise OptionError(
@@ -43,9 +39,7 @@ def _check_distinct(options: ReadOptions, decoded: Sequence[StructField]) -> Non
 
 
 def _has_required(field: StructField) -> bool:
-    """Returns whether a decoded column forbids null in a field of a struct, an element of an array or a value of a map.
-
-    Such a type is refused, because a message can lack any value."""
+    """Returns whether a type forbids null inside. Such a type is refused, because a message can lack any value."""
     waiting = [field.dataType]
     while waiting:
         kind = waiting.pop()
@@ -65,18 +59,10 @@ def _has_required(field: StructField) -> bool:
 
 
 class Projection:
-    """A conversion of record batches to the requested schema.
-
-    options: the options of the read, changed so that unrequested data and headers are not read."""
+    """A conversion of record batches to the requested schema; `options` leave out unrequested data and headers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Checks that the options provide the columns that the query requests.
-
-        Raises OptionError in three cases. A column does not exist or has another type. A column forbids null although
-        a message can lack its value. The decoder has a column with the name of a column of the message.
-
-        schema: the requested columns.
-        """
+        """Checks that the options provide the requested columns, with their types and null. Raises OptionError."""
         self._decoder = find_decoder(options)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
         decoded = None if self._decoder is None else self._decoder.columns()

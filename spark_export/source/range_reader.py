@@ -35,7 +35,7 @@ class _Changed(Exception):
 
 
 def report_losses(losses: list[Loss], fail: bool) -> None:
-    """Reports losses: raises DataLoss if `fail` is True, and otherwise logs each loss. Does nothing without losses."""
+    """Raises DataLoss if `fail` is True, and otherwise logs each loss."""
     if losses and fail:
         more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
         raise DataLoss(f"data is lost: {losses[0]}{more}; set failOnDataLoss=false to go on without it")
@@ -46,9 +46,7 @@ def report_losses(losses: list[Loss], fail: bool) -> None:
 class RangeReader:
     """A single read of an index range. `batches` yields all rows of the range in order, each row once.
 
-    rows: the number of rows yielded so far.
-    lost: the number of lost rows that were skipped.
-    bulk_refusal: why the node refused a bulk read, so that the rest was read by pulls; None if it did not refuse.
+    bulk_refusal: why the node refused a bulk read, so that the rest was read by pulls; else None.
 
     Invariant: every row of the range with an index less than `next_index` was yielded or counted in `lost`.
     """
@@ -90,10 +88,7 @@ class RangeReader:
         self._check()
 
     def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
-        """Reads by bulk requests.
-
-        If the node refuses a bulk request, reads the remaining rows by pulls, which every node supports.
-        """
+        """Reads by bulk requests, and after a refusal by pulls, which every node supports."""
         try:
             yield from self._bulk(node)
         except RequestRefused as error:
@@ -118,7 +113,6 @@ class RangeReader:
         return batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options)
 
     def _file(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Reads the database file of a data directory on this machine, with the same code as bulk reads of the node."""
         options, wanted = self._options, self.wanted
         columns = Columns(options.include_data, True, options.verify_checksums)
         try:
@@ -160,16 +154,14 @@ class RangeReader:
                 self._skip_to(min(page.first_index, self.wanted.end), page.first_index)
 
     def _created_us(self, node: NodeConnection) -> int | None:
-        """Returns when the partition was created, in microseconds since 1970; None if the partition does not exist."""
+        """Returns when the partition was created; None if it does not exist."""
         for each in node.list_partitions(self.wanted.stream):
             if each.partition == self.wanted.partition:
                 return each.created_us
         return None
 
     def _notice_change(self) -> None:
-        """Raises _Changed if the stream was deleted since the driver planned the range, even if it was
-        created again.
-        """
+        """Raises _Changed if the stream was deleted since the driver planned the range, even if created again."""
         with NodeConnection.to(self._options) as node:
             created_us = self._created_us(node)
         if created_us is None or self.wanted.created_us not in (0, created_us):
@@ -181,10 +173,7 @@ class RangeReader:
         return batch
 
     def _skip_to(self, index: int, first_index: int) -> None:
-        """Counts the rows from `next_index` up to, not including, `index` as lost.
-
-        Raises DataLoss if the query does not skip losses.
-        """
+        """Counts the rows from `next_index` to `index` as lost. Raises DataLoss if the query does not skip losses."""
         if index > self.next_index:
             if self._options.fail_on_data_loss:
                 # A page may end before the first message that still exists. The error names all lost indexes.
@@ -192,10 +181,7 @@ class RangeReader:
             self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
 
     def _check_same(self, created_us: int | None) -> None:
-        """Handles the loss of the remaining rows if the stream was deleted, or deleted and created again.
-
-        created_us: when the present stream was created; None if there is no stream. Raises DataLoss, or counts the
-        remaining rows as lost if the query skips losses."""
+        """Handles the loss of the remaining rows if the stream was deleted, or deleted and created again."""
         if created_us is None:
             self._lose(self.wanted.end, GONE)
         elif self.wanted.created_us not in (0, created_us):
@@ -214,5 +200,4 @@ class RangeReader:
 
 
 def pause(delay_s: float) -> None:
-    """Waits `delay_s` seconds before a failed request is repeated."""
     threading.Event().wait(delay_s)

@@ -21,8 +21,8 @@ def read_range(
 ) -> Any:
     """Returns a DataFrame with the messages of a stream in the given range. Raises OptionError.
 
-    Spark tasks read only this range. A Spark filter (`where`) would give the same rows, but would read the
-    whole stream.
+    Spark tasks read only this range. A Spark filter (`where`) would give the same rows, but would read the whole
+    stream.
 
     With both `index` and `time`, tasks read the index range and then filter by time.
 
@@ -59,5 +59,4 @@ def _aware(time: datetime) -> datetime:
 
 
 def _milliseconds(time: datetime) -> int:
-    """Returns a time in milliseconds since 1970, rounded down."""
     return (_aware(time) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -58,8 +58,6 @@ from spark_export.tables.catalog import (
 
 
 class RangePartition(Sendable, InputPartition):
-    """A Spark task that reads one index range. The driver plans the range."""
-
     modules = SOURCE_MODULES
     # Spark unpickles the reader first.
     follows = True
@@ -70,10 +68,7 @@ class RangePartition(Sendable, InputPartition):
 
 
 def read_partition(partition: InputPartition, projection: Projection) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of one Spark task.
-
-    If the driver planned no range, Spark passes a partition with the value None, which yields nothing.
-    """
+    """Yields the rows of one Spark task. If no range was planned, Spark passes the value None, which yields nothing."""
     wanted = partition.value
     if wanted is not None:
         for batch in RangeReader(wanted, projection.options).batches():
@@ -81,18 +76,11 @@ def read_partition(partition: InputPartition, projection: Projection) -> Iterato
 
 
 class BatchReader(Sendable, DataSourceReader):
-    """The reader of batch queries.
-
-    Every action on one DataFrame reads the same index ranges, which are planned once.
-    """
+    """The reader of batch queries. Every action on one DataFrame reads the same ranges, which are planned once."""
 
     modules = SOURCE_MODULES
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """Checks the options. Raises OptionError.
-
-        schema: the columns to read; None: all columns that the options provide.
-        """
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
 
@@ -113,20 +101,15 @@ class BatchReader(Sendable, DataSourceReader):
 
 
 class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of streaming queries, which reads micro-batches without end. It is used in one process on the driver.
+    """The reader of streaming queries, used in one process on the driver.
 
     `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
-    `_ended_wait_s`: the time at which the last wait for enough messages (`minOffsetsPerTrigger`) ended, on a clock that
-    cannot be set back.
+    `_ended_wait_s`: the monotonic time at which the last wait for `minOffsetsPerTrigger` ended.
     """
 
     modules = SOURCE_MODULES
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """Checks the options. Raises OptionError.
-
-        schema: the columns to read; None: all columns that the options provide.
-        """
         if options.ending != LATEST or options.ending_time_us is not None:
             raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
         self._projection = Projection(options, schema or full_schema(options))
@@ -139,8 +122,7 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
         """Returns the offsets where a new query begins.
 
         The end of an AvailableNow query is fixed before this call. If the start of a partition is after its fixed end,
-        or if the stream or partition was created since then, this method moves the end to the start. The query then
-        reads no messages of the partition, and the next run reads the later messages.
+        this method moves the end to the start; the next run reads the later messages.
         """
         ends = selected(self._options, self._catalog)
         start = starting_positions(self._options, self._catalog, ends, LATEST)
@@ -152,11 +134,7 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
         return to_offsets(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit that Spark passes to `latestOffset`.
-
-        For a query that must read all messages in one micro-batch, such as a query with the trigger `once`, Spark
-        passes ReadAllAvailable instead.
-        """
+        """Returns the limit for `latestOffset`. For the trigger `once`, Spark passes ReadAllAvailable instead."""
         least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         if most is not None:
             return ReadMaxRows(most)
@@ -166,12 +144,9 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the offsets where the next micro-batch ends.
+        """Returns the offsets where the next micro-batch ends; ReadAllAvailable sets no minimum and maximum size.
 
-        In three cases the result differs from `start` although no messages were added: a partition was deleted, a
-        partition ends at a smaller index, or a stream was deleted and created again and has a new creation time. Spark
-        then plans a micro-batch, and the planning finds the loss. With the limit ReadAllAvailable the micro-batch has
-        no minimum and no maximum size.
+        They also differ from `start` after a deletion, so that Spark plans a micro-batch, which finds the loss.
         """
         begin = from_offsets(start)
         now = self._latest() if self._target is None else self._target
@@ -183,10 +158,9 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
         return to_offsets(end)
 
     def _waits(self, begin: dict[Place, Position], end: dict[Place, Position]) -> bool:
-        """Returns True if the query waits for more messages, as `minOffsetsPerTrigger` and `maxTriggerDelay` say.
+        """Returns whether the query waits for more messages, by `minOffsetsPerTrigger` and `maxTriggerDelay`.
 
-        As with Spark's Kafka source, the first micro-batch of a started query does not wait. An AvailableNow query does
-        not wait, because its end is fixed. A loss is reported without waiting.
+        As with Spark's Kafka source, the first micro-batch does not wait. Neither do AvailableNow queries and losses.
         """
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or is_loss(begin, end):
@@ -212,8 +186,8 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing.
 
-        Spark does not call this method for the last micro-batch of an AvailableNow query, so no work must depend on
-        the call.
+        Spark does not call this method for the last micro-batch of an AvailableNow query, so no work must depend on the
+        call.
         """
 
     def _latest(self) -> dict[Place, Position]:
@@ -224,10 +198,9 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
 def starting_positions(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, Position]:
-    """Returns where a new query begins, for each partition.
+    """Returns where a new query begins in each partition; `default` is EARLIEST or LATEST.
 
-    default: EARLIEST or LATEST, used if the options give no start. If a partition does not have the index, raises
-    DataLoss, or logs the loss and moves the start to the nearest index, as the option `failOnDataLoss` says.
+    A missing index raises DataLoss, or is logged and replaced by the nearest, as `failOnDataLoss` says.
     """
     wanted = positions(starting_indexes(options, catalog, ends, default), ends)
     start, losses = nearest_existing(wanted, ends)

@@ -1,8 +1,8 @@
 """The columns of messages for Spark and for Arrow. This module makes record batches with exactly these columns.
 
 Spark compares only the first batch of a task with the declared schema, including nullability. A later batch that
-differs fails without a helpful error. So this module makes all batches from one schema. It does not decode the data
-of messages.
+differs fails without a helpful error. So this module makes all batches from one schema. It does not decode the data of
+messages.
 """
 
 from __future__ import annotations
@@ -43,28 +43,18 @@ MARKED = "marked"
 """The internal column that says which messages have the header `NULL_HEADER`."""
 
 KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
-"""Maps the column names of this format to the names in Spark's Kafka source, in the order of the Kafka source.
-
-The columns `timestamp` and `headers` have the same name in both, and `timestampType` exists only in the Kafka source.
-"""
+"""Maps the column names of this format to those of Spark's Kafka source, in its order. Others have one name."""
 KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 LOG_APPEND_TIME = 1
-"""The value of the column `timestampType`: the time is when the message was stored.
-
-Kafka's 0, CreateTime, would mean a time that the publisher set; a node does not accept such times.
-"""
+"""The value of `timestampType`: the time of storing. Kafka's 0, CreateTime, would mean a publisher's time."""
 
 
 def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
-    """Returns the Spark schema of a read with these options.
-
-    extra: the columns of a decoder, which become the last columns.
-    """
+    """Returns the Spark schema of a read with these options."""
     return StructType([*(_kafka_fields(options) if options.kafka_columns else _own_fields(options)), *extra])
 
 
 def _kafka_fields(options: ReadOptions) -> list[StructField]:
-    """Returns exactly the columns of Spark's Kafka source. In that source every column can be null."""
     types = {"partition": IntegerType(), "index": LongType(), "stream": StringType()}
     names = {ours: kafka for ours, kafka in KAFKA_NAMES.items() if ours != "data" or options.include_data}
     fields = [StructField(kafka, types.get(ours, BinaryType())) for ours, kafka in names.items()]
@@ -88,10 +78,7 @@ def _own_fields(options: ReadOptions) -> list[StructField]:
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
-    """Returns the Arrow schema of a read with these options, without the columns of a decoder.
-
-    The columns have the names of this format, even if the option `columns` asks for the names of Kafka.
-    """
+    """Returns the Arrow schema of a read, under the names of this format and without the columns of a decoder."""
     fields = [pa.field("key", pa.binary(), True)]
     if options.include_data:
         fields.append(pa.field("data", pa.binary(), False))
@@ -111,10 +98,7 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 def batch_of_messages(
     messages: Sequence[StoredMessage], stream: str, partition: int, options: ReadOptions
 ) -> pa.RecordBatch:
-    """Returns the messages of a pull as a record batch with the schema of `arrow_schema`.
-
-    A message without headers has null in the column `headers`.
-    """
+    """Returns the messages of a pull as a record batch with the schema of `arrow_schema`."""
     columns = {
         "key": pa.array([each.key for each in messages], pa.binary()),
         "index": pa.array([each.index for each in messages], pa.int64()),
@@ -130,10 +114,7 @@ def batch_of_messages(
 
 
 def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
-    """Returns a bulk page (docs/wire.md) as a record batch with the schema of `arrow_schema`.
-
-    Unchanged columns are not copied.
-    """
+    """Returns a bulk page (docs/wire.md) as a record batch with the schema of `arrow_schema`, without copies."""
     rows, names = page.num_rows, page.schema.names
     columns = {
         "key": page.column("key") if "key" in names else pa.nulls(rows, pa.binary()),
@@ -152,15 +133,11 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
 
 
 def is_marked(headers: Sequence[tuple[str, bytes]]) -> bool:
-    """Returns whether a message with these headers stands for a row with null data (option `nulls=mark`)."""
     return any(name == NULL_HEADER for name, _ in headers)
 
 
 def _marks(beside: pa.Array) -> pa.Array:
-    """Returns which messages of a bulk page stand for a row with null data.
-
-    beside: the column `beside` of the page, which has the headers of the messages.
-    """
+    """Returns which messages stand for a row with null data, by the headers in the column `beside` of a bulk page."""
     # Few messages have the mark, so only the headers that contain its bytes are decoded.
     may_be = pc.fill_null(pc.match_substring(beside, NULL_HEADER.encode()), False)
     found = may_be.to_pylist() if pc.any(may_be).as_py() else []
@@ -170,10 +147,7 @@ def _marks(beside: pa.Array) -> pa.Array:
 
 
 def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
-    """Computes the checksum of every message of a bulk page again.
-
-    Raises BadAnswer, which names the first message whose stored checksum differs.
-    """
+    """Raises BadAnswer for the first message of a bulk page whose stored checksum differs from the computed one."""
     nothing = [None] * page.num_rows
     keys = page.column("key").to_pylist() if "key" in page.schema.names else nothing
     beside = page.column("beside").to_pylist() if "beside" in page.schema.names else nothing
@@ -190,10 +164,7 @@ def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
 
 
 def with_kafka_names(columns: dict[str, pa.Array], rows: int) -> dict[str, pa.Array]:
-    """Returns the columns of `arrow_schema` under the names of Spark's Kafka source, with `timestampType` added.
-
-    A message that stands for a row with null data has null in `value`, as in Kafka.
-    """
+    """Returns the columns under the names of Spark's Kafka source. Null data is null in `value`, as in Kafka."""
     named = {KAFKA_NAMES.get(name, name): column for name, column in columns.items()}
     if MARKED in columns and pc.any(columns[MARKED]).as_py():
         named["value"] = pc.if_else(columns[MARKED], pa.scalar(None, pa.binary()), columns["data"])
@@ -203,10 +174,7 @@ def with_kafka_names(columns: dict[str, pa.Array], rows: int) -> dict[str, pa.Ar
 def with_place(
     columns: dict[str, pa.Array], rows: int, stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns `columns` as a record batch with the columns `stream` and `partition` added.
-
-    Both have the same value in all `rows` rows.
-    """
+    """Returns `columns` as a record batch with the columns `stream` and `partition` added."""
     columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), rows)
     columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -3,8 +3,8 @@
 The bytecode of the modules is compressed into one byte string, the bundle. Each pickled object that needs the modules
 contains the bundle. A process of Spark loads a bundle once, and executes a module of the bundle when the module is
 first imported. The names of the imported modules begin with the name of the bundle, so that several versions of this
-project can be used in one process. Bytecode is valid for one version of Python only, but Spark demands the same
-version anyway.
+project can be used in one process. Bytecode is valid for one version of Python only, but Spark demands the same version
+anyway.
 
 The alternative, `cloudpickle.register_pickle_by_value`, walks through all functions at each pickling and makes all of
 them again at each unpickling. That took longer than reading a hundred thousand messages.
@@ -32,40 +32,34 @@ LOADER = "spark_export.source.sent_loader"
 
 
 class Bundle(NamedTuple):
-    """Modules to send.
-
-    name: the name below which they are imported.
-    code: the compressed modules."""
+    """Compressed modules to send; they are imported below `name`."""
 
     name: str
     code: bytes
 
 
 class _State:
-    """The state of this process.
-
-    is_sending: whether it sends modules with each `Sendable`, because `send_modules` was called.
-    own: the bundle from which this module was loaded; None if this module is installed."""
+    """Whether this process sends modules with each `Sendable`, and the bundle from which this module was loaded, if
+    any."""
 
     is_sending = False
     own: Bundle | None = None
 
 
 def send_modules() -> None:
-    """Makes this process send modules with each `Sendable` that it pickles. A repeated call has no further effect."""
     _State.is_sending = True
     register_pickle_by_value(sys.modules[__name__])
 
 
 def set_own_bundle(name: str, code: bytes) -> None:
-    """Tells this module that it was loaded from a bundle. `spark_export.source.sent_loader` calls this function."""
+    """Tells this module that it was loaded from a bundle. `sent_loader` calls this function."""
     _State.own = Bundle(name, code)
     register_pickle_by_value(sys.modules[__name__])
 
 
 @lru_cache(maxsize=8)
 def make_bundle(modules: tuple[str, ...]) -> Bundle:
-    """Returns these modules as a bundle. Raises SourceError if the code of a module cannot be found."""
+    """Returns these modules as a bundle."""
     table = {}
     for each in (LOADER, *modules):
         spec = find_spec(each)
@@ -101,9 +95,7 @@ class Sendable:
 
 
 def sent_class(source: type[DataSource]) -> type[DataSource]:
-    """Returns a substitute for a data source, a class that Spark can unpickle where this project is not installed.
-
-    source: a `Sendable` class. A call of the substitute loads its modules and returns an instance of `source`."""
+    """Returns a substitute for a `Sendable` data source, which Spark can unpickle without this project."""
     bundle = make_bundle(source.modules)
     content = pickle.dumps(source)
 

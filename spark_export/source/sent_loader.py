@@ -22,9 +22,6 @@ def load_bundle(name: str, code: bytes, table: Mapping[str, bytes]) -> ModuleTyp
     """Makes each module of a bundle importable under its own name with the prefix `name` and a dot.
 
     Returns the module `name`, which has the method `BundleFinder.restored` as a function.
-
-    code: the compressed modules, as they were sent.
-    table: the same modules as bytecode, by their names in this project, such as `spark_export.source.readers`.
     """
     finder = BundleFinder(name, code, table)
     sys.meta_path.insert(0, finder)
@@ -36,7 +33,8 @@ def load_bundle(name: str, code: bytes, table: Mapping[str, bytes]) -> ModuleTyp
 class BundleFinder(MetaPathFinder, Loader):
     """Finds and loads the modules of one bundle. The name of each module begins with the name of the bundle.
 
-    The modules themselves import each other by their names in this project. No `__init__` of a package is executed."""
+    The modules themselves import each other by their names in this project. No `__init__` of a package is executed.
+    """
 
     def __init__(self, name: str, code: bytes, table: Mapping[str, bytes]) -> None:
         self._name = name

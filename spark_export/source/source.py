@@ -118,10 +118,7 @@ class StreamNodeSource(Sendable, DataSource):
     # A method imports the module that it needs, since a task needs only one of them.
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises OptionError if an option has an unknown name.
-
-        The parameter must be called `options`, because Spark passes it by that name.
-        """
+        """Raises OptionError for an unknown option. Spark passes `options` by this name."""
         self._is_table = is_table(options)
         self.options = own_options(options)
         check_names(self.options)

@@ -23,13 +23,7 @@ CONNECT_S = 5.0
 
 
 class DataFiles:
-    """The files of one folder, or of one prefix in a store. `place` is the address of the folder or prefix.
-
-    File names are relative to the place. Several threads can use this object at the same time.
-
-    options: as `complete_options` returns them.
-    filesystem: the filesystem of pyarrow, which keeps its connections open.
-    """
+    """The files under one address; names are relative to it. Several threads can use this object at the same time."""
 
     def __init__(self, place: Place, options: Mapping[str, str]) -> None:
         self.place = place
@@ -39,7 +33,6 @@ class DataFiles:
         self._has_folders = place.scheme in (FILE, "hdfs")
 
     def path(self, name: str) -> str:
-        """Returns the path of a file in the form that `filesystem` takes. An empty name gives the path of the place."""
         return f"{self._base}/{name}" if name else self._base
 
     def open_input(self, name: str) -> Any:
@@ -63,9 +56,8 @@ class DataFiles:
     def close_output(self, file: Any, name: str, size_bytes: int) -> None:
         """Closes the file object of a new file. Only then the file exists. Raises StoreError.
 
-        size_bytes: the size of the complete file. If closing fails but the store has a file of this size, the upload
-        succeeded and only its answer was lost; then no error is raised. The file is not from another writer, because
-        names of data files are unique.
+        If closing fails but the store has a file of this size, the upload succeeded and only its answer was lost. The
+        file is not from another writer, because names of data files are unique.
         """
         try:
             file.close()
@@ -82,10 +74,7 @@ class DataFiles:
 
 
 def open_filesystem(place: Place, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """Returns the pyarrow filesystem of a place, and the path of the place in this filesystem.
-
-    Raises StoreError if the connection to HDFS cannot be opened, for example because its libraries are missing.
-    """
+    """Returns the pyarrow filesystem of a place, and the path of the place in it. Raises StoreError."""
     if place.scheme == FILE:
         return fs.LocalFileSystem(), place.path
     path = f"{place.authority}/{place.path}"
@@ -152,6 +141,5 @@ def _hdfs(place: Place, options: Mapping[str, str]) -> fs.FileSystem:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns the text of an error in one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:299]}…"

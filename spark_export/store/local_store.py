@@ -72,10 +72,7 @@ class LocalStore(Store):
 
     @contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
-        """Yields a temporary file with these contents, on disk (fsync), in the folder of `path`.
-
-        If the caller has not renamed the file at the end of the `with` block, it is removed.
-        """
+        """Yields a temporary file with these contents, on disk. The end of the block removes it unless renamed."""
         new = path.with_name(f"{HIDDEN}{path.name}.{uuid.uuid4().hex}")
         try:
             make_folder(path.parent)
@@ -97,7 +94,7 @@ def _tag(data: bytes) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock (flock) of a file. The operating system releases the lock if the process is killed."""
+    """Holds the lock (flock) of a file."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

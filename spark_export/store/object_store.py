@@ -1,5 +1,5 @@
-"""A store on Amazon S3 or a compatible service, Google Cloud Storage or Azure. The library `obstore` sends
-the requests.
+"""A store on Amazon S3 or a compatible service, Google Cloud Storage or Azure. The library `obstore` sends the
+requests.
 
 Every write is a conditional request of the object store (`If-None-Match`, `If-Match`). The write succeeds only if no
 object has this name, or only if the object has the expected tag. After an answer 5xx or no answer, the library repeats
@@ -42,10 +42,7 @@ OVERLOADED = re.compile(r"status code: (429|5\d\d)|SlowDown|Server returned erro
 
 
 class ObjectStore(Store):
-    """A store under a prefix of a bucket or container.
-
-    The tag of an object is JSON with the ETag of the object and, if the store has versions, its version.
-    """
+    """A store under a prefix of a bucket or container. A tag is JSON with the ETag and, if any, the version."""
 
     def __init__(self, place: Place, options: dict[str, str]) -> None:
         super().__init__(place, options)
@@ -102,12 +99,8 @@ class ObjectStore(Store):
         )
 
     def _told(self, name: str, what: str, work: Callable[[], T], *, is_put: bool = False) -> T:
-        """Calls `work`, and turns errors of the library into errors of this project.
-
-        name: the object, for the text of an error.
-        what: the text for the failure, such as "cannot be read".
-        is_put: whether `work` writes an object; then a lost answer raises PutUnclear.
-        """
+        """Calls `work`, and turns the library's errors into StoreErrors. With `is_put`, a lost answer raises
+        PutUnclear."""
         subject = str(self.place / name) if name else str(self.place)
         try:
             return work()

@@ -11,11 +11,7 @@ from spark_export.store.store import Store
 
 
 def open_store(address: str | Path | Place, options: Mapping[str, str] | None = None) -> Store:
-    """Opens the store that an address names. Sends no request.
-
-    options: see `spark_export.store.options`. Raises PlaceRefused for a wrong address or option, and ExtraMissing if
-    the library for object stores is not installed.
-    """
+    """Opens the store that an address names. Sends no request. Raises PlaceRefused, ExtraMissing."""
     place = address if isinstance(address, Place) else parse_place(address)
     complete = complete_options(place, options or {})
     if place.scheme == FILE:

@@ -49,10 +49,7 @@ FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 
 
 def complete_options(place: Place, given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the given options, completed from environment variables and defaults.
-
-    Raises PlaceRefused for an unknown option or a wrong value.
-    """
+    """Returns the given options, completed from environment variables and defaults."""
     known = (*KNOWN[place.scheme], *COMMON)
     for name in given:
         if name not in known:
@@ -78,15 +75,11 @@ def complete_options(place: Place, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_set(options: Mapping[str, str], name: str) -> bool:
-    """Returns whether an option has the value `1`, `true` or `yes`."""
     return options.get(name, "").lower() in ("1", "true", "yes")
 
 
 def azure_names(place: Place, options: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the account and the container of an Azure address.
-
-    Raises PlaceRefused if neither the address nor the options name an account.
-    """
+    """Returns the account and the container of an Azure address. Raises PlaceRefused without an account."""
     container, _, host = place.authority.partition("@")
     account = host.partition(".")[0] or options.get("account", "")
     if not account:

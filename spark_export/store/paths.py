@@ -14,8 +14,6 @@ from spark_export.store.data import DataFiles
 
 @dataclass(frozen=True)
 class FileStatus:
-    """The result of `StorePath.stat`. st_size: the size of the file in bytes."""
-
     st_size: int
 
 
@@ -24,23 +22,20 @@ class StorePath:
     """The path of a file in a store. `str` returns the address. Paths with equal addresses are equal."""
 
     def __init__(self, data: DataFiles, name: str) -> None:
-        """Makes the path of the file `name` of `data`, the files of a store."""
         self._data = data
         self._address = str(data.place / name)
         self._in_store = name
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self._in_store.rpartition("/")[2]
 
     @property
     def parents(self) -> tuple[Path, ...]:
-        """Always empty, because the file is in no local folder."""
+        """Empty, because the file is in no local folder."""
         return ()
 
     def stat(self) -> FileStatus:
-        """Returns the size of the file. Raises FileNotFoundError, OSError."""
         info = self._data.filesystem.get_file_info(self._data.path(self._in_store))
         if info.type is not fs.FileType.File:
             raise FileNotFoundError(str(self))
@@ -56,12 +51,10 @@ class StorePath:
     exists = is_file
 
     def open(self, mode: str = "rb") -> Any:
-        """Opens the file for reading. Raises FileNotFoundError, OSError. mode: always "rb"."""
         assert mode == "rb"
         return self._data.filesystem.open_input_file(self._data.path(self._in_store))
 
     def read_bytes(self) -> bytes:
-        """Returns the contents of the file. Raises FileNotFoundError, OSError."""
         with self.open() as file:
             return bytes(file.read())
 

@@ -1,7 +1,4 @@
-"""Parses the address of a table: a local folder, or a prefix in a store. This module opens no connection.
-
-Spark executors load this module.
-"""
+"""Parses the address of a table: a local folder, or a prefix in a store. Spark executors load this module."""
 
 from __future__ import annotations
 
@@ -26,14 +23,11 @@ SCHEMES: Final = {
     "az": "abfs",
     "hdfs": "hdfs",
 }
-"""Maps each supported scheme of an address to the scheme that `Place` uses for this kind of store."""
+"""Maps each supported scheme to that of `Place`."""
 SERVED: Final = "a folder, file://, s3:// (s3a, s3n), gs:// (gcs), abfs:// (abfss, az) and hdfs:// are served"
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<rest>[^/].*|)")
-"""Matches an address with a scheme. A text that does not match is the path of a folder, even if it contains a colon.
-
-One slash after the colon is enough, because `pathlib` turns `s3://bucket` into `s3:/bucket`.
-"""
+"""Matches an address with a scheme. One slash is enough, because `pathlib` turns `s3://bucket` into `s3:/bucket`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,6 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        """The local folder. The place must be local."""
         assert self.is_local
         return Path(self.path)
 
@@ -74,8 +67,7 @@ class Place:
 def parse_place(text: str | Path) -> Place:
     """Parses an address. Raises PlaceRefused for an unknown scheme or a wrong address, such as one without a bucket.
 
-    A relative folder becomes absolute. Percent escapes in a `file:` address are decoded. In the address of a store, a
-    percent sign is part of the name.
+    Percent escapes in a `file:` address are decoded. In the address of a store, a percent sign is part of the name.
     """
     found = _URI.fullmatch(str(text))
     if found is None:
@@ -97,7 +89,7 @@ def parse_place(text: str | Path) -> Place:
 
 
 def _parse_file(text: str, slashes: str, rest: str) -> Place:
-    """Parses file:///folder, file:/folder or file://localhost/folder. Raises PlaceRefused for another machine."""
+    """Parses file:///folder, file:/folder or file://localhost/folder."""
     if slashes == "//":
         host, _, rest = rest.partition("/")
         if host != "localhost":

@@ -36,18 +36,16 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Tagged:
-    """The contents of an object, and their tag. By the tag, `Store.swap` notices that another writer replaced them."""
+    """The contents of an object, and the tag by which `Store.swap` notices that another writer replaced them."""
 
     data: bytes
     tag: str
 
 
 class Store(ABC):
-    """A store of named objects (byte strings) under one address, the `place`. Object names are relative to the place.
+    """A store of named objects (byte strings) under one address, to which names are relative.
 
     Every method blocks and can raise StoreError. Several threads can call the methods at the same time.
-
-    options: as `complete_options` returns them.
     """
 
     def __init__(self, place: Place, options: dict[str, str]) -> None:
@@ -60,14 +58,12 @@ class Store(ABC):
         return DataFiles(self.place, self.options)
 
     def read(self, name: str) -> bytes:
-        """Returns the contents of an object. Raises ObjectMissing."""
         return self.read_tagged(name).data
 
     def create(self, name: str, data: bytes) -> str:
-        """Creates an object. Returns its tag, which identifies these contents (see `swap`).
+        """Creates an object. Returns its tag. Raises ObjectExists if an object has this name.
 
-        Raises ObjectExists if another writer has created an object with this name. Invariant: of all writers that
-        create an object with the same name, exactly one succeeds.
+        Invariant: of all writers that create an object with the same name, exactly one succeeds.
         """
         try:
             return self._put_new(name, data)
@@ -80,11 +76,10 @@ class Store(ABC):
             raise
 
     def swap(self, name: str, data: bytes, tag: str) -> str:
-        """Replaces the contents of an object if nobody else has replaced them. Returns the new tag.
+        """Replaces the contents with this tag. Returns the new tag. Raises ObjectChanged if another writer changed
+        them.
 
-        tag: the tag of the contents that the caller has read or written. Raises ObjectChanged if another writer has
-        replaced or removed the object. Invariant: of all writers that replace an object with the same tag, exactly one
-        succeeds.
+        Invariant: of all writers that replace an object with the same tag, exactly one succeeds.
         """
         try:
             return self._put_over(name, data, tag)
@@ -108,10 +103,7 @@ class Store(ABC):
 
     @abstractmethod
     def list_objects(self, prefix: str = "", *, after: str = "") -> Iterator[StoredObject]:
-        """Yields the objects in the folder `prefix` and its subfolders, in the order of their names.
-
-        after: objects whose names are less than or equal to this text are left out.
-        """
+        """Yields the objects in the folder `prefix` and its subfolders by name, those after the name `after`."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:

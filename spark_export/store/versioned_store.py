@@ -22,7 +22,7 @@ from spark_export.store.store import PutUnclear, Store, StoredObject, Tagged
 
 _VERSION: Final = re.compile(r"(?P<name>.+)\.v(?P<version>\d{8})")
 KEPT: Final = 2
-"""The number of versions of an object that are kept. A reader can still open the version before the newest one."""
+"""The number of retained versions. A reader can still open the version before the newest one."""
 
 
 class VersionedStore(Store):
@@ -96,7 +96,6 @@ class VersionedStore(Store):
         return str(version)
 
     def _versions(self, name: str) -> list[int]:
-        """Returns the version numbers of an object, in ascending order; an empty list if the object does not exist."""
         folder, _, last = name.rpartition("/")
         found = (_VERSION.fullmatch(info.base_name) for info in self._files(folder, recursive=False))
         return sorted(int(each["version"]) for each in found if each is not None and each["name"] == last)

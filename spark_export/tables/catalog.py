@@ -1,7 +1,4 @@
-"""Finds the existing streams and their first and last indexes, for the Spark driver.
-
-This module returns no messages.
-"""
+"""Finds the existing streams and their first and last indexes, for the Spark driver."""
 
 from __future__ import annotations
 
@@ -18,19 +15,14 @@ from spark_export.tables.file_catalog import FileCatalog
 
 
 class Catalog(Protocol):
-    """The interface of a catalog, which lists streams. `NodeCatalog` asks a node, `FileCatalog` reads a
-    data directory.
-    """
+    """The interface of a catalog, which lists streams. `NodeCatalog` asks a node, `FileCatalog` reads its files."""
 
     def list_streams(self, prefix: str = "") -> list[StreamEnds]:
         """Returns the partitions of all streams whose name begins with `prefix`."""
         ...
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
-
-        end: the partition. If there is no such message, returns the index after the last message.
-        """
+        """Returns the index of the first message stored at `time_us` or later, else that after the last message."""
         ...
 
 
@@ -56,16 +48,11 @@ class NodeCatalog:
 
 
 def find_catalog(options: ReadOptions) -> Catalog:
-    """Returns the catalog of the data directory in the option `path`, or without `path` the catalog of the node."""
     return NodeCatalog(options) if options.path is None else FileCatalog(options.path)
 
 
 def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
-    """Returns the existing partitions of the streams that the options choose.
-
-    must_exist: True raises StreamMissing for a missing stream or partition that the options name; False leaves it out,
-    so that a running query continues.
-    """
+    """Returns the existing partitions of the chosen streams. `must_exist` raises StreamMissing for a named one."""
     if options.pattern is not None:
         pattern = compile_pattern(options.pattern)
         return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))
@@ -85,7 +72,7 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
 
 
 def is_chosen(options: ReadOptions, place: Place) -> bool:
-    """Returns True if the options choose this partition, whether it exists or not."""
+    """Returns whether the options choose this partition, whether it exists or not."""
     stream, partition = place
     if options.pattern is not None:
         return compile_pattern(options.pattern).fullmatch(stream) is not None
@@ -97,10 +84,7 @@ def is_chosen(options: ReadOptions, place: Place) -> bool:
 def starting_indexes(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, int]:
-    """Returns the index where a new read begins, for each partition. Raises OptionError.
-
-    default: EARLIEST or LATEST, used if the options give no start.
-    """
+    """Returns the index where a new read begins, by default EARLIEST or LATEST. Raises OptionError."""
     if options.starting_time_us is None:
         return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
     times = for_each(options.starting_time_us, ends, "startingOffsetsByTimestamp")
@@ -118,7 +102,7 @@ def starting_indexes(
 
 
 def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
-    """Returns the index where a batch read ends, for each partition. The message at this index is not read."""
+    """Returns the exclusive index where a batch read ends, for each partition."""
     if options.ending_time_us is None:
         return resolve(options.ending, ends, "endingOffsets")
     times = for_each(options.ending_time_us, ends, "endingOffsetsByTimestamp")
@@ -126,7 +110,7 @@ def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, Str
 
 
 def is_latest(options: ReadOptions) -> bool:
-    """Returns True if the option `startingOffsets` is `latest` for at least one partition."""
+    """Returns whether the option `startingOffsets` is `latest` for at least one partition."""
     starting = options.starting
     if isinstance(starting, dict):
         return any(LATEST in each.values() for each in starting.values())

@@ -20,10 +20,7 @@ BUSY_TIMEOUT_S = 5.0
 
 
 def database_path(path: str) -> str:
-    """Returns the path of the database file in the data directory `path`. Raises OptionError if there is no such file.
-
-    Raises SourceError if the write-ahead log (WAL) is damaged so that confirmed messages are perhaps lost.
-    """
+    """Returns the path of the database file in the data directory `path`. Raises OptionError, SourceError."""
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
@@ -32,11 +29,9 @@ def database_path(path: str) -> str:
 
 
 def _refuse_damaged(database: Path) -> None:
-    """Raises SourceError if the write-ahead log (WAL) is damaged. Checks nothing if the package `stream_storage` is
-    missing.
+    """Raises SourceError if the write-ahead log (WAL) is damaged, so that confirmed messages are perhaps lost.
 
-    The package can be missing on workers and on Connect servers, to which Spark sends this module. So the function
-    imports the package only here.
+    Workers and Connect servers can lack the package `stream_storage`; then nothing is checked.
     """
     try:
         from stream_storage.errors import StorageError
@@ -67,11 +62,7 @@ class FileCatalog:
         return [StreamEnds(*row) for row in rows]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
-
-        end: the partition. If there is no such message, returns the index after the last message. A later message never
-        has an earlier time, so the search is binary.
-        """
+        """Returns the index as `Catalog.index_at` does, by a binary search, since times never decrease."""
         low, high = end.first_index, end.next_index
         while low < high:
             middle = (low + high) // 2

@@ -39,10 +39,7 @@ def table_files(address: str | Path | Place, options: Mapping[str, str] | None =
 
 
 def list_table_files(address: Address) -> list[dict[str, Any]]:
-    """Returns one mapping for each file of a table, with the key `path`. Raises the same errors as `table_files`.
-
-    If the table is on a store, the mapping also has the other fields of `TableFile`.
-    """
+    """Returns one mapping for each file, with its `path`, and on a store the other fields of `TableFile`."""
     return list(_in_folder(address) if address.place.is_local else _on_store(address))
 
 

@@ -19,19 +19,13 @@ from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
 METADATA = "stream_node.options"
 """The key of the options in the metadata of the first column of a table."""
 PROVIDER = "provider"
-"""The Spark property that every table has. A read without a table does not have this property."""
+"""The Spark property that a read of a table has, and every other read lacks."""
 OPTION = "option."
-"""A prefix of names. Spark passes each option in `OPTIONS (…)` also under a name with this prefix.
-
-A name without the prefix can be a property of the table.
-"""
+"""The prefix with which Spark passes each option in `OPTIONS (…)` again; other names can be table properties."""
 
 
 def own_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options without the properties that Spark adds for a table.
-
-    For a read without a table, returns all options.
-    """
+    """Returns the options without the properties that Spark adds for a table."""
     if not is_table(given):
         return dict(given)
     found = {name[len(OPTION) :]: value for name, value in given.items() if name.lower().startswith(OPTION)}
@@ -54,11 +48,8 @@ def remember(schema: StructType, options: Mapping[str, str]) -> StructType:
 def recall(
     schema: StructType, options: Mapping[str, str], names: Collection[str] = READ_OPTIONS
 ) -> tuple[StructType, dict[str, str]]:
-    """Returns the schema without the metadata that `remember` added, and the options for a query.
-
-    options: the options of the query. They replace options of the table with the same names.
-    names: the names of the table options to return; other table options are dropped.
-    """
+    """Returns the schema without the metadata of `remember`, and the options for a query, with those of the table in
+    `names`."""
     kept: dict[str, str] = {}
     fields = []
     for field in schema.fields:
@@ -74,8 +65,8 @@ def recall(
 def recall_for_write(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, dict[str, str]]:
     """Returns the schema without metadata, and the options for a write.
 
-    An INSERT INTO a table has all columns of the table. Its rows go to the stream of the table's option `stream`, or to
-    the one stream that the table reads. Raises OptionError for a table that reads a data directory and names no node.
+    The rows of an INSERT INTO go to the stream of the table's option `stream`, or to the one stream that the table
+    reads. Raises OptionError for a table that reads a data directory and names no node.
     """
     plain, found = recall(schema, options, WRITE_OPTIONS)
     if not is_insert(schema):
@@ -100,8 +91,5 @@ def is_insert(schema: StructType) -> bool:
 
 
 def _plain_path(value: str) -> str:
-    """Returns the path in an address such as file:/data, which Spark makes from a path.
-
-    Returns other texts unchanged.
-    """
+    """Returns the path in an address such as file:/data, which Spark makes from a path; other texts unchanged."""
     return unquote(urlsplit(value).path) if value.startswith("file:") else value

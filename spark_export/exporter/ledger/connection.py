@@ -15,10 +15,7 @@ BUSY_TIMEOUT_MS = 5_000
 
 
 class Copy(Protocol):
-    """The copy of a ledger in a store. If the copy and the local SQLite file differ, the copy is right.
-
-    The implementation is in `store_ledger.py`.
-    """
+    """The copy of a ledger in a store."""
 
     def fetch(self) -> bool:
         """Replaces the ledger's file by the copy. Returns False, and changes nothing, if there is no copy."""
@@ -32,10 +29,7 @@ class Copy(Protocol):
         ...
 
     def save(self) -> None:
-        """Replaces the copy by the ledger's file.
-
-        Raises TakenOver if another exporter changed the copy; LedgerError if the store does not answer.
-        """
+        """Replaces the copy by the ledger's file. Raises the same errors as `check`."""
         ...
 
 
@@ -55,7 +49,6 @@ async def mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 def is_full(error: DBAPIError) -> bool:
-    """Returns whether SQLite reports a full disk or a failed write. Both usually mean that the disk is full."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
 

@@ -29,7 +29,6 @@ from spark_export.store.place import Place
 from stream_storage.durable_files import give_to_folder
 
 SCHEMA: Final = "stream_node_export"
-"""The PostgreSQL schema of a ledger whose URL names no schema (`?schema=…`)."""
 CONNECT_S: Final = 10
 
 
@@ -37,11 +36,7 @@ CONNECT_S: Final = 10
 async def open_database_ledger(
     address: str, layout: Layout, *, identity: NewIdentity | None, now_us: int, writes: bool
 ) -> AsyncIterator[Ledger]:
-    """Opens the ledger at the URL `address`.
-
-    layout: the folder of the table, or the store of the table.
-    identity, now_us: as for `open_ledger`.
-    writes: whether the caller will change the ledger. If True, no other exporter can change it at the same time.
+    """Opens the ledger at the URL `address`. With `writes`, no other exporter can change it at the same time.
 
     Raises LedgerError, ExportInUse, ExtraMissing, StoreError, and ExportMismatch if the table has another ledger.
     """
@@ -49,7 +44,6 @@ async def open_database_ledger(
     mark = TableMark.of(layout)
 
     async def settle() -> str | None:
-        """Checks that the table can have a new ledger, and returns the table's id."""
         if identity is None:
             return None
         await asyncio.to_thread(check_no_table, layout, str(url.database))
@@ -76,12 +70,10 @@ async def open_database_ledger(
 
 
 def _is_new(path: Path) -> bool:
-    """Returns whether the file has no ledger yet. A ledger whose making was interrupted is an empty file."""
     return not path.exists() or path.stat().st_size == 0
 
 
 def _check_only_ledger(layout: Layout, path: Path | None) -> None:
-    """Raises ExportMismatch if the table's folder has another ledger than the file at `path`."""
     if (
         layout.store is None
         and layout.ledger.exists()
@@ -91,7 +83,6 @@ def _check_only_ledger(layout: Layout, path: Path | None) -> None:
 
 
 async def _check_mark(layout: Layout, mark: TableMark, ledger: Ledger, name: str, *, now_us: int, writes: bool) -> None:
-    """Raises ExportMismatch if the ledger is of another table. Marks a table of an earlier version in a folder."""
     identity = ledger.identity
     if await asyncio.to_thread(mark.check, identity.table_id) or not writes:
         return
@@ -166,13 +157,7 @@ async def _ensure(
     now_us: int,
     settle: Callable[[], Awaitable[str | None]],
 ) -> Identity:
-    """Makes the tables of a new ledger, or checks the version of an existing ledger. Returns the export's identity.
-
-    settle: checks that the table can have a new ledger, and returns the table's id.
-
-    Raises ExportMismatch if there is no ledger and `identity` is None, or if the schema is not a ledger of
-    this version.
-    """
+    """Makes the tables of a new ledger, or checks the version of an existing ledger. Returns the export's identity."""
     has_tables = await connection.run_sync(lambda sync: inspect(sync).has_table(exports.name, schema=schema))
     mark = f"stream-node export ledger, version {LEDGER_VERSION}"
     if not has_tables:
@@ -190,10 +175,7 @@ async def _ensure(
 
 
 def _name(schema: str) -> str:
-    """Checks the name of a schema before it becomes a part of SQL text, and returns the name.
-
-    Raises ExportMismatch if the name has other characters than ASCII letters, digits and `_`, or begins with a digit.
-    """
+    """Returns the name of a schema after a check, since the name becomes a part of SQL text. Raises ExportMismatch."""
     if not schema.isidentifier() or not schema.isascii():
         raise ExportMismatch(f"the schema {schema!r} of --ledger is no plain name")
     return schema

@@ -1,8 +1,4 @@
-"""The part of the ledger about the identity of a table: the table's consumer and folder.
-
-The consumer is the name under which the node keeps the saved indexes of the export. The ledger is the record of
-all runs.
-"""
+"""The part of the ledger about the consumer (the name under which the node saves indexes) and the folder of a table."""
 
 from __future__ import annotations
 
@@ -16,10 +12,7 @@ from spark_export.exporter.ledger.schema import exports, places
 
 
 class IdentityPart:
-    """The methods of `Ledger` about the table's identity.
-
-    `Ledger` inherits from this class and implements the access to the database.
-    """
+    """The methods of `Ledger` about the table's identity."""
 
     def _writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         raise NotImplementedError
@@ -28,14 +21,12 @@ class IdentityPart:
         raise NotImplementedError
 
     async def load_place(self) -> str | None:
-        """Returns the recorded folder of the export, or None if no folder was recorded yet."""
         async with self._writing() as connection:
             if not await connection.run_sync(lambda sync: inspect(sync).has_table(places.name)):
                 return None
             return (await connection.execute(select(places.c.path))).scalar()
 
     async def record_place(self, path: str) -> None:
-        """Records the folder of the export."""
         async with self._writing() as connection:
             await _save_place(connection, path)
 
@@ -47,7 +38,6 @@ class IdentityPart:
 
 
 async def _save_place(connection: AsyncConnection, path: str) -> None:
-    """Records the folder of the export. Older ledgers lack the table, so the call creates it."""
     await connection.run_sync(lambda sync: places.create(sync, checkfirst=True))
     if (await connection.execute(update(places).values(path=path))).rowcount == 0:
         await connection.execute(insert(places).values(id=1, path=path))

@@ -42,14 +42,11 @@ FIRST_GENERATION = 1
 RANGE_FIELDS = tuple(field.name for field in fields(Range))
 FILE_FIELDS = tuple(field.name for field in fields(FileEntry))
 RUN_FIELDS = tuple(field.name for field in fields(Run))[1:]
-"""The fields of `Run` that are columns of the same name.
-
-The first field, `run_id`, is missing here: its column is `runs.id`.
-"""
+"""The fields of `Run` that are columns of the same name. The column of `run_id` is `runs.id`."""
 
 
 NewIdentity: TypeAlias = tuple[str, Callable[[str], str]]
-"""The identity of a new export: its table format, and a function that returns its client id, given the table's id."""
+"""The table format of a new export, and a function that makes the client id from the table's id."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +72,10 @@ _FILES = (
 
 
 class Ledger(GenerationsPart, IdentityPart):
-    """An open ledger: the database with the record of all runs of an export. `open_ledger` makes it."""
+    """The open database with the record of all runs of an export. `open_ledger` makes it."""
 
     def __init__(self, engine: AsyncEngine, identity: Identity, copy: Copy | None = None) -> None:
-        """Takes the open database. copy: the ledger's copy in a store, which each change replaces, or None."""
+        """copy: the ledger's copy in a store, which each change replaces, or None."""
         self._engine = engine
         self.identity = identity
         self._copy = copy
@@ -86,22 +83,16 @@ class Ledger(GenerationsPart, IdentityPart):
         self._turn = asyncio.Lock()
 
     async def take_over(self, now_us: int) -> None:
-        """Makes this process the only one that can change the ledger. Used where no file lock protects the ledger.
-
-        If another process takes over the ledger later, every further change by this process raises TakenOver.
-
-        now_us: the present time in microseconds since 1970.
-        """
+        """Makes this process the only one that can change the ledger: each later change by another process raises
+        TakenOver."""
         owner = uuid.uuid4().hex
         async with self._writing() as connection:
             await take_over(connection, owner, now_us)
         self._owner = owner
 
     async def check_owner(self) -> None:
-        """Raises TakenOver if another process has taken over the ledger. Does nothing before `take_over`.
-
-        After this call, the ledger's copy in a store, if any, has all changes, also one whose `save` failed before.
-        """
+        """Raises TakenOver if another process has taken over the ledger, and repeats a `save` of the copy that failed
+        before."""
         if self._owner is None:
             return
         async with self._turn:
@@ -129,11 +120,7 @@ class Ledger(GenerationsPart, IdentityPart):
         return run_id
 
     async def advance(self, run_id: int, to: RunState, *, now_us: int | None = None, error: str | None = None) -> None:
-        """Sets the state of a run. Raises IllegalTransition if the run cannot enter the state `to`.
-
-        now_us: when the run ended, in microseconds since 1970; None if the run goes on.
-        error: the reason of a failure, or None.
-        """
+        """Sets the state of a run. `now_us` and `error` are of a run that ends. Raises IllegalTransition."""
         async with self._writing() as connection:
             await _advance(connection, run_id, to, {"finished_us": now_us, "error": error})
 
@@ -142,8 +129,7 @@ class Ledger(GenerationsPart, IdentityPart):
     ) -> None:
         """Records the files of a run and sets its state to written, atomically. Raises IllegalTransition.
 
-        without: planned streams that could not be read. Their ranges are removed from the run, so a later run exports
-            them.
+        without: planned streams that could not be read. A later run exports their ranges.
         """
         rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
         totals = {
@@ -162,20 +148,13 @@ class Ledger(GenerationsPart, IdentityPart):
             await _advance(connection, run_id, RunState.WRITTEN, totals)
 
     async def record_abandoned(self, run_id: int, now_us: int, error: str) -> None:
-        """Removes the run's files from the ledger and sets the run's state to abandoned. Raises IllegalTransition.
-
-        The caller ensures that no row of the run is in the table.
-
-        error: why the run was abandoned.
-        """
+        """Abandons a run without rows in the table, and removes its files from the ledger. Raises IllegalTransition."""
         async with self._writing() as connection:
             await connection.execute(delete(files).where(files.c.run_id == run_id))
             await _advance(connection, run_id, RunState.ABANDONED, {"finished_us": now_us, "error": error})
 
     async def load_exported(self, *, only_saved: bool = False) -> dict[tuple[str, int], Exported]:
-        """Returns the end of the exported messages, by stream and partition.
-
-        If a stream was deleted and created again, only the messages of the newest stream count.
+        """Returns the end of the exported messages, by stream and partition, of the newest stream of each name.
 
         only_saved: whether to leave out published runs whose ends the node has perhaps not saved yet.
         """
@@ -190,17 +169,15 @@ class Ledger(GenerationsPart, IdentityPart):
         return {(row[0], row[1]): Exported(row[2], row[3], row[4]) for row in await self._all(statement)}
 
     async def load_ranges(self, run_id: int) -> list[Range]:
-        """Returns the index ranges that this run exports."""
         return [each for _, each in _ranges(await self._all(_RANGES.where(ranges.c.run_id == run_id)))]
 
     async def load_runs(self, limit: int | None = None) -> list[Run]:
-        """Returns the runs, the latest first. limit: the largest number of runs, or None for all."""
+        """Returns at most `limit` runs, the latest first."""
         columns = [runs.c.id, *(runs.c[field] for field in RUN_FIELDS)]
         found = await self._all(select(*columns).order_by(runs.c.id.desc()).limit(limit))
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
     async def latest_counted(self) -> int:
-        """Returns the id of the latest run in state published or saved; 0 if there is no such run."""
         found = await self._all(select(func.max(runs.c.id)).where(runs.c.state.in_(COUNTED)))
         return int(found[0][0] or 0)
 
@@ -211,7 +188,6 @@ class Ledger(GenerationsPart, IdentityPart):
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
     async def load_run_files(self, run_id: int) -> list[FileEntry]:
-        """Returns the files that the ledger has for this run, in the order in which they were recorded."""
         columns = [files.c[field] for field in FILE_FIELDS]
         statement = select(*columns).where(files.c.run_id == run_id).order_by(files.c.id)
         return [FileEntry(*row) for row in await self._all(statement)]
@@ -275,10 +251,7 @@ async def open_ledger(
     Raises LedgerError, and ExportMismatch if there is no ledger and `identity` is None, if the ledger has another
     format or a later version, or if the file is another program's database.
 
-    identity: the identity with which a missing ledger is created; None: only an existing ledger is opened.
-    now_us: the creation time of a new ledger, in microseconds since 1970.
-    table_id: the id of the table of a new ledger; None for a random id.
-    copy: see `Ledger`.
+    identity, now_us, table_id: the identity, creation time and table id (None: random) of a new ledger.
     place: the table's address for error messages; None for the file's folder.
     """
     if identity is None and not await asyncio.to_thread(path.exists):
@@ -301,7 +274,7 @@ async def open_ledger(
 async def _ensure_schema(
     connection: AsyncConnection, path: Path, identity: NewIdentity | None, now_us: int, table_id: str | None
 ) -> Identity:
-    """Creates the tables of a new ledger, or checks an existing ledger. Returns the identity of the export."""
+    """Creates the tables of a new ledger, or checks an existing ledger."""
     application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
     version = (await connection.execute(text("PRAGMA user_version"))).scalar_one()
     if application not in (0, APPLICATION_ID):
@@ -320,7 +293,6 @@ async def _ensure_schema(
 async def make_ledger(
     connection: AsyncConnection, identity: NewIdentity, now_us: int, table_id: str | None = None
 ) -> None:
-    """Creates the tables of a new ledger. identity, now_us, table_id: as for `open_ledger`."""
     await connection.run_sync(metadata.create_all)
     table_id = table_id or uuid.uuid4().hex
     values = {"table_id": table_id, "format": identity[0], "client_id": identity[1](table_id)}
@@ -329,7 +301,6 @@ async def make_ledger(
 
 
 async def load_identity(connection: AsyncConnection) -> Identity:
-    """Reads the identity of the export from its ledger."""
     row = (await connection.execute(select(exports.c.table_id, exports.c.format, exports.c.client_id))).one()
     return Identity(*row)
 

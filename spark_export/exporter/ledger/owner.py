@@ -1,7 +1,6 @@
-"""The owner of a ledger: the exporter that is allowed to change a ledger that no file lock protects.
+"""The owner of a ledger that no file lock protects: the exporter that took over the ledger last.
 
-The exporter that took over the ledger last is its owner. Each change first checks, in the same transaction, that the
-exporter is still the owner. The ledger is the record of all runs of an export.
+Each change first checks, in the same transaction, that the exporter is still the owner.
 """
 
 from __future__ import annotations
@@ -18,11 +17,7 @@ from spark_export.exporter.ledger.schema import owners
 
 
 async def take_over(connection: AsyncConnection, owner: str, now_us: int) -> None:
-    """Makes an exporter the owner of the ledger.
-
-    owner: a random id of the exporter.
-    now_us: the present time in microseconds since 1970.
-    """
+    """Makes the exporter with the random id `owner` the owner of the ledger."""
     # Ledgers of earlier versions lack the table.
     await connection.run_sync(_make_table)
     await connection.execute(delete(owners))

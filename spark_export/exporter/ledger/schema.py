@@ -5,14 +5,10 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, Table, Text
 
 LEDGER_VERSION = 1
-"""The version of these tables, stored as `user_version` in the SQLite file.
-
-It rises with each change that older programs cannot read.
+"""The version of these tables, in SQLite's `user_version`. It rises with each change that older programs cannot read.
 """
 APPLICATION_ID = 0x53744C67
-"""Marks an SQLite file as a ledger: the ASCII codes of "StLg", stored as `application_id`.
-
-The exporter refuses a file with another id, except 0, the id of a new file.
+"""Marks an SQLite file as a ledger: the ASCII codes of "StLg". The exporter refuses other ids, except 0 of a new file.
 """
 
 metadata = MetaData()
@@ -26,10 +22,7 @@ exports = Table(
     Column("client_id", Text, nullable=False),
     Column("created_us", BigInteger, nullable=False),
 )
-"""The identity of the export, in a single row.
-
-table_id: the id of the table, and the name of the export in the log of a Delta or Iceberg table.
-"""
+"""The identity of the export, in a single row. `table_id` is also its name in the log of a Delta or Iceberg table."""
 
 runs = Table(
     "runs",
@@ -46,10 +39,7 @@ runs = Table(
     Column("error", Text),
     sqlite_autoincrement=True,
 )
-"""The runs of the exporter, one row each.
-
-AUTOINCREMENT prevents a second use of an id. The exported table contains the ids of its published runs, so a new run
-with an old id would seem to be published already."""
+"""The runs, one row each. AUTOINCREMENT prevents a second use of an id, which would seem to be published already."""
 
 ranges = Table(
     "ranges",
@@ -72,12 +62,9 @@ generations = Table(
     Column("state", Text, nullable=False),
     Column("created_us", BigInteger, nullable=False),
 )
-"""The generations (versions) of the whole exported table.
+"""The generations (versions) of the whole table: the first is 1, and each compaction or repair makes another.
 
-The first is 1, and each compaction or repair makes another. The row of a dropped generation stays, so that no other
-generation gets its number.
-
-state: planned, written, published, or dropped.
+The row of a dropped generation stays, so that no other generation gets its number.
 """
 OPEN = ("planned", "written")
 """The states of a generation that an unfinished compaction or repair makes."""
@@ -100,8 +87,8 @@ files = Table(
 )
 """The Parquet files of all runs, one row each.
 
-path: relative to the folder in which the table keeps the files of the run. Before the run is published, the path is
-relative to the folder `tree` in the run's staging folder."""
+path: relative to the folder of the run's files in the table; before publication, to `tree` in the run's staging folder.
+"""
 
 losses = Table(
     "losses",
@@ -114,19 +101,10 @@ losses = Table(
     Column("end_index", BigInteger, nullable=False),
     Column("noted_us", BigInteger, nullable=False),
 )
-"""The exported indexes that are no longer in the table, because a repair with `--accept-lost` gave up their rows.
-
-generation: the generation (version of the table) that the repair made.
-noted_us: the time of the repair in microseconds since 1970.
-
-Ledgers of earlier versions lack this database table, and the first repair with losses creates it.
-"""
+"""The exported indexes whose rows a repair with `--accept-lost` gave up. Earlier ledgers lack this table."""
 
 places = Table("places", metadata, Column("id", Integer, primary_key=True), Column("path", Text, nullable=False))
-"""The path of the folder of the export, in a single row.
-
-If an export folder was copied, this path is not the path of the copy, so the copy can be detected. Ledgers of earlier
-versions lack this database table, and the next run creates it.
+"""The path of the folder of the export, in a single row, by which a copy is detected. Earlier ledgers lack this table.
 """
 
 owners = Table(
@@ -138,11 +116,7 @@ owners = Table(
     Column("process", Integer, nullable=False),
     Column("since_us", BigInteger, nullable=False),
 )
-"""The exporter that is allowed to change the ledger, in a single row. A ledger that a file lock protects has no row.
+"""The exporter that is allowed to change the ledger, in a single row; none if a file lock protects the ledger.
 
-owner: a random id of the exporter.
-host, process: its host name and process id, for error messages.
-since_us: when the exporter took over the ledger, in microseconds since 1970.
-
-Ledgers of earlier versions lack this database table.
+owner: a random id of the exporter. `host` and `process` are for error messages. Earlier ledgers lack this table.
 """

@@ -1,8 +1,7 @@
 """The ledger of a table on a store: a local SQLite file and its copy in the store.
 
-The ledger is the record of all runs of an export. After each committed change, the exporter replaces the copy by a
-conditional put, which succeeds only if no other exporter has replaced the copy. So only the exporter that opened the
-ledger last can change the ledger and publish runs. No lock is needed, and so a killed exporter leaves no lock.
+After each committed change, the exporter replaces the copy by a conditional put, which succeeds only if no other
+exporter has replaced the copy. No lock is needed, and so a killed exporter leaves no lock.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ LEDGER_OBJECT = "_export/ledger.sqlite"
 
 
 class StoredLedger:
-    """The copy of one ledger in a store. path: the local SQLite file."""
-
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
         self._path = path
@@ -32,10 +29,7 @@ class StoredLedger:
         self._lost: TakenOver | None = None
 
     def fetch(self) -> bool:
-        """Replaces the local file by the copy. Raises StoreError.
-
-        Returns False, and leaves the file unchanged, if the copy does not exist. Otherwise returns True.
-        """
+        """Replaces the local file by the copy. Returns False if there is no copy. Raises StoreError."""
         try:
             found = self._store.read_tagged(LEDGER_OBJECT)
         except ObjectMissing:
@@ -46,10 +40,9 @@ class StoredLedger:
         return True
 
     def save(self) -> None:
-        """Replaces the copy by the local file.
+        """Replaces the copy by the local file. After a LedgerError, the next call tries again.
 
-        Raises TakenOver if another exporter has changed the copy. Every later call then raises TakenOver, too. Raises
-        LedgerError if the store does not answer. The next call then tries again.
+        Raises TakenOver, then at every later call, if another exporter has changed the copy.
         """
         self._is_saved = False
         data = self._path.read_bytes()
@@ -65,10 +58,7 @@ class StoredLedger:
         self._is_saved = True
 
     def check(self) -> None:
-        """Checks that the copy is as this exporter left it. Repeats a `save` that failed before.
-
-        Raises TakenOver if another exporter has changed the copy; LedgerError if the store does not answer.
-        """
+        """Checks that the copy is as this exporter left it. Repeats a `save` that failed before."""
         if not self._is_saved:
             self.save()
             return
@@ -79,10 +69,8 @@ class StoredLedger:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Translates errors of the store in the `with` block into TakenOver and LedgerError.
-
-        Once TakenOver was raised, every later `with` statement raises it again before its block begins.
-        """
+        """Translates errors of the store into TakenOver and LedgerError. A TakenOver is raised again at every later
+        use."""
         if self._lost is not None:
             raise self._lost
         try:
@@ -96,10 +84,7 @@ class StoredLedger:
             raise LedgerError(f"the ledger cannot be kept: {error}") from error
 
     def _resolve(self) -> None:
-        """After a put without an answer, reads the copy to find out whether the put took effect.
-
-        Raises TakenOver if another exporter has replaced or removed the copy.
-        """
+        """After a put without an answer, reads the copy to find out whether the put took effect."""
         if not self._unclear:
             return
         try:

@@ -1,4 +1,4 @@
-"""Parses the URLs of ledgers in databases. A ledger is the record of all runs of an export."""
+"""Parses the URLs of ledgers in databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POSTGRES: Final = ("postgresql", "postgresql+asyncpg", "postgres")
 def parse_url(address: str) -> URL:
     """Parses the URL of a ledger, and makes the path of an SQLite file absolute.
 
-    Raises ExportMismatch for a URL of another kind. The error message does not contain the password of the URL.
+    Raises ExportMismatch for a URL of another kind, with a message without the URL's password.
     """
     try:
         url = make_url(address)

@@ -40,7 +40,6 @@ READ_S_MAX: Final = 2.0
 """The longest time of one reading, in seconds. It is less than the five seconds for which an exporter waits."""
 _BUSY_S: Final = 1.0
 _STEPS: Final = 10_000
-"""The number of steps of SQLite's machine between two looks at the clock."""
 _RUN_COLUMNS: Final = (runs.c.id, *(runs.c[field.name] for field in fields(Run)[1:]))
 _RANGE_COLUMNS: Final = tuple(ranges.c[field.name] for field in fields(Range))
 
@@ -96,10 +95,9 @@ class PartitionView:
 
 
 def read_export(path: Path, first: int, count: int) -> ExportView:
-    """Returns an export with `count` of its runs; `first` is the number of later runs that are left out.
+    """Returns an export with `count` of its runs, after the `first` latest. Raises LedgerError, ExportMismatch.
 
-    path: the folder of the export, or the file of its ledger. Raises LedgerError, and ExportMismatch if this is no
-    ledger of this version.
+    path: the folder of the export, or the file of its ledger.
     """
     with _reading(path) as connection:
         identity = connection.execute(select(exports.c.format, exports.c.client_id, exports.c.created_us)).one()
@@ -127,11 +125,7 @@ def read_export(path: Path, first: int, count: int) -> ExportView:
 
 
 def read_partitions(path: Path) -> list[PartitionView]:
-    """Returns what the published runs have exported, by stream, partition and era.
-
-    path: as for `read_export`. Raises the same errors; LedgerError, too, if adding up all
-    ranges takes longer than READ_S_MAX.
-    """
+    """Returns the exported part of each partition, by stream, partition and era. Raises the errors of `read_export`."""
     statement = (
         select(
             ranges.c.stream,
@@ -154,10 +148,7 @@ def read_partitions(path: Path) -> list[PartitionView]:
 
 
 def read_run(path: Path, run_id: int, count: int) -> tuple[Run, list[Range]] | None:
-    """Returns a run with at most `count` of its ranges, by stream and partition; None if the ledger has no such run.
-
-    path: as for `read_export`. Raises the same errors.
-    """
+    """Returns a run with at most `count` of its ranges; None if the ledger has no such run. Raises as `read_export`."""
     with _reading(path) as connection:
         row = connection.execute(select(*_RUN_COLUMNS).where(runs.c.id == run_id)).one_or_none()
         if row is None:
@@ -173,7 +164,7 @@ def read_run(path: Path, run_id: int, count: int) -> tuple[Run, list[Range]] | N
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Connection]:
-    """Opens the ledger for one reading, in which all statements see one state. Maps the errors of the database."""
+    """Opens the ledger for one reading, in which all statements see one state."""
     file = path / LEDGER if path.is_dir() else path
     if not file.is_file():
         raise ExportMismatch(f"{path} holds no export: there is no {LEDGER}, or the node's user may not see it")

@@ -38,14 +38,12 @@ async def run_daemon(
 ) -> ExporterStatistics:
     """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
-    Each such export is a run, which publishes its messages in steps. After a signal, a step that is being published is
-    completed. Any other step is abandoned, and a later run exports its messages. Raises ExportError if the metrics
-    cannot be written at the beginning. Expected errors of a run are only logged.
+    After a signal, a step that is being published is completed; any other step is abandoned, and a later run exports
+    its messages. Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are
+    only logged.
 
-    metrics_file: a file that is written at the beginning, after each step and after each run.
     on_outcome: called after each run that did not fail, even if the run left out some streams.
-    upkeep: compacts the table and removes old files after each run; None for no upkeep.
-    chance: returns a random number from 0 to 1, from which the random delay of the next start is computed.
+    chance: returns a random number from 0 to 1, for the random delay of the next start.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -94,11 +92,7 @@ async def run_daemon(
 async def _run_once(
     exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]], upkeep: Upkeep | None
 ) -> Outcome | None:
-    """Exports all new messages once, and returns the result.
-
-    Returns None if the export failed with an expected error, or was abandoned because `stop` was set. Raises TakenOver
-    if another exporter has taken over the table.
-    """
+    """Exports all new messages once. Returns None after an expected error, or if `stop` was set. Raises TakenOver."""
 
     async def recover_and_run() -> Outcome:
         if upkeep is not None:
@@ -138,10 +132,7 @@ async def _run_once(
 
 
 async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
-    """Compacts the table or removes old files, if either is due. Returns the new metrics.
-
-    A failure is only logged and counted.
-    """
+    """Compacts the table or removes old files, if either is due. A failure is only logged and counted."""
     try:
         done = await upkeep.run()
     except (ExportError, OSError) as error:
@@ -156,10 +147,7 @@ async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> Exporte
 
 
 async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
-    """Replaces the metrics file.
-
-    A failure, for example on a full disk, is only logged; the file is written again after the next run.
-    """
+    """Replaces the metrics file. A failure, as on a full disk, is only logged; the next run writes the file again."""
     try:
         await asyncio.to_thread(write_metrics, path, statistics)
     except OSError as error:
@@ -168,7 +156,6 @@ async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
 
 @contextmanager
 def _stopping(stop: asyncio.Event) -> Iterator[None]:
-    """Makes SIGTERM and SIGINT set the event `stop` during the `with` block."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
     for each in signals:

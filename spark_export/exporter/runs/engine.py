@@ -19,27 +19,20 @@ GIB = 1024**3
 class Engine(Protocol):
     """The interface of an engine, which executes the tasks of a run.
 
-    An engine can repeat a task that failed. It returns the files of exactly one successful execution of each task."""
+    An engine can repeat a task that failed. It returns the files of exactly one successful execution of each task.
+    """
 
     @property
     def description(self) -> str:
-        """A text for the user: how the tasks are executed, and why in this way."""
+        """Describes for the user how the tasks are executed, and why in this way."""
         ...
 
     async def prepare(self, data_bytes: int = 0) -> int:
-        """Starts the engine if the engine is not running.
-
-        Returns the number of tasks that can run at the same time. Raises ExportError.
-
-        data_bytes: the estimated size of all messages that are not exported yet.
-        """
+        """Starts the engine. Returns the number of tasks that can run at the same time. Raises ExportError."""
         ...
 
     async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
-        """Executes the tasks. Returns the written files, and the streams that could not be read.
-
-        Raises the error of a task that fails, in general an ExportError.
-        """
+        """Executes the tasks. Returns the written files, and streams that could not be read. Raises a task's error."""
         ...
 
     async def close(self) -> None: ...
@@ -90,12 +83,9 @@ class InlineEngine:
 
 
 class AutoEngine:
-    """An engine that executes tasks in threads of this process, and starts Spark only for large exports.
+    """An engine that executes tasks in threads, and all tasks on Spark after the first export above `data_bytes_max`.
 
-    After Spark was started, all later tasks are executed on Spark.
-
-    inline: the engine for up to `data_bytes_max` bytes of message data.
-    make_spark: returns the engine for larger exports, or the reason why Spark cannot be used.
+    make_spark: returns the engine for large exports, or the reason why Spark cannot be used.
     """
 
     def __init__(self, inline: InlineEngine, make_spark: Callable[[], Engine | str], data_bytes_max: int) -> None:
@@ -131,10 +121,7 @@ class AutoEngine:
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Starts a function in a new thread.
-
-    Returns a future that ends with the function. Cancelling the future does not end the thread.
-    """
+    """Starts a function in a new thread. Cancelling the future does not end the thread."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 

@@ -34,9 +34,7 @@ from stream_client import Tls, Token
 
 INLINE = "inline"
 AUTO = "auto"
-"""The default master, which decides where tasks run: in threads of the exporter, or on a Spark on the same machine.
-
-Spark is started if Java is installed and more than SPARK_BYTES_MIN bytes of message data are new.
+"""The default master: threads of the exporter, or a Spark on the same machine for more than SPARK_BYTES_MIN new bytes.
 """
 SPARK_BYTES_MIN = 64 * 1024**3
 """The size of new message data, in bytes, above which the default master starts Spark."""
@@ -100,14 +98,10 @@ class ExportSettings:
     token: Token | None = None
 
     def address(self) -> Address:
-        """Returns the address of the export. Raises PlaceRefused."""
         return Address(Address.of(self.folder).place, self.store_options, self.ledger)
 
     def bounds(self) -> Bounds:
-        """Returns the largest size of a step of the export, and the time limit of the export.
-
-        The default size of a step is CLUSTER_FACTOR times larger on a cluster than on one machine.
-        """
+        """Returns the largest size of a step and the time limit. A cluster's default is CLUSTER_FACTOR times larger."""
         on_one = self.remote is None and (self.master in (AUTO, INLINE) or is_embedded(self.master))
         factor = 1 if on_one else CLUSTER_FACTOR
         return Bounds(
@@ -115,10 +109,7 @@ class ExportSettings:
         )
 
     def consumer(self, table_id: str) -> str:
-        """Returns the client id under which the node keeps the saved indexes of a new table.
-
-        If `client_id` is None, makes it from the folder's name and the table id.
-        """
+        """Returns the client id of a new table; the default is made from the folder's name and the table id."""
         return self.client_id or make_consumer(self.address().place.name, table_id)
 
 
@@ -133,7 +124,7 @@ async def open_exporter(
     engine: Engine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """Opens an exporter as `open_kept_exporter` does, for a program that does not compact the table. Yields it."""
+    """Yields an exporter as `open_kept_exporter` does, for a program that does not compact the table."""
     async with open_kept_exporter(settings, engine=engine, on_progress=on_progress) as (exporter, _):
         yield exporter
 
@@ -146,15 +137,11 @@ async def open_kept_exporter(
     on_progress: Callable[[Progress], None] | None = None,
     files_min: int = 0,
 ) -> AsyncIterator[tuple[Exporter, Upkeep]]:
-    """Opens an exporter, and an object that compacts the exporter's table.
+    """Yields an exporter and the upkeep of its table. Locks the folder, and creates a missing table. Raises
+    ExportError.
 
-    Locks the folder, opens the ledger (the record of all runs), and creates a missing table.
-
-    The engine, also a given one, is closed at the end of the `with` block. The engine takes seconds to start, so it is
-    started only by the first run with new messages, after the folder and the node were checked. Raises ExportError.
-
-    engine: executes the tasks, in place of the engine that `settings` choose.
-    files_min: see `Upkeep`.
+    The engine, also a given one, is closed at the end of the `with` block. It takes seconds to start, so only the first
+    run with new messages starts it, after the folder and the node were checked.
     """
     identity = (settings.format, settings.consumer)
     node = NodeSide(settings.node, settings.tls, settings.token)
@@ -204,10 +191,9 @@ async def open_kept_exporter(
 
 @asynccontextmanager
 async def open_for_reading(folder: Path | Place | Address) -> AsyncIterator[tuple[Layout, Ledger]]:
-    """Opens an existing export, to verify the export or to list its runs. Yields its paths and its ledger.
+    """Yields the paths and the ledger of an existing export. An exporter can work in the folder at the same time.
 
-    The ledger is the record of all runs. An exporter can work in the folder at the same time. Raises ExportMismatch,
-    LedgerError, StoreError.
+    Raises ExportMismatch, LedgerError, StoreError.
     """
     async with open_workplace(Address.of(folder), now_us=now_us(), writes=False) as work:
         yield work.layout, work.ledger
@@ -218,8 +204,6 @@ async def open_compactor(folder: Path | Place | Address, *, keep_s: float | None
     """Opens an existing export as its only writer, to merge its small files.
 
     Raises ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
-
-    keep_s: how many seconds the replaced files are kept for readers; None for the default of the table's format.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
@@ -238,14 +222,9 @@ async def open_repairer(
     tls: Tls | None = None,
     token: Token | None = None,
 ) -> AsyncIterator[Repairer]:
-    """Opens an existing export as its only writer, to replace its damaged files.
+    """Opens an existing export as its only writer, to replace its damaged files. Raises as `open_compactor` does.
 
-    Raises ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
-
-    node: `host:port` of the node.
-    keep_s: how many seconds the replaced files are kept for readers; None for the default of the table's format.
     accept_lost: whether to give up rows that are no longer on the node.
-    tls, token: as in `ExportSettings`.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
@@ -267,12 +246,7 @@ async def adopt_table(
 ) -> str:
     """Gives the table of an existing export a client id of its own, and returns it.
 
-    The node keeps the saved indexes of the export under this id. Raises ExportMismatch, ExportInUse, LedgerError,
-    StoreError, ClientErrors.
-
-    node: `host:port` of the node.
-    client_id: the id to use, or None for a new id.
-    tls, token: as in `ExportSettings`.
+    Raises ExportMismatch, ExportInUse, LedgerError, StoreError, ClientErrors.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         return await adopt(work.layout, work.ledger, NodeSide(node, tls, token), client_id)

@@ -10,19 +10,14 @@ from dataclasses import dataclass
 
 STEP_ROWS_MAX = 5_000_000
 STEP_BYTES_MAX = 2 * 1024 * 1024 * 1024
-"""The default size of a step: at most STEP_ROWS_MAX rows and at most STEP_BYTES_MAX bytes of message data.
-
-One machine writes such a step in some seconds. Publishing the step takes a small part of this time.
+"""The default size of a step, which one machine writes in some seconds; publishing it takes a small part of this time.
 """
 CLUSTER_FACTOR = 10
-"""On a cluster, the default size of a step is this many times larger, because a cluster executes many tasks at once."""
+"""The factor of the default step size on a cluster, which executes many tasks at once."""
 FIRST_STEP_ROWS = 100_000
 """The largest number of rows in the first step of an export with a time limit: the speed is not known before."""
 TIME_SHARE = 0.5
-"""The largest share of the remaining time, from 0 to 1, that is planned for one step of an export with a time limit.
-
-The speed of the previous step shows how many rows this time allows.
-"""
+"""The largest share of the remaining time that is planned for one step, by the speed of the previous step."""
 WORTH_ROWS = 10_000
 """In an export with a time limit, a step begins only if there is time for this many rows, or for all remaining rows."""
 
@@ -43,10 +38,7 @@ class Bounds:
 
 
 class Pace:
-    """Computes the sizes of the steps of one export.
-
-    started_s: the time when the export began, in seconds of a monotonic clock.
-    """
+    """The sizes of the steps of one export. Times are in seconds of a monotonic clock."""
 
     def __init__(self, bounds: Bounds, started_s: float) -> None:
         self._bounds = bounds
@@ -54,11 +46,7 @@ class Pace:
         self._rows_per_s: float | None = None
 
     def next_rows(self, now_s: float, rows_left: int) -> int | None:
-        """Returns the largest number of rows of the next step, or None if there is no time for a further step.
-
-        now_s: the present time, from the same clock as `started_s`.
-        rows_left: the number of rows that are not exported yet.
-        """
+        """Returns the largest number of rows of the next step, or None if there is no time for a further step."""
         if self._bounds.seconds_max is None:
             return self._bounds.rows_max
         remaining_s = self._started_s + self._bounds.seconds_max - now_s
@@ -70,10 +58,6 @@ class Pace:
         return rows if rows >= min(WORTH_ROWS, rows_left, self._bounds.rows_max) else None
 
     def took(self, rows: int, seconds: float) -> None:
-        """Computes the speed of the export from the step that has just ended.
-
-        rows: the number of rows of the step.
-        seconds: its duration.
-        """
+        """Computes the speed of the export from the step that has just ended."""
         if rows and seconds > 0:
             self._rows_per_s = rows / seconds

@@ -15,19 +15,12 @@ TASK_ROWS_MIN = 100_000
 """The planned size of a task is at least this many rows, because starting a task takes about 0.15 s of one core."""
 TASK_ROWS_MAX = 4_000_000
 TASK_BYTES_MAX = 1024 * 1024 * 1024
-"""The largest estimated size of a task, in bytes of message data.
-
-A failed task is repeated as a whole. A task of this size takes some seconds.
-"""
+"""The largest estimated size of a task, in bytes of message data. A failed task is repeated as a whole."""
 
 
 @dataclass(frozen=True)
 class RangePlan:
-    """The plan of an export: the new messages to export, and the streams to leave out.
-
-    ranges: an index range for each partition with new or lost messages.
-    left_out: the streams that cannot be exported; they have no range.
-    """
+    """The ranges of new messages to export, one for each partition, and the streams to leave out, without a range."""
 
     ranges: list[Range]
     left_out: list[LeftOut]
@@ -42,16 +35,9 @@ def plan_ranges(
 ) -> RangePlan:
     """Plans an index range for each partition with new or lost messages, ordered by stream and partition.
 
-    The range of a partition that was never exported begins at the earliest stored message.
-
-    A stream is left out if the node was restored to an earlier state: a saved index, or the end of a partition, is then
-    less than the end of the previous exports. If one partition has a problem, all partitions of its stream are left
-    out. The plan gives the problem of the first such partition as the reason.
-
-    exported: the end of the previous exports of each partition.
-    positions: the indexes that the node has saved for the export.
-    accept_lost: if a stream lost messages before they could be exported, True exports the remaining messages and counts
-        those that retention removed; False leaves the stream out.
+    The range of a partition that was never exported begins at the earliest stored message. A stream is left out if the
+    node was restored to an earlier state: a saved index, or the end of a partition, is then less than the end of the
+    previous exports. With `accept_lost`, a stream that lost messages is exported without them; else it is left out.
     """
     ranges: list[Range] = []
     left_out: dict[str, LeftOut] = {}
@@ -68,11 +54,9 @@ def plan_ranges(
 
 
 def cut_at(ranges: Iterable[Range], until: Mapping[tuple[str, int], int]) -> list[Range]:
-    """Cuts each range at the end index that `until` has for its partition. Leaves out ranges without an end index.
+    """Cuts each range at the exclusive end that `until` has for its partition. Leaves out ranges without an end.
 
     Also leaves out ranges that become empty, unless they record lost messages.
-
-    until: the exclusive end index for each stream and partition.
     """
     cut = [
         _cut_one(each, until[each.stream, each.partition]) for each in ranges if (each.stream, each.partition) in until
@@ -85,13 +69,10 @@ def _cut_one(each: Range, until: int) -> Range:
 
 
 def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Range]:
-    """Shortens the ranges so that together they are one step of an export. Returns the first part of each range.
+    """Returns the first part of each range, so that together they are one step of an export.
 
-    The step takes one row of each range, so that it exports rows of every partition. Its other rows come from the
-    ranges in proportion to their sizes.
-
-    rows_max: the largest number of rows in the step; the step has more only if there are more ranges than `rows_max`.
-    bytes_max: the approximate largest size of the step's data, in bytes, by the estimated sizes of the ranges.
+    The step takes one row of each range, so that every partition makes progress. Its other rows come from the ranges in
+    proportion to their sizes. The size in bytes is an estimate.
     """
     filled = [each for each in ranges if each.rows]
     share = min(
@@ -103,19 +84,11 @@ def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Ra
 
 
 def _share(most: float, total: float, first: float) -> float:
-    """Returns the share of the rows of each range, from 0 to 1, that a step takes in addition to its first row.
-
-    The three sizes are all in rows, or all in bytes.
-
-    most: the largest size of the step.
-    total: the size of all ranges.
-    first: the size of the first rows of all ranges together, which the step takes in any case.
-    """
+    """Returns the share of each range, from 0 to 1, that a step takes in addition to its first row."""
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 
 
 def _shorten(each: Range, rows: int) -> Range:
-    """Returns the first `rows` rows of a range."""
     if rows >= each.rows:
         return each
     size_bytes = each.size_bytes * rows // each.rows
@@ -164,12 +137,9 @@ def _plan_one(end: PartitionEnd, exported: Exported | None, position: int, accep
 
 
 def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
-    """Returns tasks that together export each index of the ranges once.
+    """Returns tasks that together export each index of the ranges once. Small neighbouring ranges share a task.
 
-    A task is large enough to be worth its start, and small enough to be repeated after a failure. Small neighbouring
-    ranges share a task.
-
-    parallelism: the number of tasks that can run at the same time.
+    A task is large enough to be worth its start, and small enough to be repeated after a failure.
     """
     rows, parallelism = sum(each.rows for each in ranges), max(1, parallelism)
     # The number of tasks is a multiple of `parallelism`, so that no task runs alone at the end.
@@ -190,10 +160,7 @@ def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
 
 
 def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[Piece, float]]:
-    """Cuts the ranges into pieces that fit into one task.
-
-    Yields each piece with the share of a task that it fills, from 0 to 1.
-    """
+    """Yields pieces that fit into one task, each with the share of a task that it fills, from 0 to 1."""
     for each in ranges:
         if not each.rows:
             continue

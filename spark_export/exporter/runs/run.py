@@ -47,12 +47,7 @@ DEFAULT_BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of an export while its tasks write files.
-
-    step: the number of the step, from 1.
-    rows, data_bytes: the number of rows and of bytes of message data that all steps have written so far.
-    rows_planned, data_bytes_planned: the totals of the whole export; the bytes are an estimate.
-    """
+    """The progress of an export over all its steps; `data_bytes_planned` is an estimate. Steps count from 1."""
 
     step: int
     rows: int
@@ -138,12 +133,9 @@ class Exporter:
         """Exports all messages that are on the node at the time of the call, in steps that are published separately.
 
         Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller
-        cancels this call during a publication, the publication is completed first.
-
-        on_step: called after each published step.
-
-        Raises StreamsLeftOut at the end if a stream could not be exported, and other ExportErrors and ClientErrors at
-        once. After such an error, the published steps are in the table, and the next call exports the rest.
+        cancels this call during a publication, the publication is completed first. Raises StreamsLeftOut at the end if
+        a stream could not be exported, and other ExportErrors and ClientErrors at once; the published steps stay in the
+        table.
         """
         started_s = time.monotonic()
         self._steps.is_ending = False
@@ -193,12 +185,7 @@ class Exporter:
     def _progress_teller(
         self, steps: Sequence[Step], rows_left: int, data_bytes_left: int
     ) -> Callable[[int, int], None]:
-        """Returns a function that reports the progress of the whole export, given the progress of the current step.
-
-        steps: the published steps.
-        rows_left, data_bytes_left: the number of rows and of bytes of message data that were not exported yet when the
-            current step began.
-        """
+        """Returns a function that reports the progress of the whole export, given the progress of the current step."""
         number, rows = len(steps) + 1, sum(each.rows for each in steps)
         data_bytes = sum(each.data_bytes for each in steps)
 
@@ -210,10 +197,8 @@ class Exporter:
         return tell
 
     async def _plan(self, until: Mapping[tuple[str, int], int] | None, left_out: dict[str, LeftOut]) -> list[Range]:
-        """Returns the index ranges of the new messages. Adds streams that cannot be exported to `left_out`.
-
-        until: the exclusive end of the export for each stream and partition, or None for no end.
-        """
+        """Returns the index ranges of the new messages up to `until`. Adds streams that cannot be exported to
+        `left_out`."""
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
         if not ends and self._selection.pattern is not None:
@@ -275,8 +260,5 @@ class Exporter:
         return action, 0
 
     def _empty_staging(self) -> int:
-        """Removes all files in the staging folder. Returns their number.
-
-        The caller ensures that every run has ended, so no run needs these files.
-        """
+        """Removes all files in the staging folder, after every run has ended. Returns their number."""
         return sum(remove_tree(folder) for folder in self._layout.staging.iterdir())

@@ -36,7 +36,6 @@ TRANSITIONS: Final[Mapping[RunState, frozenset[RunState]]] = {
 COUNTED: Final = frozenset({RunState.PUBLISHED, RunState.SAVED})
 """The states of a run whose rows are in the table according to the ledger."""
 ENDED: Final = frozenset({RunState.SAVED, RunState.ABANDONED})
-"""The final states of a run."""
 
 
 class IllegalTransition(Exception):
@@ -45,11 +44,7 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """The files of an interrupted run, as found on disk.
-
-    in_table: whether readers of the table see the rows of the run.
-    staged_whole: whether all files that are needed to publish the run exist with their full size.
-    """
+    """The files of an interrupted run on disk: whether readers see its rows, and whether it can still be published."""
 
     in_table: bool
     staged_whole: bool
@@ -58,12 +53,10 @@ class Found:
 class Recovery(enum.Enum):
     """What to do with a run that a crash interrupted.
 
-    NOTHING: nothing, since the run has ended.
-    ABANDON: remove the files of the run.
-    PUBLISH: add the files to the table, then do as for SAVE.
-    RECORD_PUBLISHED: record that the table has the run, then do as for SAVE.
-    SAVE: save the end indexes of the run at the node.
-    REFUSE: raise an error, since the record of runs (the ledger) is older than the table.
+    NOTHING: nothing, since the run has ended. ABANDON: remove the files of the run. PUBLISH: add the files to the
+    table, then do as for SAVE. RECORD_PUBLISHED: record that the table has the run, then do as for SAVE. SAVE: save the
+    end indexes of the run at the node. REFUSE: raise an error, since the record of runs (the ledger) is older than the
+    table.
     """
 
     NOTHING = "nothing"
@@ -75,7 +68,6 @@ class Recovery(enum.Enum):
 
 
 def check_transition(state: RunState, to: RunState) -> None:
-    """Raises IllegalTransition if TRANSITIONS does not allow the change from `state` to `to`."""
     if to not in TRANSITIONS[state]:
         raise IllegalTransition(f"a run that is {state} cannot become {to}")
 
@@ -83,10 +75,7 @@ def check_transition(state: RunState, to: RunState) -> None:
 def recover(state: RunState, found: Found) -> Recovery:
     """Returns what to do with an interrupted run.
 
-    `found.in_table` decides whether the run was published. The ledger can lack this fact, since a crash can occur after
-    the publication and before the ledger records it.
-
-    state: the run's state in the ledger, the record of all runs.
+    `found.in_table` decides whether the run was published: a crash can occur before the ledger records the publication.
     """
     if state in ENDED:
         return Recovery.NOTHING

@@ -38,10 +38,10 @@ def run_export(
 ) -> Outcome:
     """Exports all new messages, and returns after they are published. The call can be repeated after any error.
 
-    SIGTERM, SIGINT and `stop` abandon the current run, unless it is already being published. A later call exports
-    the messages of an abandoned run again. After a signal, the scheduler's own handler of the signal is called. In
-    a thread other than the main thread, only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and
-    other ExportErrors.
+    SIGTERM, SIGINT and `stop` abandon the current run, unless it is already being published. A later call exports the
+    messages of an abandoned run again. After a signal, the scheduler's own handler of the signal is called. In a thread
+    other than the main thread, only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and other
+    ExportErrors.
     """
     stop = stop or threading.Event()
     received: list[int] = []
@@ -58,10 +58,7 @@ def run_export(
 
 
 def exit_code(error: BaseException | None) -> int:
-    """Returns the exit code of a process whose export ended with this error, or succeeded if the error is None.
-
-    TRY_AGAIN means that the same call can succeed later. After FAILED, a person must change something first.
-    """
+    """Returns the exit code of a process. TRY_AGAIN: the call can succeed later. FAILED: a person must act first."""
     if error is None:
         return DONE
     if isinstance(error, ExportStopped):
@@ -94,11 +91,7 @@ async def _run_until(
 
 @contextmanager
 def _signals_caught(stop: threading.Event, received: list[int]) -> Iterator[None]:
-    """Makes SIGTERM and SIGINT set `stop` during the `with` block. Then restores the previous handlers.
-
-    received: the list to which the number of each signal is appended. Does nothing in a thread other than the
-    main thread.
-    """
+    """Makes SIGTERM and SIGINT set `stop` and be appended to `received`. Does nothing outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

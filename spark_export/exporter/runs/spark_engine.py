@@ -32,10 +32,8 @@ REMOTE_PARALLELISM = 8
 
 
 class SparkEngine:
-    """An engine that executes tasks on Spark.
-
-    The first `prepare` starts the Spark session, and later runs use the same session.
-    """
+    """An engine that executes tasks on Spark. The first `prepare` starts the session, and later runs use the same
+    session."""
 
     def __init__(
         self,
@@ -46,14 +44,7 @@ class SparkEngine:
         aot_cache: Path | None = None,
         session: Any = None,
     ) -> None:
-        """Takes the settings of the Spark session; starts no session.
-
-        master: the Spark master.
-        remote: the address of a Spark Connect server, in place of a master, or None.
-        conf: more settings of Spark.
-        aot_cache: see `spark_export.session.open_session`.
-        session: an existing session to use in place of a new one; `close` does not stop this session.
-        """
+        """session: an existing session to use in place of a new one; `close` does not stop it."""
         self._master = master
         self._remote = remote
         self._conf = dict(conf)
@@ -96,10 +87,8 @@ class SparkEngine:
             await asyncio.to_thread(close_session, session)
 
     def _is_usable(self) -> bool:
-        """Returns whether the session still works.
-
-        A session with a master has ended if its JVM died or its Spark context stopped. A Spark Connect session counts
-        as ended after a run that failed, since its server has perhaps been restarted."""
+        """Returns whether the session still works. After a failed run, a Spark Connect server has perhaps been
+        restarted."""
         if self._remote is not None:
             return not self._failed
         try:
@@ -136,10 +125,8 @@ class SparkEngine:
             self._session.interruptTag(tag)
 
     def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> Written:
-        """Executes the tasks on Spark and returns the files that they wrote. Raises TaskFailed, DataLost.
-
-        tag: the name of the Spark job, by which `_interrupt` can cancel the job.
-        """
+        """Executes the tasks as the Spark job `tag`, by which `_interrupt` can cancel the job. Raises TaskFailed,
+        DataLost."""
         session = self._session
         if self._remote is None:
             add_tag, remove_tag = session.sparkContext.addJobTag, session.sparkContext.removeJobTag
@@ -174,10 +161,10 @@ def _if_it_is_there(step: Callable[[], object]) -> None:
 
 @contextmanager
 def no_output_of_java() -> Iterator[None]:
-    """Discards the standard output of processes that start in the `with` block.
+    """Discards the standard output of this process and of processes that start in the `with` block.
 
-    A Java process writes to standard output when it ends, and would mix its text with the output of the command. The
-    standard output of this process is also discarded during the block."""
+    A Java process writes to standard output when it ends, and would mix its text with the output of the command.
+    """
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -190,7 +177,7 @@ def no_output_of_java() -> Iterator[None]:
 
 
 def task_error(text: str) -> TaskFailed | DataLost:
-    """Returns a one-line error for a failed task. text: Spark's error message, with the traceback of the worker."""
+    """Returns a one-line error from Spark's error message with the traceback of the worker."""
     found = OURS.search(text)
     if found is None:
         python = PYTHONS.findall(text)

@@ -1,8 +1,8 @@
 """Executes the tasks of a run as a Spark data source: reading one partition of the source executes one task.
 
 The rows of a partition describe the files that the task wrote. Only these rows pass through the JVM. The source works
-with a Spark master and over Spark Connect. Spark repeats a task that failed, and returns the rows of the execution
-that succeeded.
+with a Spark master and over Spark Connect. Spark repeats a task that failed, and returns the rows of the execution that
+succeeded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ OPTION = "job"
 
 
 class ExportSource(Sendable, DataSource):
-    """A Spark data source that executes tasks when Spark reads it.
-
-    Its option `job` is the text that `encode_job` returns.
-    """
+    """A Spark data source that executes the tasks of its option `job` (from `encode_job`), one for each partition."""
 
     modules = TASK_MODULES
 
@@ -43,8 +40,6 @@ class ExportSource(Sendable, DataSource):
 
 
 class ExportReader(Sendable, DataSourceReader):
-    """The reader of the data source, with one partition for each task. Reading a partition executes the task."""
-
     modules = TASK_MODULES
 
     def __init__(self, tasks: Sequence[Task], settings: TaskSettings) -> None:
@@ -62,9 +57,8 @@ class ExportReader(Sendable, DataSourceReader):
 
 
 def encode_job(tasks: Sequence[Task], settings: TaskSettings) -> str:
-    """Returns tasks and settings as JSON text, for an option of the Spark data source.
-
-    Pickled objects would not work: Spark's planner does not have the modules of this project."""
+    """Returns tasks and settings as JSON text. Spark's planner lacks the modules of this project, so it cannot
+    unpickle."""
     return json.dumps({"tasks": [asdict(task) for task in tasks], "settings": asdict(settings)})
 
 

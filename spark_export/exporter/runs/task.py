@@ -26,9 +26,7 @@ from spark_export.source.plan import Range
 from spark_export.source.range_reader import RangeReader
 
 PROGRESS = ">QQ"
-"""The `struct` format of a progress file: the numbers of written rows and of bytes of message data.
-
-It is text, since a compiled `Struct` cannot be sent to an executor."""
+"""The `struct` format of a progress file: written rows and bytes. A compiled `Struct` cannot be sent to an executor."""
 PROGRESS_BYTES = struct.calcsize(PROGRESS)
 PROGRESS_SUFFIX = ".progress"
 
@@ -70,11 +68,10 @@ class Written:
 
 
 def run_task(task: Task, settings: TaskSettings) -> Written:
-    """Executes a task once.
+    """Executes a task once. The caller removes the files after an error, and those of streams that are left out.
 
-    If a stream cannot be read, the task leaves out the stream and continues with the other streams. Raises
-    NodeUnreachable if the node no longer answers, FolderNotSeen, StoreError and OSError. The caller removes the files
-    that exist after an error, and the files of streams that are left out.
+    If a stream cannot be read, the task goes on with the other streams. Raises NodeUnreachable if the node no longer
+    answers, FolderNotSeen, StoreError and OSError.
     """
     folder = Path(settings.folder)
     attempt = f"{task.number:05d}-{uuid.uuid4().hex}"
@@ -114,12 +111,7 @@ def run_task(task: Task, settings: TaskSettings) -> Written:
 
 
 def _open_progress(path: Path, settings: TaskSettings) -> int | None:
-    """Creates the progress file of a task, and returns the file descriptor.
-
-    Returns None if the folder does not exist and the task writes to a store, as on an executor of a cluster.
-
-    Raises FolderNotSeen.
-    """
+    """Creates the progress file of a task. Returns its descriptor; None if a task on a store has no such folder."""
     if path.parent.is_dir():
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     if settings.store:
@@ -131,11 +123,10 @@ def _open_progress(path: Path, settings: TaskSettings) -> int | None:
 
 
 def _is_of_the_stream(error: Exception, options: ReadOptions) -> bool:
-    """Returns whether an error concerns only the stream that was being read. The task can then go on with
-    other streams.
+    """Returns whether an error concerns only the stream that was being read, so that the task can go on.
 
-    A broken connection can have two causes: the node is not reachable, or it closed the connection at a damaged page of
-    one stream. So this function sends another request, and returns False if the node does not answer.
+    The node also closes the connection at a damaged page of one stream. So this function sends another request, and
+    returns False if the node does not answer.
     """
     if options.path is not None or not isinstance(error, (NodeUnreachable, ConnectionBroken)):
         return True
@@ -148,10 +139,7 @@ def _is_of_the_stream(error: Exception, options: ReadOptions) -> bool:
 
 
 def read_progress(folder: Path) -> tuple[int, int]:
-    """Returns how many rows, and bytes of message data, all tasks have written into this folder so far.
-
-    A failed task and its repetition both count, so the numbers are only good for a progress display.
-    """
+    """Returns the rows and bytes of data that tasks have written. A repeated task counts twice; only for a display."""
     rows = data_bytes = 0
     for path in folder.glob(f"*{PROGRESS_SUFFIX}"):
         content = path.read_bytes()

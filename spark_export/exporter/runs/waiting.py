@@ -10,11 +10,10 @@ T = TypeVar("T")
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Waits until `work` has ended, even if the caller is cancelled, and returns its result.
+    """Waits until `work` has ended, even if the caller is cancelled; the CancelledError is raised after that.
 
-    If the caller was cancelled, the CancelledError is raised only after `work` has ended, and an error of `work` is
-    dropped. Otherwise `work`, such as a thread that writes files, could continue after this exporter has released the
-    folder's lock.
+    Otherwise `work`, such as a thread that writes files, could continue after the exporter has released the folder's
+    lock.
     """
     task = asyncio.create_task(work)
     try:

@@ -26,11 +26,7 @@ from spark_export.store.store import Store
 
 @dataclass(frozen=True)
 class Workplace:
-    """An open export.
-
-    layout: the local paths of the export.
-    ledger: the record of all runs.
-    """
+    """An open export: its local paths and its ledger."""
 
     layout: Layout
     ledger: Ledger
@@ -40,13 +36,10 @@ class Workplace:
 async def open_workplace(
     address: Address, *, now_us: int, identity: NewIdentity | None = None, writes: bool = True
 ) -> AsyncIterator[Workplace]:
-    """Opens an export.
+    """Opens an export. With `writes`, no other process can change the export at the same time.
 
-    Raises ExportError: ExportInUse, ExportMismatch, LedgerError, StoreError.
-
-    now_us: the present time in microseconds since 1970.
-    identity: the identity of a new export. With None, only an existing export is opened.
-    writes: whether the caller will change the export. If True, no other process can change the export at the same time.
+    identity: the identity of a new export; None opens only an existing export.
+    Raises ExportInUse, ExportMismatch, LedgerError, StoreError.
     """
     async with AsyncExitStack() as stack:
         if address.place.is_local:
@@ -83,7 +76,6 @@ async def open_workplace(
 async def _open_stored(
     layout: Layout, store: Store, identity: NewIdentity | None, now_us: int
 ) -> AsyncIterator[Ledger]:
-    """Opens the ledger that is stored with a table on a store. Raises ExportMismatch if the ledger is missing."""
     copy = StoredLedger(store, layout.ledger)
     is_there = await asyncio.to_thread(copy.fetch)
     if not is_there and identity is None:

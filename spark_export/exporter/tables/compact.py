@@ -27,13 +27,9 @@ from spark_export.exporter.verify import batch_intervals
 SMALL_BYTES = FILE_BYTES_MAX // 2
 """Compaction merges files smaller than this size, in bytes. It is half of the size of a full file."""
 MERGE_BYTES_MAX = 512 * 1024 * 1024
-"""The largest size of the rows that are merged in memory at a time, in bytes.
-
-Parquet usually compresses messages to a third or a quarter. The merged file then has a size of about FILE_BYTES_MAX.
-"""
+"""The largest size of the rows that are merged in memory, in bytes. Compressed, they make a file of FILE_BYTES_MAX."""
 ROW_BYTES = 64
-"""The estimated size in memory of a row's index, timestamp, key and headers, in bytes. The data is
-counted separately.
+"""The estimated size in memory of a row's index, timestamp, key and headers, in bytes. The data is counted separately.
 """
 
 
@@ -42,9 +38,7 @@ class Compaction:
     """The result of one compaction.
 
     generation: the number of the table's new version, or None if there was nothing to merge.
-    files_before, files_after: the number of files in the table.
     merged: the number of small files that were merged.
-    rows: the number of rows in the table.
     expired: the number of replaced files, old versions of the table, or old snapshots that were removed.
     """
 
@@ -66,12 +60,11 @@ class Compactor:
     async def run(self, files_min: int | None = 2, *, bytes_max: int | None = None) -> Compaction:
         """Merges the small files of each stream and date, and removes files that were replaced long enough ago.
 
-        Before that, completes or drops a compaction that a crash interrupted. Raises TableDamaged if a file of the
-        table is missing or damaged, and ExportError if a crash interrupted a run before its publication. After an
-        error, the table has the same rows.
+        Before that, ends a compaction that a crash interrupted. Raises TableDamaged if a file of the table is missing
+        or damaged, and ExportError if a run was interrupted before its publication. After an error, the table has the
+        same rows.
 
         files_min: the smallest number of small files of one stream and date that are merged; None merges nothing.
-        bytes_max: the largest size of the messages to merge now, in bytes, or None for no limit.
         """
         await self._rewriter.recover()
         files = await self._rewriter.load_files()
@@ -91,7 +84,7 @@ class Compactor:
         return Compaction(number, len(files), len(made), len(merged), rows, expired)
 
     def _check_sizes(self, kept: Sequence[RunFile]) -> None:
-        """Checks the files that are not merged. Raises TableDamaged if one has another size than the ledger says."""
+        """Raises TableDamaged if a file that is not merged has another size than the ledger says."""
         for file in kept:
             path = self._table.locate(file)
             size = path.stat().st_size if path.is_file() else None
@@ -99,9 +92,7 @@ class Compactor:
                 raise TableDamaged(f"{path} is not what run {file.run_id} wrote: {REPAIR}")
 
     def _merge(self, folder: Path, part: Sequence[RunFile]) -> list[RunFile]:
-        """Merges the files of `part` into few large files in `folder`. Returns the new files.
-
-        All files of the part have rows of one stream, era and date."""
+        """Merges files of one stream, era and date into few large files in `folder`. Returns the new files."""
         first, run_id = part[0].entry, max(file.run_id for file in part)
         writer = TableWriter(folder, uuid.uuid4().hex, with_stream=self._table.with_stream)
         try:
@@ -118,7 +109,6 @@ class Compactor:
         return [RunFile(run_id, entry) for entry in entries]
 
     def _sorted_batches(self, files: Sequence[RunFile]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of all files in the order of partition and index. Raises TableDamaged for a damaged file."""
         runs_of_rows: list[tuple[int, int, pa.RecordBatch]] = []
         for file in files:
             path = self._table.locate(file)
@@ -138,10 +128,7 @@ class Compactor:
 def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFile]]:
     """Returns the parts to merge: lists of at least two small files of one stream, era and date.
 
-    The files of a part have at most MERGE_BYTES_MAX bytes in memory. A file that is alone in its part is not merged,
-    because the result would be the same file again.
-
-    files_min: the smallest number of files of one stream, era and date that are merged.
+    The files of a part have at most MERGE_BYTES_MAX bytes in memory.
     """
     groups: dict[tuple[str, int, str], list[RunFile]] = defaultdict(list)
     for file in files:
@@ -158,10 +145,7 @@ def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFi
 def limit_merges(parts: Sequence[list[RunFile]], bytes_max: int | None) -> list[list[RunFile]]:
     """Shortens a list of parts so that their files have at most `bytes_max` bytes of message data together.
 
-    Takes parts from the front of the list, and the files of a part in their order. The first two files are always
-    taken, even if they have more bytes.
-
-    bytes_max: None for no limit.
+    The first two files are always taken, even if they have more bytes.
     """
     if bytes_max is None:
         return list(parts)
@@ -180,7 +164,6 @@ def limit_merges(parts: Sequence[list[RunFile]], bytes_max: int | None) -> list[
 
 
 def _parts(group: Sequence[RunFile]) -> Iterator[list[RunFile]]:
-    """Divides a group of files, in the order of the runs, into parts of at most MERGE_BYTES_MAX bytes in memory."""
     part: list[RunFile] = []
     filled = 0
     for file in sorted(group, key=lambda each: (each.run_id, each.entry.path)):

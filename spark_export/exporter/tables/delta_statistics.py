@@ -25,10 +25,9 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def read_delta_statistics(path: FilePath) -> str:
-    """Returns the statistics of a Parquet file as JSON text, in the form that Delta's protocol defines.
+    """Returns the statistics of a Parquet file, from its footer, as the JSON text of Delta's protocol.
 
-    The statistics come from the footer of the file. Raises TableDamaged if the footer cannot be read, and
-    FileNotFoundError if the file does not exist.
+    Raises TableDamaged if the footer cannot be read, and FileNotFoundError.
     """
     try:
         with path.open("rb") as file:
@@ -57,10 +56,7 @@ def _lower(value: int | datetime) -> int | str:
 
 
 def _upper(value: int | datetime) -> int | str:
-    """Returns the maximum of a column in the form that the log needs.
-
-    A time becomes text with milliseconds. It is rounded up, so that it is not less than any row's time.
-    """
+    """Returns the maximum of a column for the log. Milliseconds are rounded up, so that no row's time is greater."""
     if isinstance(value, int):
         return value
     return _text(value + MILLISECOND if value.microsecond % 1000 else value)

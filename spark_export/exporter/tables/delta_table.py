@@ -43,10 +43,7 @@ SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.fi
 
 
 CHECKPOINT_COMMITS = 20
-"""The number of transactions after which `expire_log` writes a checkpoint, a file with the state of the whole table.
-
-Readers start at the latest checkpoint and skip the log entries before it.
-"""
+"""The number of transactions after which `expire_log` writes a checkpoint, at which readers of the log start."""
 
 
 class DeltaLog(FlatTable):
@@ -74,18 +71,13 @@ class DeltaLog(FlatTable):
 
     @property
     def _fences(self) -> str:
-        """The application id of fences: transactions that forbid the publication of an abandoned run.
-
-        Delta's log stores one number for each application id, here the id of the latest forbidden run.
-        """
+        """The application id of fences: transactions that forbid the publication of abandoned runs, up to the stored
+        number."""
         return f"{self._application}-fences"
 
     @property
     def _rewrite_fences(self) -> str:
-        """The application id of fences that forbid the publication of a dropped rewrite (compaction or repair).
-
-        Its number in Delta's log is that of the latest forbidden rewrite.
-        """
+        """The application id of fences that forbid the publication of dropped compactions and repairs."""
         return f"{self._application}-rewrite-fences"
 
     def missing(self) -> str | None:
@@ -179,14 +171,10 @@ class DeltaLog(FlatTable):
     def _transact(
         self, table: DeltaTable, actions: list[AddAction | RemoveAction], numbers: Mapping[str, int], what: str
     ) -> None:
-        """Adds one transaction to the log.
+        """Adds one transaction to the log. `numbers` has the numbers to store, by application id.
 
         Raises ExportError, also if another transaction with one of the application ids was added since `table` was
         opened.
-
-        actions: the files to add and to remove.
-        numbers: the numbers to store in the log, by application id, such as the id of the latest run.
-        what: the name of the transaction in an error message.
         """
         with _told(f"the transaction of {what} failed, the next run tries again"):
             table.create_write_transaction(
@@ -204,11 +192,8 @@ class DeltaLog(FlatTable):
         return number
 
     def expire_log(self, now_s: float, keep_s: float) -> int:
-        """Writes a checkpoint if there are at least CHECKPOINT_COMMITS transactions since the last one.
-
-        After a checkpoint, removes the log files that are older than the table's property delta.logRetentionDuration
-        (30 days by default). Returns how many fewer files the log has now.
-        """
+        """Writes a checkpoint after CHECKPOINT_COMMITS transactions, and then removes old log files. Returns their
+        number."""
         names = self._list_log()
         checkpoints = [int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name]
         table = self._open()
@@ -221,14 +206,12 @@ class DeltaLog(FlatTable):
         return max(0, len(names) - len(self._list_log()))
 
     def _list_log(self) -> list[str]:
-        """Returns the names of the files in the log."""
         return [path.name for path in self._log.iterdir()]
 
     def _names_in_log(self) -> set[str]:
         return {path.rpartition("/")[2] for path in self._paths(self._open())}
 
     def _paths(self, table: DeltaTable) -> list[str]:
-        """Returns the paths of the files that readers of the table read, relative to the folder of the table."""
         found: list[str] = pa.table(table.get_add_actions()).column("path").to_pylist()
         return [unquote(path) for path in found]
 
@@ -247,7 +230,7 @@ class DeltaLog(FlatTable):
         )
 
     def _begin(self) -> DeltaTable:
-        """Opens the table for a commit. The commit fails if another exporter has called `_fence` meanwhile."""
+        """Opens the table for a commit, which fails if another exporter has called `_fence` meanwhile."""
         return self._open()
 
     def _open(self) -> DeltaTable:
@@ -256,8 +239,6 @@ class DeltaLog(FlatTable):
 
 
 class DeltaLogTable(DeltaLog):
-    """A `Table` in the format of Delta, in a folder."""
-
     def __init__(self, layout: Layout, table_id: str) -> None:
         super().__init__(layout, layout.table, layout.table / "_delta_log")
         self._address, self._options, self._table_id = str(layout.table), {}, table_id
@@ -268,8 +249,6 @@ class DeltaLogTable(DeltaLog):
 
 
 class StoreDeltaTable(StoreFlatTable, DeltaLog):
-    """A `Table` in the format of Delta, on a store."""
-
     def __init__(self, layout: Layout, store: Store, table_id: str) -> None:
         super().__init__(layout, store, TABLE)
         self._address, self._options, self._table_id = log_address(store), delta_options(store), table_id
@@ -310,7 +289,6 @@ def _remove(entry: FileEntry) -> RemoveAction:
 
 
 def delta_options(store: Store) -> dict[str, str]:
-    """Returns the options of a store for deltalake. deltalake reads credentials from the environment."""
     given, scheme = store.options, store.place.scheme
     endpoint = given.get("endpoint", "")
     found = {"timeout": f"{given['timeout_s']}s", "max_retries": given["tries"]}
@@ -334,7 +312,7 @@ def delta_options(store: Store) -> dict[str, str]:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turns errors of deltalake in the `with` block into ExportErrors. what: the beginning of the error message."""
+    """Turns errors of deltalake into ExportErrors. `what` is the beginning of the message."""
     try:
         yield
     except (DeltaError, OSError) as error:

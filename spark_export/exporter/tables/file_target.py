@@ -21,9 +21,7 @@ from spark_export.store.place import parse_place
 class TargetFile(Protocol):
     """A file that a task is writing."""
 
-    def write(self, data: Any) -> int:
-        """Appends bytes. Returns the number of appended bytes."""
-        ...
+    def write(self, data: Any) -> int: ...
 
     def complete(self, size_bytes: int) -> None:
         """Completes the file and makes it durable. size_bytes: the size of the whole file."""
@@ -35,8 +33,6 @@ class TargetFile(Protocol):
 
 
 class Target(Protocol):
-    """A folder, or an address on a store, in which files can be created."""
-
     def open(self, name: str) -> TargetFile: ...
 
 
@@ -69,11 +65,7 @@ class _FolderFile:
 
 
 class StoreTarget:
-    """A `Target` (the place into which a task writes its files) that is an address on a store.
-
-    A file that was begun and given up is deleted. If the deletion fails, the exporter deletes the file later
-    (`Table.find_leftovers`).
-    """
+    """A `Target` that is an address on a store. An abandoned file is deleted, here or by `Table.find_leftovers`."""
 
     def __init__(self, address: str, options: Mapping[str, str]) -> None:
         self._data = DataFiles(parse_place(address), options)
@@ -106,5 +98,4 @@ class _StoreFile:
 
 
 def open_target(folder: Path, store: str, options: Mapping[str, str]) -> Target:
-    """Returns the place into which a task writes its files: the address `store`, or `folder` if `store` is empty."""
     return StoreTarget(store, options) if store else FolderTarget(folder)

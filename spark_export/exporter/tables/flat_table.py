@@ -1,7 +1,4 @@
-"""The common part of Delta and Iceberg tables.
-
-All data files are in one folder. An entry in the table's log makes the files of a run visible to readers.
-"""
+"""The common part of Delta and Iceberg tables: one folder of data files, and a log that publishes them."""
 
 from __future__ import annotations
 
@@ -29,9 +26,6 @@ class FlatTable:
 
     `publish` moves the files into the data folder, and then adds them to the log. File names contain the run's id, so
     that `discard` finds the files of a run. The libraries that write the logs do not sync them, so this class does.
-
-    data: the folder of the data files.
-    log: the folder of the log.
     """
 
     def __init__(self, layout: Layout, data: Path, log: Path) -> None:
@@ -41,14 +35,10 @@ class FlatTable:
 
     @property
     def generation(self) -> int:
-        """The number of the generation (version of the whole table) that readers see.
-
-        Each compaction or repair makes a new generation.
-        """
         return self._read_generation() or FIRST_GENERATION
 
     def refusal_of(self, stream: str) -> str | None:
-        """Returns None: every stream name is allowed, since the name is a value in the table and not part of a path."""
+        """Returns None: the name is a value in the table and not part of a path."""
         return None
 
     def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
@@ -58,10 +48,7 @@ class FlatTable:
         return []
 
     def remove(self, names: Sequence[str]) -> int:
-        """Removes files. Returns the number of removed files.
-
-        names: relative to the folder of the table.
-        """
+        """Removes files by their names relative to the folder of the table. Returns their number."""
         for name in names:
             (self._layout.table / name).unlink(missing_ok=True)
         return len(names)
@@ -78,10 +65,8 @@ class FlatTable:
         return arranged
 
     def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
-        """Returns whether each file exists with its full size, in the table's data folder or in the staging folder.
-
-        A crash in `publish` can leave some files in the data folder and the others in the staging folder.
-        """
+        """Returns whether each file is complete, in the data folder or, after a crash in `publish`, in the staging
+        folder."""
         return all(self._find(run_id, entry) is not None for entry in entries)
 
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
@@ -159,30 +144,23 @@ class FlatTable:
         return [str(path.relative_to(self._layout.table)) for path in old]
 
     def _path_to(self, path: str) -> FilePath:
-        """Returns the path of a data file. path: relative to the data folder."""
         return self._data / path
 
     def latest_run(self) -> int:
-        """Returns the highest id of a published run; 0 if no run is published."""
         raise NotImplementedError
 
     def _begin(self) -> Any:
-        """Opens the table for a commit. The commit fails if another exporter has called `_fence` meanwhile."""
         raise NotImplementedError
 
     def _read_generation(self) -> int | None:
-        """Returns the number of the latest compaction or repair in the table's log, or None if there was none."""
+        """Returns the number of the latest compaction or repair in the table's log, or None."""
         raise NotImplementedError
 
     def expire_log(self, now_s: float, keep_s: float) -> int:
         raise NotImplementedError
 
     def _commit_rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile]) -> None:
-        """Adds one entry to the table's log, which replaces the files `before` by the files `after`.
-
-        Raises TakenOver and TableChanged as `Table.rewrite` does, after checking the state of the table to which the
-        entry is added.
-        """
+        """Replaces the files `before` by the files `after` in one entry of the log. Raises TakenOver, TableChanged."""
         raise NotImplementedError
 
     def _changes(
@@ -190,9 +168,7 @@ class FlatTable:
     ) -> tuple[list[RunFile], list[RunFile]]:
         """Returns the files that a rewrite removes from the log, and the files that it adds.
 
-        Raises TableChanged if the table has other files than `before`.
-
-        listed: the paths of all files that the table lists, relative to the data folder.
+        Raises TableChanged if `listed`, the files of the table, are others than `before`.
         """
         known, kept = {file.entry.path for file in before}, {file.entry.path for file in after}
         if other := sorted(known ^ set(listed)):
@@ -204,11 +180,7 @@ class FlatTable:
         return removed, [file for file in after if file.entry.path not in known]
 
     def _check_generation(self, generation: int, current: int, fenced: int) -> None:
-        """Raises TakenOver if the rewrite with the number `generation` must not be published any more.
-
-        current: the latest published rewrite.
-        fenced: the latest rewrite that `_fence` has forbidden.
-        """
+        """Raises TakenOver if this rewrite is not later than the latest published and the latest forbidden one."""
         if current > generation or fenced >= generation:
             raise TakenOver(
                 f"another exporter has taken over the table {self._path_to('')}, and has dropped rewrite {generation} "
@@ -229,17 +201,12 @@ class FlatTable:
     def _fence(self, *, run_id: int = 0, generation: int = 0) -> None:
         """Forbids the publication of an abandoned run or a dropped rewrite, by an entry without files, the fence.
 
-        If another exporter still tries to publish the run or rewrite, its commit fails, even if it has already begun.
-
-        run_id, generation: the number of the run or rewrite; 0 for none.
+        Another exporter's commit of the run or rewrite then fails, even if it has already begun. 0 stands for none.
         """
         raise NotImplementedError
 
     def _find(self, run_id: int, entry: FileEntry) -> Path | None:
-        """Returns the path of the file, in the table's data folder or in the staging folder of the run.
-
-        Returns None if neither folder has the file with its full size.
-        """
+        """Returns the path of the complete file, in the data folder or in the staging folder, or None."""
         for folder in (self._data, self._layout.run_staging(run_id) / TREE):
             path = folder / entry.path
             if path.is_file() and path.stat().st_size == entry.file_bytes:

@@ -13,17 +13,11 @@ NO_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def hive_folder(stream: str, date: str) -> str:
-    """Returns the folder `stream=…/date=…`, escaped as in Hive and Spark.
-
-    Readers get the stream and the date of all rows from this path.
-    """
+    """Returns the folder `stream=…/date=…`, escaped as in Hive and Spark."""
     return f"{stream_folder(stream)}/date={date}"
 
 
 def stream_folder(stream: str) -> str:
-    """Returns the folder `stream=…`, with special characters escaped.
-
-    Only ASCII characters are escaped. Spark decodes each escaped byte as one character, and would misread a character
-    of several bytes."""
+    """Returns the folder `stream=…`. Only ASCII is escaped: Spark decodes each escaped byte as one character."""
     escaped = "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in stream)
     return f"stream={escaped or NO_NAME}"

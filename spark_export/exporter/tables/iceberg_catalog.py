@@ -1,8 +1,8 @@
 """The catalog of an Iceberg table: an SQLite file in the export's folder, or a catalog that the user chooses.
 
-The user's choice is stored with the table, so that all commands find the catalog. The stored choice
-contains no secrets. pyiceberg reads secrets from its own file and from environment variables, for
-example PYICEBERG_CATALOG__STREAM_NODE__TOKEN.
+The user's choice is stored with the table, so that all commands find the catalog. The stored choice contains no
+secrets. pyiceberg reads secrets from its own file and from environment variables, for example
+PYICEBERG_CATALOG__STREAM_NODE__TOKEN.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ SECRET_PARTS = ("token", "credential", "secret", "password", "access-key")
 class CatalogChoice:
     """The user's choice of a catalog.
 
-    kind: one of KINDS.
-    table: the table's namespace and name in the catalog, separated by a dot.
-    options: the properties of the catalog, passed to pyiceberg unchanged.
+    table: the table's namespace and name in the catalog, separated by a dot. options: properties for pyiceberg.
     """
 
     kind: str
@@ -64,10 +62,7 @@ class CatalogChoice:
 
 
 def keep_choice(layout: Layout, choice: CatalogChoice) -> None:
-    """Stores the choice with the table. Raises ExportMismatch if the table already has another catalog or name.
-
-    Changed options of the same catalog replace the stored options.
-    """
+    """Stores the choice with the table. Raises ExportMismatch if the table already has another catalog or name."""
     choice.check()
     found = _read_choice(layout)
     if found is None and layout.store is None and (layout.folder / CATALOG_FILE).exists():
@@ -89,11 +84,7 @@ def keep_choice(layout: Layout, choice: CatalogChoice) -> None:
 
 
 def open_catalog(layout: Layout) -> tuple[Any, tuple[str, ...]]:
-    """Returns the catalog of the table, and the table's name in the catalog.
-
-    Raises ExportMismatch if no catalog was chosen for a table on a store, and ExtraMissing if pyiceberg lacks a library
-    for the catalog.
-    """
+    """Returns the catalog of the table, and the table's name in it. Raises ExportMismatch, ExtraMissing."""
     choice = _read_choice(layout)
     if choice is None and layout.store is not None:
         raise ExportMismatch(
@@ -117,7 +108,6 @@ def open_catalog(layout: Layout) -> tuple[Any, tuple[str, ...]]:
 
 
 def _file_options(store: Store | None) -> dict[str, str]:
-    """Returns the options of a store under pyiceberg's names. pyiceberg reads credentials from the environment."""
     if store is None:
         return {}
     options, scheme = store.options, store.place.scheme

@@ -16,7 +16,6 @@ PREFIX = "Tries"
 
 
 def name_strategy(tries: str) -> str:
-    """Returns the name by which pyiceberg finds the strategy. tries: a whole number from 1."""
     return f"{__name__}.{PREFIX}{tries}"
 
 

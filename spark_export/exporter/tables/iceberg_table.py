@@ -40,24 +40,16 @@ RUN_PROPERTY = "stream-node.run"
 """The key in a snapshot's summary under which the export's id and the run's id are stored."""
 
 FENCE_PROPERTY = "stream-node.fence"
-"""The table property with the export's id and the id of the latest run that `_fence` has forbidden to publish."""
+"""The table property with the export's id and the id of the latest run that `_fence` has forbidden."""
 METADATA = f"{TABLE}/metadata"
 GENERATION_PROPERTY = "stream-node.generation"
-"""The table property that stores the export's id and the number of the latest compaction or repair."""
+"""The table property with the export's id and the number of the latest compaction or repair."""
 REWRITE_FENCE_PROPERTY = "stream-node.rewrite-fence"
-"""The table property with the export's id and the number of the latest rewrite that `_fence` has forbidden to publish.
-
-A rewrite is a compaction or repair.
-"""
+"""The table property with the export's id and the number of the latest rewrite that `_fence` has forbidden."""
 
 
 class IcebergLog(IcebergUpkeep):
-    """The snapshots of an Iceberg table, partitioned by stream and day, in a folder or on a store.
-
-    A subclass stores the data files.
-
-    _root: the address of the table.
-    """
+    """The snapshots of an Iceberg table, partitioned by stream and day. A subclass stores the data files."""
 
     with_stream = True
     keeps_latest_run = False
@@ -89,11 +81,7 @@ class IcebergLog(IcebergUpkeep):
         self.sync()
 
     def _ensure_era(self) -> None:
-        """Adds the column `era` to a table that an earlier version of this project made. Its rows have null there.
-
-        The era is the number of times that the stream was created again. Raises ExportMismatch if the table of this
-        name in the catalog has another address.
-        """
+        """Adds the column `era` to a table of an earlier version. Its rows have null there. Raises ExportMismatch."""
         table = self._open()
         if table.location().rstrip("/") != self._root:
             raise ExportMismatch(
@@ -143,10 +131,10 @@ class IcebergLog(IcebergUpkeep):
             raise TakenOver(f"another exporter has taken over the table {self._root}, and published run {run_id}")
 
     def _fence(self, *, run_id: int = 0, generation: int = 0) -> None:
-        """Forbids other exporters to publish an abandoned run or a dropped rewrite, by a snapshot without files.
+        """Forbids the publication of an abandoned run or a dropped rewrite, by a snapshot without files.
 
-        A commit that has already begun fails, because the current snapshot has changed. A later commit finds
-        FENCE_PROPERTY or REWRITE_FENCE_PROPERTY and raises TakenOver.
+        A commit that has already begun fails, because the current snapshot has changed. A later commit finds the
+        property.
         """
         what = f"abandons run {run_id}" if run_id else f"drops rewrite {generation}"
         numbers = {FENCE_PROPERTY: run_id, REWRITE_FENCE_PROPERTY: generation}
@@ -198,7 +186,6 @@ class IcebergLog(IcebergUpkeep):
             return None
 
     def _begin(self) -> Any:
-        """Opens the table for a commit. The commit fails if another exporter has called `_fence` meanwhile."""
         with told("the table cannot be read"):
             return self._open()
 
@@ -206,7 +193,6 @@ class IcebergLog(IcebergUpkeep):
         return self._catalog.load_table(self._identifier)
 
     def _runs(self) -> set[int]:
-        """Returns the ids of this export's runs that have a snapshot."""
         try:
             with told("the table cannot be read"):
                 return self._runs_of(self._open())
@@ -214,10 +200,8 @@ class IcebergLog(IcebergUpkeep):
             return set()
 
     def _runs_of(self, table: Any) -> set[int]:
-        """Returns the ids of the runs that the current snapshot and its ancestors name.
-
-        Snapshots that were made and then rolled back are no ancestors, so the rows of their runs are not in the table.
-        """
+        """Returns the ids of the runs in the current snapshot and its ancestors. Rolled-back snapshots are not among
+        them."""
         found = ancestors_of(table.current_snapshot(), table.metadata)
         names = [(each.summary.get(RUN_PROPERTY) or "") for each in found if each.summary is not None]
         own = self._run_name("")
@@ -236,8 +220,6 @@ class IcebergLog(IcebergUpkeep):
 
 
 class IcebergTable(IcebergLog):
-    """A `Table` in the format of Iceberg, in a folder."""
-
     def __init__(self, layout: Layout, table_id: str) -> None:
         super().__init__(layout, layout.table / "data", layout.table / "metadata")
         self._table_id, self._root = table_id, f"file://{layout.table}"
@@ -250,8 +232,6 @@ class IcebergTable(IcebergLog):
 
 
 class StoreIcebergTable(StoreFlatTable, IcebergLog):
-    """A `Table` in the format of Iceberg, on a store."""
-
     def __init__(self, layout: Layout, store: Store, table_id: str) -> None:
         super().__init__(layout, store, f"{TABLE}/data")
         self._table_id, self._root = table_id, log_address(store)
@@ -277,6 +257,6 @@ class StoreIcebergTable(StoreFlatTable, IcebergLog):
 
 
 def _number(table: Any, key: str, table_id: str) -> int:
-    """Returns the number in a table property that has the export's id and a number; 0 if it is missing."""
+    """Returns the number in a table property of this export; 0 if it is missing."""
     own, _, number = table.properties.get(key, "").partition("/")
     return int(number) if own == table_id else 0

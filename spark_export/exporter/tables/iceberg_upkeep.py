@@ -24,10 +24,10 @@ except ModuleNotFoundError as error:
 
 
 class IcebergUpkeep(FlatTable):
-    """The part of an Iceberg table that removes old versions. A subclass opens the table.
+    """Removes old versions of an Iceberg table. A subclass opens the table.
 
-    A reader that has opened an old version reads its metadata file, manifest list, manifests and data files. So all
-    these files are kept for `keep_s` seconds after the version was replaced.
+    A reader that has opened an old version reads its metadata, manifests and data files. So all these files are kept
+    for `keep_s` seconds after the version was replaced.
     """
 
     def expire_log(self, now_s: float, keep_s: float) -> int:
@@ -53,11 +53,10 @@ class IcebergUpkeep(FlatTable):
             return data + self._find_old_metadata(self._open(), metadata, now_s - keep_s)
 
     def _find_old_metadata(self, table: Any, listed: Sequence[tuple[str, float]], before_s: float) -> list[str]:
-        """Returns the names of old manifests, manifest lists and metadata files that no snapshot needs.
+        """Returns the names of manifests, manifest lists and metadata files that no snapshot needs and that are old
+        enough.
 
         listed: the names of all metadata files, and when they were written, in seconds since 1970.
-        before_s: only files that were written before this time are returned; a metadata file must also have been
-            replaced before it.
         """
         needed = {table.metadata_location}
         for snapshot in table.snapshots():
@@ -81,11 +80,11 @@ class IcebergUpkeep(FlatTable):
         ]
 
     def _find_expired_data(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
-        """Returns the names of the data files that no snapshot needs and that were kept long enough, for `remove`."""
+        """Returns the names of the data files that no snapshot needs and that were retained long enough."""
         return super().find_expired(current, now_s, keep_s)
 
     def _list_metadata(self) -> Iterator[tuple[str, float]]:
-        """Yields the name of each metadata file, for `remove`, and when it was written, in seconds since 1970."""
+        """Yields the name of each metadata file, and when it was written, in seconds since 1970."""
         for path in self._log.iterdir():
             yield str(path.relative_to(self._layout.table)), path.stat().st_mtime
 
@@ -99,21 +98,16 @@ class IcebergUpkeep(FlatTable):
             return names
 
     def _open(self) -> Any:
-        """Returns the table, as the catalog has it now."""
         raise NotImplementedError
 
 
 def name_of(address: str) -> str:
-    """Returns the file name, the last part of an address."""
     return unquote(address).rpartition("/")[2]
 
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """Turns errors of `pyiceberg` and of the catalog, within the `with` block, into ExportErrors.
-
-    what: describes the failed step, for the error message.
-    """
+    """Turns errors of `pyiceberg` and of the catalog into ExportErrors. `what` is the failed step."""
     try:
         yield
     except SQLAlchemyError as error:

@@ -1,9 +1,8 @@
 """The paths of an export's files, and the file operations that must be atomic or durable.
 
-FOLDER/messages             the table: for plain Parquet a link to the current generation
-FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-00000.parquet
-FOLDER/staging/run-000008/  files of a run that are not published
-FOLDER/ledger.sqlite, FOLDER/exporter.lock
+FOLDER/messages the table: for plain Parquet a link to the current generation
+FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-00000.parquet FOLDER/staging/run-000008/ files
+of a run that are not published FOLDER/ledger.sqlite, FOLDER/exporter.lock
 """
 
 from __future__ import annotations
@@ -28,12 +27,9 @@ if TYPE_CHECKING:
 TABLE, GENERATIONS, STAGING = "messages", "generations", "staging"
 LEDGER, LOCK = "ledger.sqlite", "exporter.lock"
 ATTEMPTS, TREE = "attempts", "tree"
-"""The two folders in a run's staging folder.
-
-Tasks write files into ATTEMPTS; the run then moves the files to TREE, in the structure that the table needs.
-"""
+"""The folders in a run's staging folder: tasks write into ATTEMPTS, and the run moves the files to TREE."""
 RUN_FOLDER_PREFIX = "run="
-"""The prefix of the name of a run's folder in a generation (version of the table). The run's id follows it."""
+"""The prefix of the name of a run's folder in a generation (version of the table)."""
 NAME_BYTES_MAX = 255
 """The largest size of a file or folder name, in bytes, on every usual file system."""
 REMOVE_ATTEMPTS_MAX = 20
@@ -43,11 +39,7 @@ class Layout:
     """The paths of one export. folder: the export folder; every executor must reach this folder under the same path."""
 
     def __init__(self, folder: Path, store: Store | None = None) -> None:
-        """Computes the paths. Raises PlaceRefused if `folder` is not a local folder.
-
-        store: the store of the table, or None for a table in the folder. If the table is on a store, the local folder
-        has only temporary files of the exporter.
-        """
+        """Takes the folder of the export. With a store, it has only temporary files. Raises PlaceRefused."""
         place = parse_place(folder)
         if not place.is_local:
             raise PlaceRefused(f"{folder} is the address of a store, not a folder")
@@ -60,9 +52,8 @@ class Layout:
         self.generations = self.folder / GENERATIONS
 
     def check_ledger(self) -> None:
-        """Raises ExportMismatch if the folder has a table but no ledger, the record of all runs.
-
-        A new ledger would not know which messages the table already has."""
+        """Raises ExportMismatch if the folder has a table but no ledger: a new ledger would not know the table's
+        messages."""
         if not self.ledger.exists() and self.has_table():
             raise ExportMismatch(
                 f"{self.folder} holds a table, and {LEDGER} is missing: put it back, name the table's ledger by "
@@ -86,7 +77,6 @@ class Layout:
         return self.generations / f"{number:06d}"
 
     def list_generations(self) -> list[int]:
-        """Returns the numbers of the generations (versions of the table) that have a folder, in order."""
         if not self.generations.is_dir():
             return []
         return sorted(int(path.name) for path in self.generations.iterdir() if path.name.isdigit() and path.is_dir())
@@ -95,7 +85,6 @@ class Layout:
         return self.staging / f"run-{run_id:06d}"
 
     def rewrite_staging(self, generation: int) -> Path:
-        """Returns the staging folder of the compaction or repair that makes this generation (version of the table)."""
         return self.staging / f"rewrite-{generation:06d}"
 
     def attempts(self, run_id: int) -> Path:
@@ -103,11 +92,11 @@ class Layout:
 
 
 class ExportLock:
-    """The lock of an export folder (`flock`), which at most one exporter holds. A context manager.
+    """The lock of an export folder (`flock`), taken by the constructor. Raises ExportInUse.
 
-    The constructor takes the lock, and raises ExportInUse if another exporter holds the lock. The end of the `with`
-    block, or the death of the process, releases the lock. What the superuser has made in the folder of an export
-    belongs to the owner of the folder from then on."""
+    The end of the `with` block, or the death of the process, releases the lock. What the superuser has made in the
+    folder of an export belongs to the owner of the folder from then on.
+    """
 
     def __init__(self, folder: Path, name: str = LOCK) -> None:
         self._path = folder / name
@@ -137,7 +126,7 @@ class ExportLock:
 
 
 def refusal_of_folder(stream: str) -> str | None:
-    """Returns why the folder name of this stream is too long for file systems, or None if the name is short enough."""
+    """Returns why the folder name of this stream is too long for file systems, or None."""
     size_bytes = len(stream_folder(stream).encode())
     if size_bytes <= NAME_BYTES_MAX:
         return None
@@ -148,18 +137,13 @@ def refusal_of_folder(stream: str) -> str | None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Calls fsync on a folder and all its subfolders, so that all file names are on disk.
-
-    This function does not sync the contents of the files: the caller must have synced them."""
+    """Calls fsync on a folder and all its subfolders, for the file names. The contents must be synced already."""
     for root, _, _ in os.walk(folder):
         sync(Path(root))
 
 
 def point_to(link: Path, target: Path) -> None:
-    """Creates a symbolic link, or changes its target atomically.
-
-    A reader that opens the link gets either the old or the new folder.
-    """
+    """Creates a symbolic link, or changes its target atomically."""
     new = link.with_name(f".{link.name}.new")
     new.unlink(missing_ok=True)
     new.symlink_to(os.path.relpath(target, link.parent))
@@ -167,10 +151,9 @@ def point_to(link: Path, target: Path) -> None:
 
 
 def remove_tree(folder: Path) -> int:
-    """Removes a folder with all its files, even while an abandoned task still creates files in the folder.
+    """Removes a folder, even while an abandoned task still creates files in it. Returns the number of files.
 
-    Returns the number of files, 0 if the folder does not exist. The abandoned task cannot create the folder again,
-    since tasks create no folders. Raises ExportError if the folder cannot be removed in REMOVE_ATTEMPTS_MAX tries.
+    Raises ExportError after REMOVE_ATTEMPTS_MAX tries.
     """
     count = sum(len(names) for _, _, names in os.walk(folder))
     for _ in range(REMOVE_ATTEMPTS_MAX):

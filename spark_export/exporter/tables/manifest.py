@@ -31,10 +31,7 @@ can also record that replaced files were deleted.
 
 @dataclass(frozen=True, kw_only=True)
 class TableFile(FileEntry):
-    """A file of the table, whose path is relative to the table's address.
-
-    run: the number of the run that exported the rows.
-    """
+    """A file of the table. `path` is relative to the table's address, `run` the run that exported the rows."""
 
     run: int
 
@@ -43,12 +40,9 @@ class TableFile(FileEntry):
 class Manifest:
     """One entry of the log.
 
-    made_us: the time of the manifest by the exporter's clock, in microseconds since 1970.
     writer: a random id of the exporter.
     run: the number of the exporter's run, or None for a manifest that belongs to no run.
-    ranges: the indexes that the run exported.
     generation: the version of the whole table, which each compaction or repair increases.
-    add: files that join the table.
     remove: paths of files that leave the table and stay in the store for readers.
     expired: paths of files that left the table earlier and are now deleted from the store.
     """
@@ -68,12 +62,8 @@ class Manifest:
 
 @dataclass(frozen=True)
 class TableState:
-    """The state of the table after one manifest.
+    """The state of the table after the manifest with this number; 0 for a table without manifests.
 
-    number: the number of this manifest; 0 for a table without manifests.
-    generation: the version of the whole table.
-    latest_run: the highest number of a run in the table, or 0.
-    files: the files of the table, by path.
     removed: the removal time of each removed file that is still in the store, by path, in microseconds since 1970.
     """
 
@@ -85,10 +75,7 @@ class TableState:
     removed: dict[str, int] = field(default_factory=dict)
 
     def after(self, manifest: Manifest) -> TableState:
-        """Returns the state after the next manifest.
-
-        Raises ExportMismatch for a manifest of another number or table.
-        """
+        """Returns the state after the next manifest. Raises ExportMismatch for another number or table."""
         if manifest.number != self.number + 1:
             raise ExportMismatch(f"the table's log lacks the manifest {self.number + 1}: it is damaged")
         if self.table_id not in ("", manifest.table_id):
@@ -108,21 +95,17 @@ class TableState:
 
 
 def name_of(number: int) -> str:
-    """Returns the name of a manifest's object, relative to the table's address."""
     return f"{FOLDER}/{number:020d}.json"
 
 
 def number_of(name: str) -> int | None:
-    """Returns the number of a manifest from the name of its object. Returns None for names of other objects."""
+    """Returns the number of a manifest from the name of its object; None for other objects."""
     digits = name.removeprefix(f"{FOLDER}/").removesuffix(".json")
     return int(digits) if digits.isdecimal() and name == name_of(int(digits)) else None
 
 
 def encode(manifest: Manifest, after: TableState) -> bytes:
-    """Returns a manifest as JSON. Every CHECKPOINT_EVERY-th manifest gets a checkpoint.
-
-    after: the state of the table after the manifest, which is the content of the checkpoint.
-    """
+    """Returns a manifest as JSON. Every CHECKPOINT_EVERY-th gets the state `after` it as a checkpoint."""
     content = {"format": "stream-node-table", "version": VERSION, **asdict(manifest), "checkpoint": None}
     if manifest.number % CHECKPOINT_EVERY == 0:
         whole = replace(after, files={})
@@ -131,11 +114,9 @@ def encode(manifest: Manifest, after: TableState) -> bytes:
 
 
 def decode(data: bytes, name: str) -> tuple[Manifest, TableState | None]:
-    """Decodes a manifest and its checkpoint. The checkpoint is None if the manifest has no checkpoint.
+    """Decodes a manifest and its checkpoint, if it has one.
 
     Raises ExportMismatch for data that is no manifest, or that a later version wrote.
-
-    name: the name of the manifest's object, for error messages.
     """
     try:
         content: dict[str, Any] = parse_json(data)

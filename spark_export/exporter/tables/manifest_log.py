@@ -1,7 +1,4 @@
-"""Reads and extends the log of a table on a store. The log consists of numbered objects, called manifests.
-
-A manifest is added by a conditional put, which succeeds for only one of several writers.
-"""
+"""Reads and extends the log of a table on a store: manifests, each added by a conditional put of the next number."""
 
 from __future__ import annotations
 
@@ -16,9 +13,7 @@ from spark_export.store.store import Store
 
 
 class ManifestLog:
-    """The log of the table at the address of one store.
-
-    state: the state of the table after the last manifest that this object has read or added.
+    """The log of the table at the address of one store, of which `state` is known.
 
     Invariant: the next manifest gets the number after `state`. If another writer added a manifest since `state` was
     read, this number exists already and nothing is added.
@@ -32,18 +27,12 @@ class ManifestLog:
         self.state = TableState()
 
     def load(self) -> TableState:
-        """Reads the manifests that were added since `state`, and returns the new state, which becomes `state`.
-
-        Raises StoreError, ExportMismatch.
-        """
+        """Reads the manifests after `state`, and returns the new `state`. Raises StoreError, ExportMismatch."""
         self.state = self.peek()
         return self.state
 
     def settle(self) -> None:
-        """If the last put had no answer, finds out whether the store has the manifest, and if so, adds it to `state`.
-
-        Raises TakenOver if another writer has added a manifest since `state`.
-        """
+        """If the last put had no answer, finds out whether the store has the manifest, and adds it to `state`."""
         if not self._is_unclear:
             return
         state = self.state
@@ -56,11 +45,7 @@ class ManifestLog:
         self._is_unclear = False
 
     def peek(self) -> TableState:
-        """Returns the present state of the table, without changing `state`.
-
-        So a later `append` still raises TakenOver if another writer has added a manifest. Raises StoreError,
-        ExportMismatch.
-        """
+        """Returns the present state of the table. `state` is unchanged, so `append` still notices other writers."""
         numbers = self._later_numbers()
         state, waiting = self.state, list[Manifest]()
         # Reads backwards to the last checkpoint, and then applies the later manifests in order.
@@ -75,12 +60,9 @@ class ManifestLog:
         return state
 
     def append(self, table_id: str, kind: str, **fields: Any) -> TableState:
-        """Adds the next manifest, and returns the new state of the table.
+        """Adds the next manifest, and returns the new state. Raises TakenOver if another writer has taken its number.
 
-        Raises TakenOver if another writer has already added a manifest with this number. After a StoreError, the store
-        may have the manifest.
-
-        kind: RUN, REWRITE or FENCE of `manifest.py`. fields: further fields of `Manifest`.
+        After a StoreError, the store may have the manifest.
         """
         self.settle()
         number = self.state.number + 1
@@ -100,7 +82,6 @@ class ManifestLog:
         return after
 
     def _later_numbers(self) -> list[int]:
-        """Returns the numbers of the manifests that were added since `state`, in order."""
         names = [each.name for each in self._store.list_objects(FOLDER, after=name_of(self.state.number))]
         return sorted(number for number in map(number_of, names) if number is not None)
 
@@ -111,7 +92,7 @@ class ManifestLog:
         )
 
     def check_table(self, table_id: str) -> None:
-        """Raises ExportMismatch if the log belongs to another table. table_id: the id of the table in the ledger."""
+        """Raises ExportMismatch if the log belongs to another table."""
         if self.state.number and self.state.table_id != table_id:
             raise ExportMismatch(
                 f"{self._store.place} holds the table {self.state.table_id}, and the ledger is of {table_id}: "

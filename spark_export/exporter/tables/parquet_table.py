@@ -33,8 +33,6 @@ from stream_storage.durable_files import make_folder, rename_durably, sync
 
 
 class ParquetTable:
-    """A `Table` of plain Parquet files."""
-
     with_stream = False
     keeps_latest_run = False
 
@@ -52,9 +50,7 @@ class ParquetTable:
 
     @property
     def generation(self) -> int:
-        """The number of the generation (version of the whole table) that readers see.
-
-        Raises ExportMismatch if the link that names the generation is lost."""
+        """The number of the generation that readers see. Raises ExportMismatch if the link that names it is lost."""
         return read_link(self._layout)
 
     def refusal_of(self, stream: str) -> str | None:
@@ -67,10 +63,7 @@ class ParquetTable:
         return []
 
     def remove(self, names: Sequence[str]) -> int:
-        """Removes generations (old versions of the table). Returns their number.
-
-        names: the names of their folders.
-        """
+        """Removes generations (old versions of the table) by the names of their folders. Returns their number."""
         for name in names:
             remove_tree(self._layout.generations / name)
         return len(names)
@@ -95,9 +88,7 @@ class ParquetTable:
         sync(self._layout.table.resolve())
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Makes the folder of a generation (version of the table). Kept files are linked into it; new files
-        are moved.
-        """
+        """Makes the folder of a generation. Retained files are linked into it; new files are moved."""
         folder, attempts = self._layout.generation(generation), self._layout.rewrite_staging(generation) / ATTEMPTS
         folder.mkdir()
         made = list(kept)
@@ -126,7 +117,7 @@ class ParquetTable:
         remove_tree(self._layout.rewrite_staging(generation))
 
     def expire_log(self, now_s: float, keep_s: float) -> int:
-        """Does nothing: the table has no log. Returns 0."""
+        """Does nothing: the table has no log."""
         return 0
 
     def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
@@ -155,13 +146,9 @@ def run_folder(run_id: int) -> str:
 
 
 def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> list[FileEntry]:
-    """Moves the files in `entries` from a run's `attempts` folder to its `tree` folder, which will be published.
+    """Moves the files from a run's `attempts` folder to its `tree` folder. Returns them with paths relative to `tree`.
 
-    Returns the entries with new paths, relative to `tree`. Files that are not in `entries`, such as those of failed
-    tasks, are not moved. Raises ExportError if a file is missing.
-
-    staging: the parent of both folders. Tasks wrote the files into `attempts`.
-    prefix: the beginning of the new file names.
+    Other files, such as those of failed tasks, are not moved. Raises ExportError if a file is missing.
     """
     tree = staging / TREE
     tree.mkdir()
@@ -183,12 +170,11 @@ def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> li
 
 
 def tree_is_whole(tree: Path, entries: Sequence[FileEntry]) -> bool:
-    """Returns whether the folder `tree` has exactly these files, each with its recorded size."""
     there = {str(path.relative_to(tree)): path.stat().st_size for path in tree.rglob("*") if path.is_file()}
     return tree.is_dir() and there == {entry.path: entry.file_bytes for entry in entries}
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Makes `target` a hard link to the file `source`, and creates missing parent folders. Raises OSError."""
+    """Makes `target` a hard link to the file `source`, and creates missing parent folders."""
     target.parent.mkdir(parents=True, exist_ok=True)
     os.link(source, target)

@@ -38,8 +38,7 @@ logger = structlog.get_logger(__name__)
 KEEP_S = {"parquet": 3600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
 """How long replaced files and old snapshots are kept for readers, in seconds, by the table's format.
 
-A reader of plain Parquet reads the files of one version of the table. Users of Delta and Iceberg also query earlier
-versions, so these formats keep files longer.
+Users of Delta and Iceberg also query earlier versions, so these formats keep files longer.
 """
 CHANGED = (
     "another program has changed the table (by a DELETE, UPDATE, MERGE, OPTIMIZE or rollback), and this command cannot "
@@ -51,13 +50,7 @@ REPAIR = "`stream-node export repair` takes its rows from the node again"
 
 
 class Rewriter:
-    """Replaces files of the table in one export folder, for a compaction or repair, and later removes the old files.
-
-    The caller holds the folder's lock.
-
-    now_us: returns the wall-clock time in microseconds since 1970.
-    keep_s: how many seconds replaced files are kept for readers; None for the default of the format (KEEP_S).
-    """
+    """Replaces files of the table in one export folder, and later removes the old files. The caller holds the lock."""
 
     def __init__(
         self, layout: Layout, ledger: Ledger, table: Table, *, now_us: Callable[[], int], keep_s: float | None = None
@@ -69,10 +62,9 @@ class Rewriter:
         self._keep_s = KEEP_S[ledger.identity.format] if keep_s is None else keep_s
 
     async def recover(self) -> None:
-        """Ends a compaction or repair that a crash or an error interrupted.
+        """Ends an interrupted rewrite: publishes it if all new files were written, else removes them.
 
-        If all new files were written, publishes them; otherwise removes them. Raises TakenOver, and changes nothing, if
-        another exporter has taken over the table.
+        Raises TakenOver, and changes nothing, if another exporter has taken over the table.
         """
         await self._ledger.check_owner()
         found = await self._ledger.find_open_generation()
@@ -82,20 +74,17 @@ class Rewriter:
         await to_its_end(self._publish(generation) if state == "written" else self._drop(generation))
 
     async def load_files(self) -> list[RunFile]:
-        """Checks that a compaction can begin. Returns all files of the table.
-
-        Raises TableDamaged if the table does not list one of the files, and the errors of `load_listed`.
-        """
+        """Returns all files of the table for a compaction. Raises TableDamaged, and the errors of `load_listed`."""
         listed, unlisted = await self.load_listed()
         if unlisted:
             raise TableDamaged(f"{self._table.locate(unlisted[0])} is missing from the table: {REPAIR}")
         return listed
 
     async def load_listed(self) -> tuple[list[RunFile], list[RunFile]]:
-        """Checks that a repair can begin. Returns the files of the ledger: those that the table lists, and the others.
+        """Returns the ledger's files that the table lists, and those that a plain Parquet table has lost.
 
-        The others are files that a plain Parquet table has lost. Raises ExportError if a crash interrupted a run before
-        its publication, and ExportMismatch if the ledger and the table disagree, as after a commit of another program.
+        Raises ExportError if a run was interrupted before its publication, and ExportMismatch if the ledger and the
+        table disagree, as after a commit of another program.
         """
         for run in await self._ledger.load_unfinished():
             if run.state not in COUNTED:
@@ -123,15 +112,15 @@ class Rewriter:
     async def replace(
         self, kept: Sequence[RunFile], write: Callable[[Path], Sequence[RunFile]], lost: Sequence[Loss] = ()
     ) -> list[RunFile]:
-        """Makes and publishes a new version of the table: the files `kept`, and the files that `write` makes.
+        """Makes and publishes a new version of the table: the files `kept`, and the files that `write` makes. Returns
+        both.
 
-        Returns all files of the new version. After an error of `write`, the table is unchanged. If the caller is
-        cancelled, the new version is dropped or published before the CancelledError is raised. Raises TakenOver, and
-        publishes nothing, if another exporter has taken over the table.
+        After an error of `write`, the table is unchanged. If the caller is cancelled, the new version is dropped or
+        published before the CancelledError is raised. Raises TakenOver, and publishes nothing, after another exporter's
+        take-over.
 
-        write: a function that gets an existing folder, writes and syncs files in this folder, and returns the files
-            with paths relative to the folder.
-        lost: exported indexes that are no longer in the new version.
+        write: gets an existing folder, writes and syncs files in it, and returns them with paths relative to the
+            folder.
         """
         generation = await self._ledger.begin_generation(self._now_us())
         failpoint("compact_planned")
@@ -149,18 +138,13 @@ class Rewriter:
         return made
 
     async def current_generation(self) -> int:
-        """Returns the number of the generation (version of the table) that readers see, according to the ledger."""
         return await self._ledger.current_generation()
 
     async def recorded_files(self) -> list[RunFile]:
-        """Returns the files of the table according to the ledger, without checks."""
         return await self._ledger.load_files(await self._ledger.current_generation())
 
     async def expire(self) -> int:
-        """Removes replaced files and old versions of the table that were kept for `keep_s` seconds.
-
-        Returns the number of removed files and versions.
-        """
+        """Removes what was replaced at least `keep_s` seconds ago. Returns the number of files and versions."""
         await self._ledger.check_owner()
         current = await self._ledger.load_files(await self._ledger.current_generation())
         now_s = self._now_us() / 1e6
@@ -207,12 +191,7 @@ class Rewriter:
 
 
 def read_checked(path: FilePath, file: RunFile) -> bytes:
-    """Returns the content of a file of the table.
-
-    Raises TableDamaged if the file is missing, cannot be read, or has another size or checksum.
-
-    file: the size and checksum that the ledger has for the file.
-    """
+    """Returns the content of a file. Raises TableDamaged if it is missing or has another size or checksum."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

@@ -42,10 +42,7 @@ class StoreFlatTable(FlatTable):
         return replace(settings, store=address, store_options=self._store.options)
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Checks that each file is on the store with its full size. The files are not moved. Raises ExportError.
-
-        Returns the entries with paths relative to the data folder.
-        """
+        """Checks that each file is complete on the store. Returns them with paths relative to the data folder."""
         arranged = [replace(entry, path=f"{_run_folder(run_id)}/{entry.path}") for entry in entries]
         there = self._sizes(_run_folder(run_id))
         for entry in arranged:
@@ -67,20 +64,16 @@ class StoreFlatTable(FlatTable):
         """Does nothing, because a store confirms a write only after it is durable."""
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Makes sure that no exporter publishes the run from now on. Returns 0, because it removes no files.
+        """Makes sure that no exporter publishes the run from now on. Removes no file yet, and returns 0.
 
-        The files are removed later. They are not removed now, because another exporter has perhaps taken over the table
-        and published the run before this call.
+        Another exporter has perhaps taken over the table and published the run before this call.
         """
         if entries:
             self._fence(run_id=run_id)
         return 0
 
     def find_leftovers(self, run_id: int | None = None, entries: Sequence[FileEntry] = ()) -> list[str]:
-        """Returns the names of the files of failed tasks of a run, or of all runs after the latest published run.
-
-        The caller ensures that no run is unfinished. So the later runs were abandoned.
-        """
+        """Returns the names of the files of failed tasks of a run, or of all runs after the latest published run."""
         if run_id is not None:
             named = {entry.path for entry in entries}
             return [f"{self._folder}/{path}" for path in self._sizes(_run_folder(run_id)) if path not in named]
@@ -96,18 +89,12 @@ class StoreFlatTable(FlatTable):
         return abandoned
 
     def remove(self, names: Sequence[str]) -> int:
-        """Deletes files. Returns the number of deleted files.
-
-        names: relative to the address of the store.
-        """
+        """Deletes files by their names relative to the address of the store. Returns their number."""
         self._store.delete(names)
         return len(names)
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Copies the new files of a compaction or repair to the store, under their final names.
-
-        Returns the kept and the new files.
-        """
+        """Copies the new files of a rewrite to the store, under their final names. Returns all files."""
         attempts = self._layout.rewrite_staging(generation) / ATTEMPTS
         made = list(kept)
         for number, file in enumerate(new):
@@ -125,23 +112,18 @@ class StoreFlatTable(FlatTable):
         self._commit_rewrite(generation, before, after)
 
     def drop_rewrite(self, generation: int) -> None:
-        """Makes sure that no exporter publishes this compaction or repair from now on. `find_expired` finds its files.
-
-        This is necessary because the exporter that began the rewrite is perhaps only paused.
-        """
+        """Forbids the publication of a rewrite, since the exporter that began it is perhaps only paused."""
         self._fence(generation=generation)
 
     def _path_to(self, path: str) -> FilePath:
         return StorePath(self._store.data, f"{self._folder}/{path}")
 
     def _sizes(self, folder: str) -> dict[str, int]:
-        """Returns the sizes in bytes of the files in a folder, by their paths relative to the data folder."""
         found = self._store.list_objects(f"{self._folder}/{folder}")
         return {each.name.removeprefix(f"{self._folder}/"): each.size_bytes for each in found}
 
 
 def log_address(store: Store) -> str:
-    """Returns the address of the table for the libraries of Delta and Iceberg."""
     return str(store.place / TABLE)
 
 

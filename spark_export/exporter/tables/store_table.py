@@ -30,10 +30,7 @@ COPY_BYTES = 8 * 1024 * 1024
 
 
 class StoreParquetTable:
-    """A `Table` of plain Parquet files on a store.
-
-    layout: the exporter's local folder for temporary files. No file of the table is in this folder.
-    """
+    """A `Table` of plain Parquet files on a store. `layout` has only temporary files of the exporter."""
 
     with_stream = False
     keeps_latest_run = True
@@ -61,10 +58,7 @@ class StoreParquetTable:
         return replace(settings, store=address, store_options=self._store.options, hive=True)
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Checks that each file is on the store with its full size.
-
-        Returns the entries unchanged. Raises ExportError.
-        """
+        """Checks that each file is on the store with its full size. Returns the entries. Raises ExportError."""
         there = self._sizes(run_id)
         for entry in entries:
             if there.get(entry.path) != entry.file_bytes:
@@ -101,10 +95,10 @@ class StoreParquetTable:
         """Does nothing, because a store confirms a write only after it is durable."""
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Makes sure that the run is never published. Returns 0, because it removes no files.
+        """Makes sure that the run is never published. Removes no file yet, and returns 0.
 
-        The files are removed later (`find_leftovers`), after the ledger has recorded the run as abandoned. The ledger
-        refuses this if another exporter has taken over the table. The files then belong to the other exporter.
+        `find_leftovers` finds the files after the ledger has recorded the run as abandoned. The ledger refuses this if
+        another exporter has taken over the table; the files then belong to it.
         """
         if entries:
             # The exporter that began the run may be about to publish it. The fence takes the needed manifest number.
@@ -112,7 +106,6 @@ class StoreParquetTable:
         return 0
 
     def find_leftovers(self, run_id: int | None = None, entries: Sequence[FileEntry] = ()) -> list[str]:
-        """Returns the names of the files that the table's log does not name."""
         state, after = self._log.state, ""
         if run_id is None and len(state.files) > SWEPT_FILES:
             # Listing a large table takes many requests. Earlier calls have already found such files of old runs.
@@ -126,10 +119,7 @@ class StoreParquetTable:
         return [name for name in found if name not in state.files and name not in state.removed]
 
     def remove(self, names: Sequence[str]) -> int:
-        """Deletes files. Returns the number of deleted files.
-
-        names: relative to the address of the store.
-        """
+        """Deletes files by their names relative to the address of the store. Returns their number."""
         self._store.delete(names)
         expired = tuple(name for name in names if name in self._log.state.removed)
         if expired:
@@ -152,10 +142,7 @@ class StoreParquetTable:
         return None if self._log.load().number else str(self._store.place)
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Copies the new files of a compaction or repair to the store, under their final names.
-
-        Returns the kept and the new files.
-        """
+        """Copies the new files of a rewrite to the store, under their final names. Returns all files."""
         attempts = self._layout.staging / f"rewrite-{generation:06d}" / ATTEMPTS
         made = list(kept)
         for number, file in enumerate(new):
@@ -173,7 +160,6 @@ class StoreParquetTable:
         return made
 
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
-        """Publishes a compaction or repair by one manifest, which removes the replaced files and adds the new files."""
         self._log.settle()
         current = self._log.state.generation
         if current == generation:
@@ -192,11 +178,10 @@ class StoreParquetTable:
         )
 
     def drop_rewrite(self, generation: int) -> None:
-        """Makes sure that the compaction or repair is never published. `find_leftovers` finds its files."""
         self._append(FENCE)
 
     def expire_log(self, now_s: float, keep_s: float) -> int:
-        """Does nothing: all manifests are kept. Returns 0."""
+        """Does nothing: all manifests are kept."""
         return 0
 
     def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
@@ -216,12 +201,10 @@ class StoreParquetTable:
 
 
 def _has(state: TableState, run_id: int, added: Sequence[TableFile]) -> bool:
-    """Returns whether this run is the latest in the table, with these files."""
     return state.latest_run == run_id and all(state.files.get(file.path) == file for file in added)
 
 
 def run_folder(run_id: int) -> str:
-    """Returns the folder of the files of a run, relative to the table's address."""
     return f"{DATA}/run={run_id:06d}"
 
 
@@ -231,5 +214,4 @@ def _table_file(file: RunFile) -> TableFile:
 
 
 def addresses(store: Store, paths: Iterable[str]) -> list[str]:
-    """Returns the full addresses of files. paths: relative to the table's address."""
     return [str(store.place / path) for path in paths]

@@ -26,9 +26,7 @@ LEDGER_PUT_BACK = "the ledger was put back to an earlier state; put the whole fo
 
 
 def read_link(layout: Layout) -> int:
-    """Returns the number of the generation (version of the table) to which the link leads.
-
-    Raises ExportMismatch if the link is missing, is a file or a folder, or does not lead to a generation."""
+    """Returns the number of the generation to which the link leads. Raises ExportMismatch for any other file."""
     link = layout.table
     if not os.path.lexists(link):
         raise ExportMismatch(f"{link} is missing; the next `stream-node export run` makes it anew")
@@ -45,15 +43,12 @@ def read_link(layout: Layout) -> int:
 
 
 def settle_link(layout: Layout, current: int, unfinished: int | None, files: Sequence[RunFile], *, latest: int) -> None:
-    """Makes the link lead to the current generation (version of the table), if the link is missing or out of date.
+    """Makes the link lead to the current generation (version of the table), if it is missing or out of date.
 
     Raises ExportMismatch if one of `files` is missing, if another file or folder has the link's name, or if the ledger
     is older than the table.
 
-    current: the current generation according to the ledger.
-    unfinished: the generation of a compaction or repair that a crash interrupted, or None. A link to this generation is
-        not changed.
-    files: the files that the ledger has for the current generation.
+    unfinished: the generation of an interrupted compaction or repair, or None. A link to it is not changed.
     latest: the highest number of a generation that the ledger knows, dropped ones included.
     """
     known = {current, unfinished}

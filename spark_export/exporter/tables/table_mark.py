@@ -40,11 +40,7 @@ def name_ledger(url: URL) -> str:
 
 @dataclass(frozen=True)
 class TableMark:
-    """The mark of the table in one folder, or at one address of a store.
-
-    store: the store with the mark; for a table in a folder, this folder.
-    name: the name of the mark in the store.
-    """
+    """The mark of the table in one folder, or at one address of a store."""
 
     store: Store
     name: str
@@ -60,10 +56,6 @@ class TableMark:
 
         Raises StoreError, and ExportMismatch if the table has another ledger or another format. The call can be
         repeated after a crash before the ledger was made.
-
-        table_id, table_format: the id and format of a new table.
-        ledger: STORED, or what `name_ledger` returns.
-        now_us: the creation time in microseconds since 1970.
         """
         made = {"version": VERSION, "table_id": table_id, "format": table_format, "ledger": ledger, "made_us": now_us}
         try:
@@ -86,10 +78,7 @@ class TableMark:
         return table_id
 
     def read(self) -> dict[str, Any] | None:
-        """Returns the contents of the mark, or None if there is no mark.
-
-        Raises StoreError, and ExportMismatch if the mark is damaged or of a later version.
-        """
+        """Returns the contents of the mark, or None. Raises StoreError, and ExportMismatch for an unreadable mark."""
         try:
             content: dict[str, Any] = parse_json(self.store.read(self.name))
             if content["version"] > VERSION:
@@ -103,10 +92,7 @@ class TableMark:
             raise ExportMismatch(f"{self.store.place / self.name} is not what an exporter writes: {error}") from error
 
     def check(self, table_id: str) -> bool:
-        """Returns whether there is a mark. Raises ExportMismatch if it has another id than the ledger.
-
-        table_id: the id in the ledger.
-        """
+        """Returns whether there is a mark. Raises ExportMismatch if it has another id than the ledger."""
         found = self.read()
         if found is not None and found["table_id"] != table_id:
             raise ExportMismatch(
@@ -123,10 +109,7 @@ class TableMark:
 
 
 def check_no_table(layout: Layout, ledger: str) -> None:
-    """Checks that a new ledger can be made: there is no table yet. Raises StoreError, ExportMismatch.
-
-    ledger: the file or database of the new ledger, for the error message.
-    """
+    """Checks for a new ledger that there is no table yet. Raises StoreError, ExportMismatch."""
     if layout.has_table() if layout.store is None else _has_table(layout.store):
         raise ExportMismatch(
             f"{layout.place} holds a table, and {ledger} is missing or empty: put it back, name the ledger "
@@ -135,10 +118,7 @@ def check_no_table(layout: Layout, ledger: str) -> None:
 
 
 def check_place_of(layout: Layout, noted: str | None) -> None:
-    """Raises ExportMismatch if a ledger is of the table in another folder. For tables without a mark.
-
-    noted: the folder that the ledger has recorded, or None.
-    """
+    """Raises ExportMismatch if the ledger recorded another folder. For tables without a mark."""
     if noted not in (None, str(layout.folder)) and os.path.lexists(os.path.join(str(noted), TABLE)):
         raise ExportMismatch(
             f"the ledger is of the table in {noted}, not of that in {layout.folder}: name the ledger of this table by "
@@ -147,5 +127,4 @@ def check_place_of(layout: Layout, noted: str | None) -> None:
 
 
 def _has_table(store: Store) -> bool:
-    """Returns whether the store has a table: manifests, or the folder of a table of Delta or Iceberg."""
     return any(next(iter(store.list_objects(folder)), None) is not None for folder in (FOLDER, TABLE))

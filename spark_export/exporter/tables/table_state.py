@@ -20,12 +20,9 @@ UNKNOWN_RUN = f"the table has it, and the ledger does not know: {LEDGER_PUT_BACK
 
 
 async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairing: bool = False) -> None:
-    """Creates the table of a new export, or checks that the table of an existing export has its link or log.
+    """Creates the table of a new export, or checks the link or log of an existing table. Raises ExportErrors.
 
-    The lost link of a plain Parquet table is made again from the ledger. Raises ExportMismatch if the table is missing
-    or does not agree with the ledger, and other ExportErrors.
-
-    repairing: whether missing files of the table are allowed, because a repair follows.
+    The lost link of a plain Parquet table is made again from the ledger. With `repairing`, files may be missing.
     """
     current, unfinished = await ledger.current_generation(), await ledger.find_open_generation()
     files = await ledger.load_files(current)
@@ -44,8 +41,6 @@ async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairin
 async def _settle_log(table: Table, files: Sequence[RunFile], current: int, number: int | None) -> None:
     """Creates a table with a log, or checks that an existing table has its log and one of two expected generations.
 
-    files: the files of the table in the ledger.
-    current: the current generation (version of the table) in the ledger.
     number: the generation that an unfinished compaction or repair makes, or None.
     """
     lost = await asyncio.to_thread(table.missing) if files else None
@@ -66,8 +61,7 @@ async def _settle_log(table: Table, files: Sequence[RunFile], current: int, numb
 async def check_runs(table: Table, ledger: Ledger) -> None:
     """Raises ExportMismatch if the table has a later run than the ledger, or lacks the ledger's latest run.
 
-    With a ledger that is older than the table, a run exports messages again, and a compaction leaves out rows. The
-    caller ensures that no run is unfinished.
+    With a ledger that is older than the table, a run exports messages again, and a compaction leaves out rows.
     """
     latest, counted = await asyncio.to_thread(table.latest_run), await ledger.latest_counted()
     if latest > counted:

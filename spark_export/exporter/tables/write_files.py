@@ -1,7 +1,7 @@
 """Writes the rows of a task as Parquet files. Each file has rows of one stream and date.
 
-All files are written into one existing folder, and synced before the task returns them. This module runs on
-Spark executors.
+All files are written into one existing folder, and synced before the task returns them. This module runs on Spark
+executors.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from spark_export.exporter.tables.file_target import FolderTarget, Target
 from spark_export.exporter.tables.hive_names import hive_folder
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
-"""The size in bytes at which a Parquet file is closed.
-
-Spark reads this size in one task (`spark.sql.files.maxPartitionBytes`).
-"""
+"""The size in bytes at which a Parquet file is closed: what Spark reads in one task by default."""
 GROUP_ROWS_MAX = 256 * 1024
 GROUP_BYTES_MAX = 32 * 1024 * 1024
 """The size of Arrow data, in bytes, at which a row group of a Parquet file is written."""
@@ -34,15 +31,9 @@ DICTIONARIES = ["stream", "partition", "key", ERA]
 ENCODINGS = {"index": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 """The Parquet encodings of columns whose values grow by small steps from row to row."""
 STATISTICS = {"stream", "partition", "index", "timestamp", "key", ERA}
-"""The columns with minimum and maximum in the footer.
-
-For `data` these values would help no query and be slow to compute.
-"""
+"""The columns with minimum and maximum in the footer. For `data` they would help no query and be slow to compute."""
 OPEN_FILES_MAX = 16
-"""How many files a writer keeps open, one for each stream and date.
-
-To open another file, the writer closes the file that was unused for the longest time.
-"""
+"""How many files a writer keeps open, one for each stream and date. The least recently used is closed for another."""
 
 FILE_SCHEMA = pa.schema(
     [
@@ -76,13 +67,9 @@ FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), 
 
 
 class TableWriter:
-    """Writes rows into Parquet files in `folder`, with separate files for each stream and date.
+    """Writes rows into Parquet files in a target, with separate files for each stream and date.
 
-    folder: the folder or other target for the files; a folder must exist.
-    prefix: the prefix of all file names.
-    with_stream: whether the files also have the column `stream`.
     hive: whether each file is in a folder `stream=…/date=…`.
-    codec: the Parquet compression.
     """
 
     def __init__(
@@ -100,12 +87,7 @@ class TableWriter:
         self.data_bytes = 0
 
     def write(self, stream: str, era: int, batch: pa.RecordBatch) -> None:
-        """Writes the rows of `batch`, all of one stream, in order.
-
-        The batch must have all columns of the files except `era`, which this writer sets.
-
-        era: how often the stream was deleted and created again. Rows of different eras are in different files.
-        """
+        """Writes rows of one stream in order. Rows of different eras are in different files; `era` is added here."""
         self.rows += batch.num_rows
         self.data_bytes += _data_bytes(batch)
         if ERA in batch.schema.names:
@@ -120,17 +102,14 @@ class TableWriter:
                 self.done.append(self._open.pop(place).close())
 
     def close(self) -> list[FileEntry]:
-        """Closes the open files. Returns all files that this writer has written, complete and synced."""
+        """Closes the open files. Returns all written files, complete and synced."""
         while self._open:
             _, file = self._open.popitem()
             self.done.append(file.close())
         return self.done
 
     def discard(self, stream: str) -> None:
-        """Drops all files of a stream from the result, complete or not.
-
-        The caller removes the files with their folder.
-        """
+        """Drops all files of a stream from the result. The caller removes the files with their folder."""
         for place in [each for each in self._open if each[0] == stream]:
             self._open.pop(place).abort()
         self.done = [entry for entry in self.done if entry.stream != stream]
@@ -153,8 +132,6 @@ class TableWriter:
 
 
 class _OpenFile:
-    """A Parquet file that is being written."""
-
     def __init__(self, target: Target, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str) -> None:
         self._name = name
         self._place = place
@@ -260,9 +237,7 @@ class _HashingSink:
 
 
 def check_complete(piece: Piece, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the batches unchanged, and checks that they have each index of the piece once and in order.
-
-    Raises RangeIncomplete at the first batch with a wrong index, or at the end if indexes are missing."""
+    """Yields the batches unchanged. Raises RangeIncomplete unless they have each index of the piece once, in order."""
     expected = piece.start_index
     for batch in batches:
         if not batch.num_rows:
@@ -295,7 +270,7 @@ def _data_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yields each UTC date with the rows of this date, in order. A batch with a single date is not copied."""
+    """Yields each UTC date with the rows of this date, in order."""
     ends = pc.min_max(batch.column("timestamp")).as_py()
     first, last = ends["min"].date(), ends["max"].date()
     if first == last:

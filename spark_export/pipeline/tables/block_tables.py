@@ -79,20 +79,13 @@ CORRECTIONS_SCHEMA = pa.schema(
     [("chain", pa.string()), ("number", pa.int64()), ("timestamp", TIME), ("root", pa.binary())]
 )
 Copy: TypeAlias = tuple[str, int, bytes, int, int, int]
-"""The identity of a stored block: chain, number, root hash, number of messages, number of items, size in bytes.
-
-The root hash is the one in the messages of the block. A block number can be stored several times with different values.
-"""
+"""The identity of a stored block: chain, number, own root hash, number of messages, number of items, size in bytes."""
 Number: TypeAlias = tuple[str, int]
-"""A chain and a block number."""
 
 
 @dataclass
 class _Open:
-    """The messages of an incomplete block, by position in the block.
-
-    Each value is the storage time of a message, in microseconds since 1970, and the data of the message.
-    """
+    """The storage time (microseconds since 1970) and data of each message of an incomplete block, by position."""
 
     parts: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 
@@ -102,10 +95,8 @@ class _Row:
     """A row of silver/blocks.
 
     root: the root hash of the block, from its own messages, or from the next block if that block corrects it.
-    stored_us: when the last message of the block was stored, in microseconds since 1970.
     contents: the other columns of silver/blocks, and the block items; None after the row is written.
-    file: the name of the file with the row; None before the row is written.
-    written_root: the root hash in that file; None before the row is written.
+    file, written_root: the name of the file with the row, and the root hash in it; None before the row is written.
     """
 
     root: bytes
@@ -116,10 +107,7 @@ class _Row:
 
 
 class BlockTables:
-    """The tables of blocks of the block node, in one version of all tables.
-
-    `load` must be called before the first `add`.
-    """
+    """The tables of blocks of the block node, in one version of all tables."""
 
     def __init__(self, version: Version) -> None:
         self._version = version
@@ -132,17 +120,10 @@ class BlockTables:
         self._is_read = False
 
     def load(self, state: Path | None) -> None:
-        """Sets the folder of the previous version. The state in this folder is read later, if it is needed.
-
-        state: the folder; None if there is no previous version.
-        """
         self._state = state
 
     def _read_known(self) -> None:
-        """Reads the existing rows of silver/blocks and the state of the previous version.
-
-        `add` calls this method when the first message of a block arrives.
-        """
+        """Reads silver/blocks and the previous state, when the first message of a block arrives."""
         state, self._is_read = self._state, True
         if state is not None:
             for *copy, part, time_us, data in rows_of(pq.read_table(state / OPEN_PARTS)):
@@ -157,11 +138,7 @@ class BlockTables:
                 self._rows[chain, number].append(_Row(root, time_us, path.name, root))
 
     def add(self, rows: pa.Table) -> pa.Table:
-        """Adds new messages. Returns the minutes for which the rows of gold/latency must be computed again.
-
-        The result has the columns `stream` (of the block node) and `minute` (microseconds since 1970).
-        rows: as `take_file` returns them. Messages that belong to no block are ignored.
-        """
+        """Adds new messages. Returns the minutes for which the rows of gold/latency must be computed again."""
         times_us: set[tuple[str, int]] = set()
         if rows.num_rows and rows["stream"][0].as_py().startswith(STREAM_PREFIX):
             if not self._is_read:
@@ -191,9 +168,7 @@ class BlockTables:
         root: bytes,
         root_before: bytes | None,
     ) -> set[int]:
-        """Adds one message of a block. Returns the old and new storage times of the rows that were added, changed or
-        removed, in microseconds since 1970.
-        """
+        """Adds one message of a block. Returns the old and new storage times of the changed rows."""
         changed: set[int] = set()
         before = (chain, number - 1)
         if root_before is not None and (time_us, root_before) < self._corrected.get(before, (time_us + 1, b"")):
@@ -221,12 +196,12 @@ class BlockTables:
         return changed | {made.stored_us}
 
     def _label(self, place: Number, root: bytes) -> bytes:
-        """Returns the root hash of a block: the corrected one, or `root` without a correction."""
         return self._corrected[place][1] if place in self._corrected else root
 
     def _merge(self, place: Number, root: bytes) -> set[int]:
-        """Gives all rows of a block number the corrected root hash. Keeps one of them, since the others are copies of
-        the same block. Returns the storage times of the changed rows.
+        """Gives all rows of a block number the corrected root hash, and keeps one of them, since the others are copies.
+
+        Returns the storage times of the changed rows.
         """
         rows = self._rows.get(place, [])
         if not rows:
@@ -241,11 +216,7 @@ class BlockTables:
         return changed | self._drop_open(place, kept)
 
     def _drop_open(self, place: Number, row: _Row) -> set[int]:
-        """Forgets the messages of incomplete copies of a block that has a row already.
-
-        If the last message of such a copy was stored earlier than that of the row, the row gets the earlier time.
-        Returns the old and new times of the row, or an empty set if nothing changed.
-        """
+        """Forgets incomplete copies of a block that has a row; the row gets the earliest time. Returns the changes."""
         changed: set[int] = set()
         for copy in [each for each in self._open if each[:2] == place and self._label(place, each[2]) == row.root]:
             last = self._open.pop(copy).parts.get(copy[3] - 1)
@@ -254,7 +225,7 @@ class BlockTables:
         return changed
 
     def _set_earlier(self, row: _Row, time_us: int) -> set[int]:
-        """Sets the storage time of a row to `time_us` if that is earlier. If so, returns the old and the new time."""
+        """Sets the storage time of a row to an earlier time. If so, returns the old and the new time."""
         if time_us >= row.stored_us:
             return set()
         if row.file is not None:
@@ -311,9 +282,7 @@ class BlockTables:
         self._version.write(CORRECTIONS, table_of(CORRECTIONS_SCHEMA, corrected))
 
     def _rewrite(self, name: str) -> None:
-        """Replaces a file of silver/blocks by one of another name, with the present root hashes and times, and without
-        rows that were merged into others. Its companion in silver/items, of the same name, is also replaced.
-        """
+        """Replaces a file of silver/blocks and its companion in silver/items, with present root hashes and times."""
         path, items_path = (self._version.folder / table / name for table in (BLOCKS, ITEMS))
         table, items = pq.ParquetFile(path).read(), pq.ParquetFile(items_path).read()
         places = list(zip(table["chain"].to_pylist(), table["number"].to_pylist(), strict=True))

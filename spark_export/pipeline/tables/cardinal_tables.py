@@ -82,12 +82,8 @@ OPEN_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-"""The schema of the messages of incomplete blocks.
-
-block: the name of the chain, a zero byte and the block hash.
-"""
+"""The messages of incomplete blocks. `block` is the name of the chain, a zero byte and the block hash."""
 CHAINS_TOLD = 10
-"""The largest number of chains that a line of `find_notes` names."""
 
 
 class CardinalTables:
@@ -104,10 +100,6 @@ class CardinalTables:
         self._stale: set[str] = set()
 
     def load(self, state: Path | None) -> None:
-        """Reads the known blocks and the messages of incomplete blocks.
-
-        state: the folder of the previous version; None if there is no previous version.
-        """
         self._known.load(state)
         for path in self._version.files(BATCHES, "open"):
             for row in rows_of(pq.ParquetFile(path).read()):
@@ -118,10 +110,7 @@ class CardinalTables:
             self._open = pq.read_table(state / OPEN_MESSAGES, schema=OPEN_SCHEMA)
 
     def add(self, rows: pa.Table) -> None:
-        """Adds new messages to memory. Streams that are not topics of Cardinal Streams are ignored.
-
-        rows: as `take_file` returns them.
-        """
+        """Adds new messages to memory."""
         place = self._topics.find(rows["stream"][0].as_py()) if rows.num_rows else None
         if place is None:
             return
@@ -202,10 +191,7 @@ class CardinalTables:
         self._version.write(OPEN_MESSAGES, self._open)
 
     def find_notes(self) -> list[str]:
-        """Returns a line for each setting that has had no effect yet, for example because a name is misspelt.
-
-        The caller has called `finish`. A setting is `--cardinal`, or the start of one chain.
-        """
+        """Returns a line for each setting that has had no effect yet, for example because a name is misspelt."""
         in_memory = {chain for chain, _ in (*self._known.blocks, *self._incomplete)}
         chains = in_memory | {_split(block)[0] for block in self._open["block"].unique().to_pylist()}
         if not chains:
@@ -224,8 +210,7 @@ class CardinalTables:
         return notes
 
     def _group(self, blocks: list[bytes]) -> Any:
-        """Yields each of these blocks, its messages, and the time when its first Batch message (the message that begins
-        a block) was stored: in microseconds since 1970; None if there is no readable Batch message."""
+        """Yields each block, its messages, and when its first Batch message was stored; None without a readable one."""
         chosen = self._open.filter(pc.is_in(self._open["block"], pa.array(blocks, pa.binary())))
         for (block,), rows in sorted_groups(chosen.sort_by([("block", "ascending")]), ["block"]):
             messages = []
@@ -237,12 +222,7 @@ class CardinalTables:
             yield block, messages, min(stored, default=None)
 
     def _note_copies(self, late: pa.Table) -> None:
-        """Corrects the storage times of complete blocks after more messages of these blocks were read.
-
-        The storage time of a block is that of its earliest Batch message, the message that begins a block.
-
-        late: the new messages. They can have been stored earlier than the messages that were read before.
-        """
+        """Corrects the storage times of complete blocks, as `late` messages can have been stored earlier."""
         for row in rows_of(late.filter(pc.equal(pc.binary_slice(late["key"], 0, 1), BATCH))):
             _, _, block, time_us, _, _, key, data = row
             known = self._known.blocks[_split(block)]
@@ -269,7 +249,6 @@ class CardinalTables:
         self._version.write(UPDATES, table_of(SCHEMAS[UPDATES], updates), name=name)
 
     def _batch_rows(self, places: list[Block]) -> pa.Table:
-        """Returns the rows of silver/batches for these complete blocks."""
         rows = []
         for place in places:
             block = self._known.blocks[place]
@@ -280,11 +259,7 @@ class CardinalTables:
         return table_of(SCHEMAS[BATCHES], rows)
 
     def _rewrite(self, name: str, marks: dict[Block, Mark]) -> None:
-        """Writes a file of silver/batches and the file with the same name in silver/updates again, with new states.
-
-        name: the name of both files.
-        marks: the blocks whose state changed, with the new state.
-        """
+        """Writes a file of silver/batches and its companion in silver/updates again, with the new states `marks`."""
         self._known.load_file(name)
         path, beside = (self._version.folder / table / name for table in (BATCHES, UPDATES))
         chains, hashes = pq.ParquetFile(path).read(["chain", "hash"]).columns
@@ -308,7 +283,7 @@ class CardinalTables:
         beside.unlink()
 
     def _reorgs(self) -> list[tuple[Any, ...]]:
-        """Returns the rows of gold/reorgs: one row for each fork, as `gold.reorgs` defines."""
+        """Returns the rows of gold/reorgs, as `gold.reorgs` defines them."""
         forks: dict[tuple[str, int | None], list[BlockLink]] = defaultdict(list)
         for (chain, _), block in self._known.blocks.items():
             if block.mark.state == REORGED:
@@ -324,7 +299,6 @@ class CardinalTables:
 
 
 def _split(block: bytes) -> Block:
-    """Splits a value of the column `block` of `OPEN_SCHEMA` into the chain and the block hash."""
     return block[: -HASH_BYTES - 1].decode(), block[-HASH_BYTES:]
 
 

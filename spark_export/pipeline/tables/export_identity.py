@@ -1,7 +1,4 @@
-"""Reads the id of the export in a folder.
-
-The pipeline uses the id to detect that the folder now contains another export.
-"""
+"""Reads the id of the export in a folder, by which the pipeline detects another export."""
 
 from __future__ import annotations
 
@@ -15,10 +12,7 @@ from spark_export.exporter.tables.parquet_table import run_folder
 
 
 def read_export_id(export: Path) -> str | None:
-    """Returns the id of the export in this folder; None if the folder has no ledger, the exporter's record of all runs.
-
-    Raises ExportMismatch for a table that is not plain Parquet, and ExportError for a ledger that cannot be read.
-    """
+    """Returns the id of the export in this folder; None without a ledger. Raises ExportMismatch, ExportError."""
     ledger = export.absolute() / LEDGER
     if not ledger.is_file():
         return None
@@ -36,13 +30,7 @@ def read_export_id(export: Path) -> str | None:
 
 
 def read_checksums(export: Path, root: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file of the table, in hexadecimal, by the path of the file relative to `root`.
-
-    The ledger (the exporter's record of all runs) has the checksums. The result is empty if the export has no ledger.
-    Raises ExportError.
-
-    root: the folder of the generation (version of the table) that readers see.
-    """
+    """Returns the SHA-256 of each file in the ledger, by its path relative to `root`; none without a ledger."""
     ledger = export.absolute() / LEDGER
     if not ledger.is_file() or not root.name.isdigit():
         return {}

@@ -13,15 +13,12 @@ from itertools import pairwise
 from typing import TypeAlias
 
 Source: TypeAlias = tuple[str, int, int]
-"""A stream, the era of the stream (how often it was deleted and created again) and a partition."""
+"""A stream, its era (how often it was deleted and created again) and a partition."""
 
 
 @dataclass(slots=True)
 class Span:
-    """A range of consecutive numbers, from first to last, both included.
-
-    first_us, last_us: the storage times of the messages with the first and the last number, in microseconds since 1970.
-    """
+    """A range of consecutive numbers, both included, with the storage times of the first and the last message."""
 
     first: int
     last: int
@@ -30,29 +27,21 @@ class Span:
 
 
 class Intervals:
-    """A set of numbers, stored as ranges (`Span`) in ascending order. Between two ranges at least one number
-    is missing.
-    """
+    """A set of numbers, stored as ranges (`Span`) in ascending order."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self.spans = list(spans)
 
     def covers(self, number: int) -> bool:
-        """Returns whether the set contains this number."""
         at = bisect_left(self.spans, number, key=lambda span: span.last)
         return at < len(self.spans) and self.spans[at].first <= number
 
     def touches(self, first: int, last: int) -> bool:
-        """Returns whether the set contains any number from first to last, both included."""
         at = bisect_left(self.spans, first, key=lambda span: span.last)
         return at < len(self.spans) and self.spans[at].first <= last
 
     def add(self, span: Span) -> None:
-        """Adds a range of numbers.
-
-        If the first or the last number of `span` also ends a range of the set, this number keeps the earlier of its two
-        storage times.
-        """
+        """Adds a range. A number that ends both this and an earlier range gets the earlier of its two storage times."""
         low = bisect_left(self.spans, span.first - 1, key=lambda each: each.last)
         high = low
         first, last = span.first, span.last
@@ -68,20 +57,13 @@ class Intervals:
         self.spans[low:high] = [Span(first, last, times[first], times[last])]
 
     def gaps(self) -> Iterator[Span]:
-        """Yields each hole between two ranges, as a `Span` with the first and the last missing number.
-
-        The times of the `Span` are the storage times of the last message before the hole and of the first message
-        after it.
-        """
+        """Yields each hole with its first and last missing number, and the storage times of the messages around it."""
         for below, above in pairwise(self.spans):
             yield Span(below.last + 1, above.first - 1, below.last_us, above.first_us)
 
 
 def spans_of(numbers: list[int], times_us: list[int]) -> Iterator[Span]:
-    """Yields the ranges of consecutive numbers in an ascending list.
-
-    times_us: the time of each number, in microseconds since 1970.
-    """
+    """Yields the ranges of consecutive numbers in an ascending list."""
     if numbers and numbers[-1] - numbers[0] + 1 == len(numbers):
         yield Span(numbers[0], numbers[-1], times_us[0], times_us[-1])
         return

@@ -35,18 +35,12 @@ COLUMNS: Final = (
     "missing",
 )
 Block: TypeAlias = tuple[str, bytes]
-"""A chain and the hash of a block."""
+"""The name of a chain and the hash of a block."""
 
 
 @dataclass(slots=True)
 class Complete:
-    """A complete block.
-
-    link: its hash, parent, number and weight.
-    mark: its state in silver/batches.
-    updates, deletes: the numbers of keys that the block sets and deletes.
-    file: the name of the file of silver/batches that contains the block.
-    """
+    """A complete block. `mark` is its state in silver/batches, and `file` the file with its row."""
 
     link: BlockLink
     mark: Mark
@@ -58,7 +52,6 @@ class Complete:
 class KnownBlocks:
     """The complete blocks of one version of the tables.
 
-    blocks: the blocks that are in memory.
     changed: the blocks that were added, or whose storage time changed, since the version began.
     on_chain: the chains that have a canonical block, after `finish`.
     """
@@ -72,13 +65,7 @@ class KnownBlocks:
         self.on_chain: frozenset[str] = frozenset()
 
     def load(self, state: Path | None) -> None:
-        """Reads the blocks that a run needs at first.
-
-        These are all reorged blocks, and the blocks of each chain from the number of its settled block (an old
-        canonical block, see the module). If a chain has no settled block, the method reads all blocks of the chain.
-
-        state: the folder of the previous version; None if there is no previous version.
-        """
+        """Reads the blocks that a run needs at first: all reorged ones, and each chain from its settled block."""
         if state is not None:
             for chain, number, hash_ in rows_of(pq.read_table(state / SETTLED)):
                 self._settled[chain] = (number, hash_)
@@ -90,15 +77,11 @@ class KnownBlocks:
             self._read(path, (wanted | others) if self._settled else None)
 
     def load_file(self, name: str) -> None:
-        """Reads the blocks of one file of silver/batches that are not in memory yet."""
         if self._settled:
             self._read(self._version.folder / BATCHES / name, None)
 
     def find_settled(self, places: list[Block]) -> None:
-        """Reads all blocks of silver/batches into memory if the table has one of the blocks `places`.
-
-        places: blocks that are not in memory. They are new, or older than the settled block (see the module).
-        """
+        """Reads all blocks of silver/batches if one of `places` is older than the settled block, and not new."""
         unknown = [hash_ for chain, hash_ in places if chain in self._settled]
         if not unknown:
             return
@@ -110,10 +93,7 @@ class KnownBlocks:
                 return
 
     def find_changes(self) -> dict[str, dict[Block, Mark]]:
-        """Computes the canonical chains. Returns the blocks whose state differs from their state in silver/batches.
-
-        The result maps the names of files to their changed blocks, each with the new state.
-        """
+        """Computes the canonical chains. Returns the changed blocks with their new state, by file of silver/batches."""
         if not all(self._above_settled(chain) for chain in list(self._settled)):
             self._load_all()
         chains: dict[str, list[BlockLink]] = defaultdict(list)
@@ -132,7 +112,7 @@ class KnownBlocks:
         return found
 
     def finish(self) -> None:
-        """Chooses the settled block of each chain (see the module), and writes the settled blocks into the state."""
+        """Chooses the settled block of each chain, and writes the settled blocks into the state."""
         heads: dict[str, int] = {}
         waiting: set[str] = set()
         for (chain, _), block in self.blocks.items():
@@ -162,12 +142,10 @@ class KnownBlocks:
         self._settled = {}
 
     def _above_settled(self, chain: str) -> bool:
-        """Returns whether the settled block (see the module) and its descendants are enough to compute the states of
-        a chain.
+        """Returns whether the settled block and its descendants are enough to compute the states of a chain.
 
-        Three conditions must hold. All changed blocks of the chain descend from the settled block. The number of every
-        descendant is greater than the number of its parent. No reorged block without a connection to the chain has a
-        number above that of the chain's last block.
+        All changed blocks must descend from the settled block, with rising numbers. No reorged block without a
+        connection to the chain has a number above that of the chain's last block.
         """
         links = self._descendants(chain)
         hashes = {link.hash for link in links}
@@ -185,7 +163,7 @@ class KnownBlocks:
         return all(block.mark != LOST or block.link.number <= head for block in others)
 
     def _descendants(self, chain: str) -> list[BlockLink]:
-        """Returns the settled block of a chain (see the module), and all blocks that descend from it."""
+        """Returns the settled block of a chain, and all blocks that descend from it."""
         children: dict[bytes, list[BlockLink]] = defaultdict(list)
         for (name, _), block in self.blocks.items():
             if name == chain:

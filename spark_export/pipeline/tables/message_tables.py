@@ -75,10 +75,7 @@ Minute: TypeAlias = tuple[str, int]
 
 
 class MessageTables:
-    """The tables of all messages, in one version of all tables.
-
-    `prepare` and `write` add new messages to silver/messages. `finish` updates the gold tables.
-    """
+    """The tables of all messages: `prepare` and `write` add to silver/messages, `finish` updates the gold tables."""
 
     def __init__(self, version: Version) -> None:
         self._version = version
@@ -86,10 +83,7 @@ class MessageTables:
         self._touched: set[Minute] = set()
 
     def prepare(self, rows: pa.Table) -> pa.Table:
-        """Counts new messages for gold/rates. Returns the rows of silver/messages for the new messages.
-
-        rows: as `take_file` returns them.
-        """
+        """Counts new messages for gold/rates. Returns their rows of silver/messages."""
         event_time = read_event_times(rows["headers"])
         data = rows["data"].combine_chunks()
         silver = pa.table(
@@ -119,25 +113,16 @@ class MessageTables:
         return silver
 
     def write(self, parts: list[pa.Table]) -> None:
-        """Adds the rows that `prepare` returned to silver/messages, in one file."""
         if parts:
             self._version.write(MESSAGES, pa.concat_tables(parts))
 
     def touch(self, minutes: pa.Table) -> None:
-        """Notes the minutes whose latency must be computed again.
-
-        minutes: a table with the columns `stream` and `minute`.
-        """
+        """Notes the minutes whose latency must be computed again."""
         for each in minutes.group_by(["stream", "minute"]).aggregate([]).to_pylist():
             self._touched.add((each["stream"], each["minute"]))
 
     def finish(self, taken: Taken, blocks: str | None) -> None:
-        """Updates the gold tables.
-
-        taken: the indexes that were read so far.
-        blocks: the name of a table of blocks with the columns `chain`, `timestamp` and `event_time`, whose rows count
-            as events for gold/latency; None for no table.
-        """
+        """Updates the gold tables. `blocks` is a table of blocks whose rows count as events for gold/latency."""
         for day, minutes in _by_day(self._rates).items():
             self._finish_rates(day, minutes)
         for day, minutes in _by_day(self._touched).items():
@@ -162,7 +147,7 @@ class MessageTables:
         self._version.write(RATES, table_of(SCHEMAS[RATES], rows), day)
 
     def _finish_latency(self, day: str, touched: set[Minute], blocks: str | None) -> None:
-        """Computes the rows of gold/latency for the minutes `touched` of one day, from all events in these minutes."""
+        """Computes the rows of gold/latency for the minutes `touched` of one day."""
         kept = [
             tuple(row.values())
             for path in self._version.files(LATENCY, day)
@@ -198,10 +183,9 @@ class MessageTables:
 
 
 def summarise_latency(events: pa.Table) -> list[tuple[Any, ...]]:
-    """Returns a row of gold/latency for each stream and minute of these events.
+    """Returns a row of gold/latency for each stream and minute.
 
-    A row contains stream, minute (microseconds since 1970), messages (their number), p50_ms, p99_ms and max_ms. p99_ms
-    is the smallest latency that at least 99 % of the events do not exceed; p50_ms likewise for 50 %.
+    p99_ms is the smallest latency that at least 99 % of the events do not exceed; p50_ms likewise for 50 %.
     """
     passed = pc.subtract(events["timestamp"].cast(pa.int64()), events["event_time"].cast(pa.int64()))
     each = pa.table({"stream": events["stream"], "minute": minutes_of(events["timestamp"]), "us": passed})
@@ -215,15 +199,11 @@ def summarise_latency(events: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def minutes_of(times: Any) -> Any:
-    """Returns the start of the minute of each time, in microseconds since 1970."""
     return pc.floor_temporal(times, unit="minute").cast(pa.int64())
 
 
 def read_event_times(headers: Any) -> pa.Array:
-    """Returns the event time of each message, from its first header `event_time_us`.
-
-    The time is null if the message has no such header, or if the header is not a whole number.
-    """
+    """Returns the event time of each message, from its first header `event_time_us`; null without a valid one."""
     headers = headers.combine_chunks()
     if isinstance(headers, pa.ChunkedArray):
         headers = pa.concat_arrays(headers.chunks) if headers.num_chunks else pa.nulls(0, headers.type)
@@ -245,7 +225,7 @@ def read_event_times(headers: Any) -> pa.Array:
 
 
 def decode_texts(data: Any) -> pa.Array:
-    """Decodes the data of each message as UTF-8. The text is null if the data is null or not UTF-8."""
+    """Decodes the data of each message as UTF-8; null if it is not UTF-8."""
     if isinstance(data, pa.ChunkedArray):
         data = data.combine_chunks()
     try:
@@ -265,7 +245,6 @@ def _text(data: bytes | None) -> str | None:
 
 
 def table_of(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    """Builds a table with this schema from rows. Times in the rows are in microseconds since 1970."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [
         pa.array(column, pa.int64()).cast(TIME) if field.type == TIME else pa.array(column, field.type)
@@ -275,13 +254,13 @@ def table_of(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Returns an iterator over the rows of a table. Times are converted to microseconds since 1970."""
+    """Returns an iterator over the rows of a table."""
     columns = [column.cast(pa.int64()) if column.type == TIME else column for column in table.columns]
     return zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 def replace_table(version: Version, table: str, rows: pa.Table) -> None:
-    """Replaces all rows of a small table. Writes nothing if the table already has exactly these rows."""
+    """Replaces all rows of a small table."""
     before = version.files(table)
     if len(before) == 1 and pq.read_table(before[0], schema=rows.schema).equals(rows):
         return
@@ -292,13 +271,12 @@ def replace_table(version: Version, table: str, rows: pa.Table) -> None:
 
 
 def _read_minutes(path: Any) -> list[dict[str, Any]]:
-    """Returns the rows of a file of a gold table, by column name. Minutes are in microseconds since 1970."""
+    """Returns the rows of a file of a gold table, by column name."""
     rows = pq.ParquetFile(path).read()
     return [dict(zip(rows.column_names, row, strict=True)) for row in rows_of(rows)]
 
 
 def _by_day(minutes: Iterable[Minute]) -> dict[str, list[Minute]]:
-    """Groups minutes by their day in UTC. The keys have the form 2026-11-21."""
     days: dict[str, list[Minute]] = defaultdict(list)
     for minute in minutes:
         days[datetime.fromtimestamp(minute[1] // DAY_US * 86_400, UTC).strftime("%Y-%m-%d")].append(minute)

@@ -27,15 +27,13 @@ COLUMNS = ("partition", "index", "timestamp", "key", "headers", "data")
 class Taken:
     """The record of the messages that the pipeline has read from an export.
 
-    files: the size in bytes of each file that was read completely, by the path of the file in the table.
-    intervals: the indexes that were read, by source (stream, era and partition).
+    files: the size in bytes of each file that was read completely, by its path in the table.
     """
 
     files: dict[str, int] = field(default_factory=dict)
     intervals: dict[Source, Intervals] = field(default_factory=lambda: defaultdict(Intervals))
 
     def dump(self) -> dict[str, Any]:
-        """Returns the record as a value that can be written as JSON."""
         spans = [
             [*source, [[span.first, span.last, span.first_us, span.last_us] for span in found.spans]]
             for source, found in sorted(self.intervals.items())
@@ -44,7 +42,6 @@ class Taken:
 
     @classmethod
     def load(cls, dumped: Any) -> Taken:
-        """Returns the record from a value that `dump` returned."""
         taken = cls(dict(dumped["files"]))
         for stream, era, partition, spans in dumped["intervals"]:
             taken.intervals[stream, era, partition] = Intervals(Span(*span) for span in spans)
@@ -53,12 +50,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class ExportFile:
-    """A Parquet file of an export.
-
-    root: the folder of all files.
-    path: the path of the file, relative to `root`.
-    sha256: the SHA-256 of the file as the exporter wrote it, in hexadecimal; None if unknown.
-    """
+    """A Parquet file of an export. `path` is relative to `root`; `sha256` is None if unknown."""
 
     root: Path
     path: str
@@ -66,7 +58,7 @@ class ExportFile:
     sha256: str | None = None
 
     def read(self) -> bytes:
-        """Returns the content. Raises TableDamaged if it is not what the exporter wrote."""
+        """Returns the content."""
         content = (self.root / self.path).read_bytes()
         if self.sha256 is not None and hashlib.sha256(content).hexdigest() != self.sha256:
             raise TableDamaged(f"{self.root / self.path} is not what the exporter wrote: {REPAIR}")
@@ -74,7 +66,7 @@ class ExportFile:
 
     @property
     def stream(self) -> str:
-        """The stream whose messages are in the file. Raises ExportError if the path does not name a stream."""
+        """The stream of the file, from its path. Raises ExportError."""
         folder = next((part for part in Path(self.path).parts if part.startswith("stream=")), None)
         if folder is None:
             raise ExportError(f"{self.root / self.path} is no file of an export in plain Parquet files")
@@ -82,16 +74,15 @@ class ExportFile:
         return "" if name == NO_NAME else unquote(name)
 
     def loaded_bytes(self) -> int:
-        """Returns the approximate memory for the rows of the file, in bytes."""
         metadata = pq.read_metadata(self.root / self.path)
         return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
 def list_new(export: Path, taken: Taken) -> list[ExportFile]:
-    """Returns the files of an export that the pipeline has not read completely, in the order of their paths.
+    """Returns the files that the pipeline has not read completely, by path, in the present version of the table.
 
-    The files are in the folder to which the link `messages` leads during this call. Files that no longer exist, for
-    example after a compaction, are removed from `taken`. Raises FileNotFoundError if the export has no table.
+    Files that no longer exist, as after a compaction, are removed from `taken`. Raises FileNotFoundError without a
+    table.
     """
     root = (export / "messages").resolve()
     if not root.is_dir():
@@ -105,11 +96,7 @@ def list_new(export: Path, taken: Taken) -> list[ExportFile]:
 
 
 def take_file(file: ExportFile, taken: Taken) -> pa.Table:
-    """Reads the new rows of a file, and adds the rows to the record `taken`.
-
-    The rows are sorted by era (how often the stream was deleted and created again), partition and index. Their columns
-    are stream, era and `COLUMNS`. If no row is new, the table is empty.
-    """
+    """Reads the new rows of a file, sorted by era, partition and index, and adds them to the record `taken`."""
     with pq.ParquetFile(pa.BufferReader(file.read())) as opened:
         names = [name for name in ("era", *COLUMNS) if name in opened.schema_arrow.names]
         if not set(COLUMNS) <= set(names):
@@ -139,10 +126,7 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
 
 
 def _all_known(places: pa.Table, taken: Taken, stream: str) -> bool:
-    """Returns whether the pipeline has read all these rows before.
-
-    places: a table with the columns `partition` and `index`, and the column `era` if the file has it.
-    """
+    """Returns whether the pipeline has read all these rows before."""
     eras = places["era"].to_pylist() if "era" in places.column_names else [0] * places.num_rows
     known = {(era, partition): found for (name, era, partition), found in taken.intervals.items() if name == stream}
     rows = zip(eras, places["partition"].to_pylist(), places["index"].to_pylist(), strict=True)
@@ -157,10 +141,7 @@ def _by_source(rows: pa.Table, stream: str) -> Iterator[tuple[Source, pa.Table]]
 
 
 def sorted_groups(rows: pa.Table, keys: list[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Yields each combination of values of the columns `keys`, and the rows with these values.
-
-    rows: sorted by these columns, ascending.
-    """
+    """Yields each combination of values of the columns `keys`, and the rows with these values."""
     counts = rows.group_by(keys).aggregate([([], "count_all")]).to_pylist()
     at = 0
     # Arrow returns the groups in any order. Python sorts numbers, texts and bytes in the same order as Arrow.
@@ -170,7 +151,7 @@ def sorted_groups(rows: pa.Table, keys: list[str]) -> Iterator[tuple[tuple[Any, 
 
 
 def _drop_known(rows: pa.Table, taken: Taken, source: Source) -> pa.Table:
-    """Returns the rows of one source (stream, era, partition) that the pipeline has not read before."""
+    """Returns the rows of one source that the pipeline has not read before."""
     known = taken.intervals.get(source)
     if known is None or not known.touches(rows["index"][0].as_py(), rows["index"][-1].as_py()):
         return rows
