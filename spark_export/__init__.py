@@ -28,8 +28,8 @@ A program that does not use the format, such as an exporter whose tasks write fi
 - `spark_export.source.range_reader.RangeReader(range, options).batches()` yields record batches with the schema
   `spark_export.source.schema.arrow_schema(options)`. At the end of a range it checks that the range is complete.
 
-The node does not import this package. The package imports its modules only when a public name is used, so that the
-import of the package is fast.
+The node does not import this package. The package imports its modules only when a public name is used, so that
+the import of the package is fast.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ class Topics:
     """A rule that chooses the streams that are topics of Cardinal Streams.
 
     pattern: matches the whole name of a topic. Its first group is the name of the chain, as in `(evm-[0-9]+)-.*`.
-        Without a
-    group, all matching topics belong to one chain, whose name is the pattern.
+        Without a group, all matching topics belong to one chain, whose name is the pattern.
     """
 
     pattern: str

@@ -1,8 +1,8 @@
 """Creates and publishes versions of the tables of a pipeline. A published version is a folder that never changes.
 
-OUT/latest -> builds/00000000000000000007 a link to the last complete version
-OUT/builds/00000000000000000007/silver/messages/part-000007-0000.parquet OUT/builds/00000000000000000007/state/ the
-state that the next run needs
+OUT/latest -> builds/00000000000000000007          a link to the last complete version
+OUT/builds/00000000000000000007/silver/messages/part-000007-0000.parquet
+OUT/builds/00000000000000000007/state/             the state that the next run needs
 
 A new version begins with hard links to the files of the previous version. A run adds and removes files in the new
 version, and never changes a file. One atomic rename changes the link `latest`, so all tables and the state become

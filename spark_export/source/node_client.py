@@ -77,8 +77,7 @@ class NodeConnection:
 
     timeout_s: the seconds without data after which the wait for an answer ends.
     when_quiet: called once in each wait of more than QUIET_S, and can raise. A node does not answer requests to a
-        deleted
-    stream, so the function can ask elsewhere whether the stream exists.
+        deleted stream, so the function can ask elsewhere whether the stream exists.
     """
 
     def __init__(

@@ -8,7 +8,9 @@ LEDGER_VERSION = 1
 """The version of these tables, in SQLite's `user_version`. It rises with each change that older programs cannot read.
 """
 APPLICATION_ID = 0x53744C67
-"""Marks an SQLite file as a ledger: the ASCII codes of "StLg". The exporter refuses other ids, except 0 of a new file.
+"""Marks an SQLite file as a ledger: the ASCII codes of "StLg", stored as `application_id`.
+
+The exporter refuses a file with another id, except 0, the id of a new file.
 """
 
 metadata = MetaData()

@@ -1,8 +1,9 @@
 """The paths of an export's files, and the file operations that must be atomic or durable.
 
-FOLDER/messages the table: for plain Parquet a link to the current generation
-FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-00000.parquet FOLDER/staging/run-000008/ files
-of a run that are not published FOLDER/ledger.sqlite, FOLDER/exporter.lock
+FOLDER/messages             the table: for plain Parquet a link to the current generation
+FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-00000.parquet
+FOLDER/staging/run-000008/  files of a run that are not published
+FOLDER/ledger.sqlite, FOLDER/exporter.lock
 """
 
 from __future__ import annotations

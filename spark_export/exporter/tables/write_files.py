@@ -21,7 +21,10 @@ from spark_export.exporter.tables.file_target import FolderTarget, Target
 from spark_export.exporter.tables.hive_names import hive_folder
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
-"""The size in bytes at which a Parquet file is closed: what Spark reads in one task by default."""
+"""The size in bytes at which a Parquet file is closed.
+
+Spark reads this size in one task (`spark.sql.files.maxPartitionBytes`).
+"""
 GROUP_ROWS_MAX = 256 * 1024
 GROUP_BYTES_MAX = 32 * 1024 * 1024
 """The size of Arrow data, in bytes, at which a row group of a Parquet file is written."""
