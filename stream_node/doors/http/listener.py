@@ -46,7 +46,7 @@ class _Logs(HypercornLogger):
 
     def __init__(self, config: HypercornConfig) -> None:
         self.access_logger = None
-        self.error_logger = logging.getLogger("stream_node.doors.http")
+        self.error_logger = logging.getLogger("stream_node.http")
 
     async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:
         logger.error("http_failed", reason=message, exc_info=True)
