@@ -24,7 +24,7 @@ test: setup-dev ## run the whole test suite but the soak tests, on all cores; mo
 soak: setup-dev ## run the tests that take minutes
 	@$(PYTHON) -m pytest -q -m soak $(ARGS)
 
-check: setup-dev ## formatting, lint, types and locks: what CI runs before the tests
+check: setup-dev ## formatting, lint, types and locks: what CI runs beside the tests
 	@VENV="$(VENV)" ./check
 
 coverage: setup-dev ## print how many branches of two packages their tests reach; fails below today's figure
