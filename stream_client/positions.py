@@ -213,8 +213,8 @@ async def resume(
 
 
 def to_positions(client: Connected, positions: Positions | str) -> Positions:
-    """Returns the object that saves a consumer's positions: a `SavedIndexes` for its name, or the object itself. Raises
-    InvalidArgument."""
+    """Returns the object that saves a consumer's positions: a new `SavedIndexes` if `positions` is the consumer's name,
+    otherwise `positions` itself. Raises InvalidArgument."""
     if isinstance(positions, str):
         return SavedIndexes(client, check_name(positions))
     return check_keeps_positions(positions)

@@ -30,7 +30,7 @@ FOLLOWING = frozenset({Task.FOLLOW, Task.PROMOTE, Task.GIVE_BACK})
 
 
 class NoMirror(StorageError):
-    """Error: a stream does not follow its source any more, or not with the task that a change expects."""
+    """Error: a stream does not follow its source any more, or its task is not one that the change expects."""
 
 
 class FenceUnfinished(StorageError):

@@ -36,7 +36,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Times(NamedTuple):
-    """The present time, and that before which rows were written that are to be deleted, in microseconds since 1970."""
+    """Two times, in microseconds since 1970. now_us: the present. forget_us: rows written before it are deleted."""
 
     now_us: int
     forget_us: int

@@ -22,20 +22,19 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         error = _tried(session, partial(session.begin, deferred=True))
         error = error or _tried(session, partial(_apply_groups, session, pending))
         one_is_bad = error is not None and not error.fatal and (len(pending) > 1 or isinstance(error, PartFailed))
-        # Only now is everything synced, so only now may anything be confirmed.
+        # 2. The commit returns after the sync, so nothing may be confirmed before. A session that sent the operations
+        #    together with the commit learns only now that one of them is bad.
         if error is None:
-            # 3. The commit returns after the sync. A session that sent the operations together with the commit learns
-            # only now that one of them is bad.
             error = _commit(session)
             one_is_bad = isinstance(error, PartFailed)
-        # 2. Some operation is bad. Find the bad operations, and keep the others.
+        # 3. Some operation is bad. Find the bad operations, and commit the others.
         if one_is_bad:
             error = _tried(session, session.rollback) or _tried(session, session.begin)
             error = error or _apply_each(session, pending) or _commit(session)
+        # Operations without an error of their own are stored; those with one have stored nothing.
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
-        # Operations without an error in this pass are stored; those with one have stored nothing.
         # 4. The connection to the server was lost: do everything again on a new one.
         if session.recover(error):
             for operation in pending:
@@ -54,7 +53,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
 
 def _commit(session: Session) -> StorageError | None:
-    """Step 3. Returns None if the transaction is stored."""
+    """Commits. Returns None if the transaction is stored."""
     failpoint("after_rows_before_commit")
     error = _tried(session, session.commit)
     if error is None:

@@ -74,7 +74,8 @@ class _Checker:
         """Checks that every type has a finite value."""
         finite: set[str] = set(self._known) - set(self._own)
         ordered = in_order(self._own)
-        # A type is finite if all types that it cannot do without are. This is repeated until no further one is found.
+        # A type is finite if every type that each of its values must contain is finite. A new finite type can make
+        # others finite, so the search is repeated until it finds none.
         grown = True
         while grown:
             grown = False

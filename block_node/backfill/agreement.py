@@ -38,8 +38,8 @@ def common_block(ranges: Iterable[BlockRanges]) -> int | None:
 
 
 def find_disagreements(opinions: Iterable[Opinion]) -> Mapping[str, str]:
-    """Returns for each source node that has another chain how that shows. Without an expected root hash, all source
-    nodes that were asked for the same block count, if they have different root hashes."""
+    """Returns a text for each source node that has another chain: how its root hash differs. If the right root hash of
+    a block is unknown, and the source nodes disagree about it, each of them gets a text."""
     found: dict[str, str] = {}
     open_opinions = []
     for each in sorted(opinions):

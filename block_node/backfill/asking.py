@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class Asker(Worker, Generic[T]):
-    """A worker that sends one request to the source node. `on_done` is called once, with the answer that `read`
-    decodes."""
+    """A worker that sends one request to the source node. `on_done` is called once: with the answer that `read`
+    decodes, or with None and the reason why there is no answer."""
 
     def __init__(
         self,

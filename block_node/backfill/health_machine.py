@@ -145,7 +145,7 @@ class Health:
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
         """Records a failure, which starts a pause. The pause doubles with each further failure, up to a limit. A
-        failure during a pause does not count again: it comes from a request that was already running."""
+        failure during a pause does not lengthen it: the failed request was already running when the pause began."""
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason

@@ -96,7 +96,8 @@ class PublishMachine:
         # Below the limits, the node reads from every publisher.
         if not self.blocks.is_crowded:
             return True
-        # Only the rest of the block that is being verified makes room: no other block can be verified before it.
+        # The rest of the block that is being verified makes room: no other block can be verified before it. If no
+        # publisher sends that block, `_make_room` gives up others, and all publishers are read.
         if publisher.session.block_number == self.blocks.next_to_verify:
             return has_room()
         return self.blocks.has_gap
@@ -183,7 +184,7 @@ class PublishMachine:
 
     def offer(self, publisher: PublisherState, number: int, now_s: float) -> Verdict:
         """Answers a header, and returns the verdict. After ACCEPT the block is in flight."""
-        # The cursor is the block that this publisher would send next; each answer below may set it back.
+        # The cursor is the block that this publisher would send next. Some of the answers below move it.
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1
         view = self.blocks.view
@@ -244,8 +245,7 @@ class PublishMachine:
                     self._change(block, Change.BACKFILLED, "the block has come in another way")
                 self.go_on(now_s)
         elif block is not None and block.attempt == notification.attempt:
-            # Only the present attempt counts.
-            # A result with another attempt number is ignored: it is about items that were dropped.
+            # Only a result of the present attempt counts: other results are about items that were dropped.
             if notification.success:
                 self._change(block, Change.VERIFIED)
                 block.root = notification.root
@@ -308,7 +308,7 @@ class PublishMachine:
         self.check()
 
     def go_on(self, now_s: float) -> None:
-        """Continues after a change. Every event ends here, because each can open a gap or make room."""
+        """Continues after an event that can open a gap or make room."""
         # Without blocks in flight, a header may choose the first block of an empty node anew.
         self.blocks.rest()
         # Ask before making room: a publisher that goes back to the missing block closes the gap by itself.
@@ -320,7 +320,8 @@ class PublishMachine:
     # Changes of one block.
 
     def _add(self, block: BlockInFlight, items: list[bytes], piece: Piece, now_s: float) -> None:
-        # Only the block that is verified next is forwarded; items of higher blocks can fill the queue.
+        # Only items of the block that is verified next are forwarded. Those of higher blocks wait, and can fill the
+        # room.
         self.blocks.add(block, items, piece)
         if block.number == self.blocks.next_to_verify:
             self.forward_due = True
@@ -344,7 +345,8 @@ class PublishMachine:
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
-        """Makes one step of the table of block stages, and its consequences. `status` is used if it ends the stream."""
+        """Makes one step of the table of block stages, and its consequences.
+        status: the status with which the stream ends, if the change ends it."""
         publisher = block.publisher
         for then in self.blocks.step(block, change):
             if then is Then.DROP:
@@ -429,7 +431,8 @@ class PublishMachine:
             reason = f"block {number} is not confirmed: {notification.reason}"
             self.effects.append(NodeFailed(reason, True, number))
             return
-        # Verification continues from the last durable block. Blocks with forwarded items could not pass any more.
+        # Verification begins again with this block. A higher block of which the plugins have items was to follow it,
+        # and could not pass any more.
         for block in self.blocks.all():
             if block.attempt:
                 self._change(block, Change.EVICTED, f"block {number} before it could not be stored")

@@ -101,7 +101,7 @@ class PublishService:
         # Notifications may have been lost with the failed worker, so the state of blocks in flight is unknown.
         self.machine.node_failed(NodeFailed("publishing failed; it was started anew"), self.now_s())
         self.runner.perform()
-        # Blocks that became durable during the crash are not announced again.
+        # Nobody announces the blocks that became durable during the crash, so the machine is told of them here.
         while self._is_stored(number := self.machine.blocks.next_durable):
             self.machine.persisted(PersistedNotification(number, True, Source.HISTORY), self.now_s())
             self.runner.perform()

@@ -206,8 +206,9 @@ class ChainState:
         return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
-        """Notes that this block, which is not in memory, forks off before the final block, and drops its waiting
-        descendants. One that is heavier than the head is kept with its own descendants, for a Reorg message."""
+        """Notes that this block, which is not in memory, forks off before the final block. Drops the waiting
+        descendants of the block, but keeps each descendant that is heavier than the head, with all after it, for a
+        Reorg message."""
         # The list grows while it is read: dropped children have descendants, too.
         buried = [hash_]
         for each in buried:

@@ -76,7 +76,8 @@ class TurnQueue:
         return turn
 
     def let_in(self, budget_s: float) -> None:
-        """Lets waiting connections continue, at least one, until their steps should take `budget_s` together."""
+        """Lets waiting connections continue, at least one, until the expected time of their steps reaches
+        `budget_s`."""
         while self._hosts and budget_s > 0:
             host = next(iter(self._hosts))
             waiting = self._hosts.pop(host)
@@ -140,7 +141,7 @@ class Turns:
         try:
             light_at_s = -math.inf
             while self._light or self._others:
-                # Each pass is one turn of the loop. Both groups have their time in it.
+                # Each pass takes one turn of the event loop, and gives both groups their share of the turn's time.
                 if self._light:
                     light_at_s = trio.current_time()
                 self._light.let_in(TURN_LIGHT_S)

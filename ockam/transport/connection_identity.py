@@ -37,7 +37,8 @@ class ConnectionIdentity:
         return proof
 
     async def delay_refusal(self, tls: TlsLayer | None) -> str | None:
-        """Reports the refused token, and waits until it may be answered. Returns a word for counters if it must not."""
+        """Reports the refused token, and waits until the refusal may be sent. Returns None, or a word for counters if
+        the peer must get no answer."""
         refused, authenticator = self.refused, self._authenticator
         assert refused is not None, "no token was refused"
         assert authenticator is not None, "only an authenticator refuses a token"

@@ -141,8 +141,9 @@ class FrameReader:
                 raw, onward_route, return_route = header
             begin = start + len(raw)
 
-            # Find the payload. An envelope is learned when two frames of one size come in a row, so that a single frame
-            # does not pay for learning. After that, the payloads of such frames are cut out without decoding.
+            # Find the payload. An envelope is learned when two frames in a row have the same number of bytes after the
+            # header, and more frames follow: learning for a single frame would not pay. After that, the payloads of
+            # such frames are cut out without decoding.
             if (
                 end - begin == body_bytes
                 and data[start] == kind
@@ -165,7 +166,7 @@ class FrameReader:
             if onward_route:
                 found.append(Message(onward_route, return_route, payload, self.origin))
             at = end
-        # Fewer bytes are left than the length of a frame has, so nothing is known of the next frame yet.
+        # Too few bytes are left for the length field of the next frame, so its size is not known yet.
         self._need = width
         return at
 
@@ -182,7 +183,8 @@ class FrameReader:
     ) -> int:
         """Appends the messages of the frames from `at` on that have one size and envelope. Returns their end."""
         have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self.origin
-        # One comparison before and one after the payload stand for decoding the frame.
+        # Comparing the bytes before and after the payload with those of the frame before is enough: decoding the frame
+        # would give the same routes.
         end = at + frame_bytes
         while end <= have and data.startswith(prefix, at) and data.startswith(tail, end - tail_bytes):
             found.append(Message(onward_route, return_route, data[at + prefix_bytes : end - tail_bytes], origin))
@@ -217,7 +219,7 @@ class FrameReader:
         # The header is new. Our address becomes the first hop of the way back.
         onward_route, return_route, at = self._wire.decode_routes(data, start, end)
         header = Header(data[start:at], onward_route, self._prefix + return_route)
-        # A peer that sends very long headers, or always new ones, must not fill the memory with them.
+        # A peer that sends very long headers must not fill the memory with them.
         if len(header.raw) > KNOWN_HEADER_BYTES_MAX:
             return header
         self._last = header

@@ -144,7 +144,8 @@ def _key(name: Any) -> str:
 
 
 def plain_value(value: Any, field: Any) -> Any:
-    """Converts one value: an enum to its name, a Timestamp to an Instant, a wrapper to its value, others to a dict."""
+    """Converts one value: an enum to its name, a Timestamp to an Instant, a wrapper to its value, any other message to
+    a dict. All other values stay as they are."""
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name

@@ -203,7 +203,7 @@ def decimal_of(precision: int, scale: int) -> Convert:
 
 
 def to_text(value: Any) -> str:
-    """Converts to text."""
+    """Returns a string as Spark writes it, and any other value as JSON."""
     if type(value) is str:
         # Spark writes a question mark for half of a surrogate pair.
         return value if value.isascii() else value.encode("utf-8", "replace").decode()

@@ -84,7 +84,7 @@ def is_chosen(options: ReadOptions, place: Place) -> bool:
 def starting_indexes(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, int]:
-    """Returns the index where a new read begins, by default EARLIEST or LATEST. Raises OptionError."""
+    """Returns the index where a new read of each partition begins. default: EARLIEST or LATEST. Raises OptionError."""
     if options.starting_time_us is None:
         return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
     times = for_each(options.starting_time_us, ends, "startingOffsetsByTimestamp")

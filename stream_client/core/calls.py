@@ -160,7 +160,8 @@ class Calls:
 
 
 def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A] | None = None) -> A:
-    """Returns the decoded answer of a finished request. `decode` is a faster way to do it. Raises UnexpectedAnswer."""
+    """Returns the decoded answer of a finished request. decode: a faster decoder of answers than that of `protocol`.
+    Raises UnexpectedAnswer."""
     try:
         return (decode or protocol.decode_response)(call.answers[0])
     except ProtocolError as error:

@@ -153,11 +153,13 @@ class ClientCore:
         # A new connection can lead to another version of the node, so the service's protocols are unknown again.
         self.service_route.connected()
         self._send_again(Event.CONNECTED)
-        # If the question to the service is unanswered, it was already repeated above. Otherwise it is asked now.
-        # A plain service would log the question as an error: its first answer shows as well that it can be reached.
+        # A question to the stream service that is still unanswered was repeated above. Otherwise it is asked now. A
+        # plain service is not asked, because it would log the question as an error, and any answer shows that it is
+        # reached.
         if self.asks_route and not (self.service_route.is_asking or self.service_route.is_plain):
             self.service_route.ask()
-        # Who waits for a connection sends at once, so all parts must use the new connection before they are woken.
+        # A program that waits for a connection sends at once when it is woken. So all parts use the new connection
+        # first.
         self.connection.finish_attempt()
         self.connection.finish_taken()
 
@@ -166,7 +168,7 @@ class ClientCore:
 
     def disconnected(self, error: ClientError | None = None) -> None:
         """Records that the connection has ended. All unanswered requests fail with `error`; None: they wait for the
-        next."""
+        next connection."""
         lost = error or ConnectionLost("the connection ended")
         # The bytes of the old connection go first: nothing below may append to them.
         self.connection.disconnected()
@@ -218,7 +220,8 @@ class ClientCore:
         if messages:
             self._silent_checks = 0
         self._take(messages)
-        # The other end may have closed the secure channel. The messages that came before are complete, so it ends now.
+        # The other end may have closed the secure channel. The messages that came before have been handled, so the
+        # channel ends now.
         self.connection.settle()
 
     def check_progress(self) -> bool:
@@ -299,7 +302,7 @@ class ClientCore:
         self.connection.check_open()
         conversation = CoreConversation(self.connection, self.route_to(service))
         self._broken.append(conversation)
-        # Else the next connection, or the route that works again, opens it.
+        # Without a connection or a route, the conversation opens when there is one again.
         if self.connection.wire is not None and not self.service_route.is_lost:
             self._open_conversations(Event.CONNECTED)
         return conversation
@@ -345,7 +348,7 @@ class ClientCore:
     def send_again(self) -> None:
         """Repeats every unanswered request and finds the routes again, because a lost route works again."""
         self._send_again(Event.ANSWERED)
-        # Conversations that wait for a route to the service are open now.
+        # Conversations that waited for a route are open now, so the programs that wait for them are woken.
         self.connection.finish_attempt()
 
     def _send_again(self, event: Event) -> None:
@@ -371,7 +374,7 @@ class ClientCore:
             self._take_in_conversation(conversation, message)
 
     def _take_in_conversation(self, conversation: CoreConversation, message: Message) -> None:
-        # An `error` of a node on the route concerns all conversations, and is no message of this one.
+        # An `error` that says that the route is lost concerns all conversations, and is no message of this one.
         if ERROR.is_in(message.payload):
             error = refusal(message.payload)
             if isinstance(error, RouteLost) and self._route_lost(error):

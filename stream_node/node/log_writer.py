@@ -57,7 +57,7 @@ class LogWriter:
         written.wait(WRITE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Writes the remaining lines, and ends the thread. Waits as long as `wait`. Safe to repeat."""
+        """Writes the remaining lines, and ends the thread. Waits as long as `wait` does. Safe to repeat."""
         try:
             self._lines.put(None, timeout=WRITE_TIMEOUT_S)
         except queue.Full:

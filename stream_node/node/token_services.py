@@ -64,8 +64,8 @@ def token_file(data_dir: str) -> Path:
 
 
 class _Late(LateAuthentication):
-    """Answers an authentication that is not the first message of its connection with an error. Every peer may send to
-    it."""
+    """Answers late authentications, which are not the first message of their connection, with an error. Every peer may
+    send messages to this worker."""
 
     def demand(self, message: Message) -> Demand:
         return NOTHING

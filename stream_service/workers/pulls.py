@@ -233,7 +233,8 @@ class PullQueue:
         for pull in answered:
             room = self._rooms.pop(pull.consumer, None)
             if room is not None:
-                # The answer counts as unread only when it has reached its connection.
+                # Until the answer has reached its connection, only the room counts its bytes. So the room ends a moment
+                # later.
                 self._used.append(room)
                 self._worker.context.call_later(0.0, self._end_used)
 

@@ -163,7 +163,8 @@ class ReadableStream(Worker):
 
 
 class ReadOnlyStream(ReadableStream):
-    """The worker of a stream-partition that only a part of this node writes, which calls `note_changed`.
+    """The worker of a stream-partition to which no client can write. The part of the node that writes the stream calls
+    `note_changed` after each write.
 
     kept: the rules that forbid clients to change the stream.
     """

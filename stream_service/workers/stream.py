@@ -89,7 +89,7 @@ class StreamWorker(ReadableStream):
         return [*pulls, *gathered.messages, *self._machine.close()]
 
     def receive(self, run: Sequence[Message]) -> None:
-        # The source of a mirror takes its pushes.
+        # The pushes to a mirror go on to the mirror's source.
         if self._bounds.is_mirror and self._services.pass_on is not None:
             run = self._services.pass_on(self.identity, run)
         self._decode(run)
@@ -127,7 +127,8 @@ class StreamWorker(ReadableStream):
                 if isinstance(served, Read):
                     served.serve(self, message)
                 elif not served.serve(self, message):
-                    # The gathered pushes come first, or what this request needs is being read.
+                    # The gathered pushes must be stored first, or the sequence numbers that this push needs are being
+                    # read.
                     machine.hold(run[position:])
                     break
                 elif not stages and machine.state is not SERVING:
@@ -149,7 +150,7 @@ class StreamWorker(ReadableStream):
         return True
 
     def gather_batch(self, message: Message) -> bool:
-        # A mailbox of batches has far more pushes than one of plain pushes. The others wait undecoded.
+        # A mailbox of batches has far more pushes than one of plain pushes. So batches above this limit wait undecoded.
         if len(self._gathered.data) >= STAGED_MESSAGES_MAX:
             return False
         self._gathered.add_batch(message, decode_batch(message.payload))
@@ -167,8 +168,8 @@ class StreamWorker(ReadableStream):
             # A mirror stores no push, so it reads no sequence numbers: they belong to its source.
             request = msgspec.structs.replace(request, sequence=None)
         if request.sequence is not None and self._publishers.machine is None:
-            # The stored sequence numbers are read once, at the first push that has one, while no append or copy is
-            # under way.
+            # The stored sequence numbers are read at the first push that has one, and again after they were forgotten.
+            # The pushes that are gathered already are stored before.
             if not self._gathered.messages:
                 self._load_sequences()
             return False
@@ -223,7 +224,7 @@ class StreamWorker(ReadableStream):
         if self._bounds.refusal is not None:
             self._refuse_mirrored(pushes, self._bounds.refusal)
             return
-        # All pushes are duplicates or out of order.
+        # Without data, all pushes are duplicates or out of order, and are answered without a write.
         if not pushes.data:
             self.context.send_run(pushes.stored(self._bounds.next_index, self._route))
             return
@@ -232,7 +233,7 @@ class StreamWorker(ReadableStream):
         if refusal is not None:
             self._refuse(pushes, Failure(Outcome.NOT_STORED, refusal))
             return
-        # The machine decides the index and the time of the append.
+        # From here on, the messages that come wait, or are staged for the next append, until this append has ended.
         place = self._machine.begin_append(len(pushes.data), services.now_us())
         # Pulls that came after these pushes must see them, so no pull is answered before the append has ended.
         self.pulls.hold()
@@ -284,7 +285,8 @@ class StreamWorker(ReadableStream):
         return isinstance(error, IndexConflict) and not self._end_search.is_under_way
 
     def _end_failed(self, error: StorageError | None, *, restarts: bool) -> None:
-        """Goes on after a failed write, whose end the machine knows, and which is answered.
+        """Goes on after a failed write. The caller has told the machine that the write has ended, and has answered it,
+        unless the worker restarts.
 
         restarts: whether the error crashes the worker, so that it starts again and reads the stream again.
         """
@@ -295,7 +297,7 @@ class StreamWorker(ReadableStream):
             self._end_search.begin(self.context, self._end_found)
         # 2. Go on at the end that an earlier search has found.
         self._adopt_end()
-        # 3. Pushes that were staged behind a failed append are the next one.
+        # 3. Pushes that were staged behind a failed append become the next append.
         if self._gathered.messages:
             self._append(self._take_gathered())
         self._settle()
@@ -417,11 +419,12 @@ class StreamWorker(ReadableStream):
         if error is not None or record is None:
             self._machine.end_change(None, 0)
             then(operation)
-            # Nothing is known of a change in doubt but what is stored, so the worker reads the stream again.
+            # Only the stored stream shows whether a change in doubt was made, so the worker restarts and reads it
+            # again.
             foreign = isinstance(error, IndexConflict)
             self._end_failed(error, restarts=foreign or (error is not None and error.in_doubt))
             return
-        # The operation came after a search of the end, so it knows a later end.
+        # What an earlier search of the end has found is dropped, because this operation knows a later end.
         self._end_search.take()
         self._machine.end_change(record, operation.last_time_us)
         self._bounds.set_history(operation.history)
@@ -462,7 +465,7 @@ class StreamWorker(ReadableStream):
             try:
                 payload = failure_payload(message, failure)
             except ProtocolError as error:
-                # The message was held before it was decoded.
+                # Messages are held undecoded, so this one can turn out to be malformed.
                 payload = error_payload(str(error))
             answers.append(reply_to(message, self.context.address, payload))
         self.context.send_run(answers)

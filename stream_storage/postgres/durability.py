@@ -84,7 +84,7 @@ class KeptDurability:
         found = read_durability(connection, deadlines)._replace(synchronous_commit=self._now.synchronous_commit)
         if not self._unsafe:
             check_safe(found)
-        # The value is one that a server has shown, so it needs no quotes of its own.
+        # The value was read from a server's settings, so it has no quote that must be escaped.
         command(connection, deadlines, f"SET synchronous_commit = '{found.synchronous_commit}'".encode())
         if found != self._now:
             tell = logger.warning if found.is_weaker(self._now) else logger.info

@@ -118,7 +118,8 @@ class _Examiner:
         half = None
         # After a full disk, a line of another process can follow a cut one without an end of line between them.
         for number, part in ((number, part) for number, whole in enumerate(_lines(file), 1) for part in _parts(whole)):
-            # The line before this one was cut: something was written after it.
+            # Something was written after the line before. If that line is incomplete, it counts as cut and not as
+            # changed.
             self.cut += half is not None
             half = None
             line = part.removesuffix(b"\n")

@@ -299,7 +299,8 @@ class BlockTables:
         ):
             table = table.set_column(table.column_names.index(column), column, values)
         if len(kept) < len(found):
-            # A number with a removed row keeps the items of one row, if another row of the number is in the file.
+            # Items do not say to which row of their number they belong. So a number that has lost all its rows loses
+            # all items, and a number that has lost some of its rows keeps each different item once.
             left = {place for place, row in zip(places, found, strict=True) if row is not None}
             removed = {place for place, row in zip(places, found, strict=True) if row is None}
             seen: set[tuple[Any, ...]] = set()

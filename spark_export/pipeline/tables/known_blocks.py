@@ -81,7 +81,8 @@ class KnownBlocks:
             self._read(self._version.folder / BATCHES / name, None)
 
     def find_settled(self, places: list[Block]) -> None:
-        """Reads all blocks of silver/batches if one of `places` is older than the settled block, and not new."""
+        """Reads all blocks of silver/batches if the table has one of `places`, and `load` has left that block out,
+        because it is older than the settled block of its chain."""
         unknown = [hash_ for chain, hash_ in places if chain in self._settled]
         if not unknown:
             return

@@ -82,7 +82,8 @@ class Sessions:
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, session: str, text: str) -> str:
-        """Returns a proof that this node has written a text for a session, so that a link cannot make it say others."""
+        """Returns a proof that this node has written the text for the session. A page shows only texts with their
+        proof, so nobody can make a link to a page that shows another text."""
         return hmac.new(self._key, f"{session}\n{text}".encode(), hashlib.sha256).hexdigest()[:32]
 
     def check(self, visit: Visit, sent: str) -> None:

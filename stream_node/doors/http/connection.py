@@ -140,7 +140,7 @@ class HttpConnection(TCPServer):
         self._roster = roster
         self._closed = closed
         self._traffic = stream.traffic
-        # What was moved when the last answer ended: the rest belongs to the request that has come since.
+        # The traffic up to the end of the last answer. All later traffic belongs to the request after it.
         self._answered = Traffic()
         self._note_waits = note_waits
         place = Place(self._holdings, is_for_health, note_received, self._note_caller)

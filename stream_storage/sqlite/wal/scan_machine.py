@@ -171,7 +171,8 @@ class WalReader:
             return
         self.salts = max(first, key=first.count)
         stored = self.seed
-        # Assume that either only the checksum of the header is right, or only the checksum is wrong.
+        # Either the checksum in the header is right and another field is damaged, or only the checksum is damaged. In
+        # the second case the right checksum is computed from the other fields.
         for big_endian in (False, True):
             self.big_endian = big_endian
             for seed in (stored, checksum(header[:24], (0, 0), big_endian)):

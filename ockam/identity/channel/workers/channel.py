@@ -157,8 +157,8 @@ class ChannelWorker(Worker):
             if message.origin is not self._first_origin:
                 self._owner.handshake_failed(message.origin, "other_connection")
                 continue
-            # A wrong message 3 ends nothing, because everybody who learns the address can send one, but only a few are
-            # checked.
+            # Everybody who learns the address can send a message 3, so a wrong one does not end the handshake. After
+            # HANDSHAKE_FAILURES_MAX wrong ones it ends, because each takes time to check.
             try:
                 self.machine.receive_3(message.payload, self._owner.now_s())
             except HandshakeFailed as error:
