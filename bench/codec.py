@@ -19,7 +19,7 @@ def compare(rounds: int, place: Path, absent: list[str]) -> Iterator[CodecSample
     if folder is None:
         absent.append(f"pybare: {PYBARE} cannot be installed")
     for round_ in range(rounds):
-        yield _in_child(OURS, round_, Path(__file__).parents[2])
+        yield _in_child(OURS, round_, Path(__file__).parents[1])
         if folder is not None:
             yield _in_child("pybare", round_, folder)
 
