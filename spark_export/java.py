@@ -83,7 +83,7 @@ def ensure_wrapper(java: Path, directory: Path) -> Path:
 
 
 def java_version(home: Path) -> int:
-    """Returns the major version of the Java in `home`. Raises JavaMissing if it is too old for Spark."""
+    """Returns the major version of the Java in `home`. Raises JavaMissing if it cannot run or is too old for Spark."""
     java = home / "bin" / "java"
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)

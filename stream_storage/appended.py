@@ -10,7 +10,7 @@ from stream_storage.errors import IndexConflict
 
 def stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
     """Returns for each stream id: its first new index, the index after its last new message, and the new bytes. Raises
-    IndexConflict if an append does not begin where the one before to its stream ends."""
+    IndexConflict if an append does not begin where the previous append to the same stream ends."""
     ends: dict[int, list[int]] = {}
     for append in appends:
         end = ends.get(append.stream_id)

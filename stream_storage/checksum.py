@@ -7,8 +7,8 @@
 Lengths are little-endian. The length 2**32 - 1 stands for None.
 
 The seed ties a message to its stream, index and time: one wrong bit in any of them changes the seed, and two CRC-32 of
-the same bytes differ if their seeds differ. The modulus is the largest prime below 2**32: no power of two, the change
-that a wrong bit makes, is a multiple of it."""
+the same bytes differ if their seeds differ. The modulus is the largest prime below 2**32: a wrong bit changes
+a time by a power of two, which is no multiple of that prime."""
 
 from __future__ import annotations
 

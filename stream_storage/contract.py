@@ -169,13 +169,14 @@ class Log(Protocol):
 
     def skip_to(self, stream_id: int, index: int) -> None:
         """Sets the first and the next index of a stream without messages, for a copy whose source has deleted messages
-        before. Raises StreamNotFound, and IndexConflict if there are messages, or a higher next index."""
+        that the copy lacks. Raises StreamNotFound, and IndexConflict for a stream with messages or a higher next
+        index."""
         ...
 
     def cut_from(self, stream_id: int, index: int) -> int:
-        """Deletes the messages at `index`, which becomes the next index, and above, and returns their number. Indexes
-        are given again: for a copy whose last messages are not those of its source, and are stored elsewhere. Callers
-        cut many in several calls, from the end, to keep each call short. Raises StreamNotFound."""
+        """Deletes the messages at `index`, which becomes the next index, and above, and returns their number. Only
+        here, indexes are assigned again. Used for a copy whose last messages are not those of its source; the caller
+        has stored these elsewhere. Callers cut many in several short calls, from the end. Raises StreamNotFound."""
         ...
 
     def truncate_before(self, stream_id: int, index: int) -> int:
@@ -198,7 +199,8 @@ class Log(Protocol):
     def list_streams(
         self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
     ) -> list[StreamRecord]:
-        """Returns the streams whose names begin with `prefix` and that come after `after`, by name and partition."""
+        """Returns at most `limit` streams whose names begin with `prefix`, by name and partition; with `after` (a name
+        and a partition), those that follow it."""
         ...
 
     def read(
@@ -207,10 +209,10 @@ class Log(Protocol):
         """Returns a page: at most `limit` messages with consecutive indexes, from max(index, first_index) on.
 
         bytes_max: the most data that a page of several messages has. A first message that is larger comes alone.
-        first_bytes_max: the largest first message; the page is empty if that is larger. None: no limit.
+        first_bytes_max: the page is empty if its first message is larger. None: no limit.
 
-        The page is empty at or beyond the next index. Raises StreamNotFound, and DatabaseCorrupt, with stream and
-        index, if a message is missing or its checksum is wrong."""
+        The page is also empty if `index` is at or beyond the next index. Raises StreamNotFound, and DatabaseCorrupt,
+        with stream and index, if a message is missing or its checksum is wrong."""
         ...
 
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
@@ -266,8 +268,8 @@ class Session(Protocol):
 
     def try_write(self, size_bytes: int) -> bool:
         """Writes this many bytes in the open transaction and takes them back, to find out whether an append of this
-        size would be stored. False, without an error, means that it may fail. Raises StorageError; the caller then
-        rolls back."""
+        size would be stored. Returns False if the database cannot find that out, so that the append may fail. Raises
+        StorageError; the caller then rolls back."""
         ...
 
     def close(self) -> None:
@@ -281,8 +283,9 @@ class Session(Protocol):
 
     def fence(self, owner: str) -> bool:
         """Fences another member of the cluster, by its `stream_storage.engine.SharedEngine.owner`: from the commit of
-        the open transaction on, it can never commit again. Waits for a transaction of it that still runs. Returns False
-        if it was fenced before. Raises StorageError; OperationFailed if the database has only one writer."""
+        the open transaction on, that member can never commit again. Waits for a transaction of it that still runs.
+        Returns False if it was fenced before. Raises StorageError; OperationFailed if the database has only one
+        writer."""
         ...
 
     def disconnect(self, owner: str) -> None:
@@ -297,8 +300,8 @@ class Session(Protocol):
 
     def settle(self, error: StorageError) -> bool | StorageError:
         """Returns whether the transaction is stored after `commit` has raised, or the error that keeps the session from
-        finding out. If that is fatal, nothing more can be written; otherwise the session finds out before its next
-        transaction."""
+        finding out. If that error is fatal, nothing more can be written; otherwise the session finds out before its
+        next transaction."""
         ...
 
     def error_of(self, raised: BaseException) -> StorageError:

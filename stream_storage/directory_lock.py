@@ -116,8 +116,8 @@ class DirectoryLock:
         return self._file
 
     def confirm_boot(self, *, emptied: bool) -> None:
-        """Writes the current boot id, after the database is recovered: it says that all of the write-ahead log was
-        written in this boot. Writes none if the log is not `emptied` and the machine may have restarted since."""
+        """Writes the current boot id, after the database is recovered: the id says that all of the write-ahead log was
+        written in this boot. Writes no id if the log is not `emptied` and the machine may have restarted since."""
         self._boot = boot_id() if emptied or self.same_boot else b""
         try:
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))

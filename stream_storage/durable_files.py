@@ -27,8 +27,8 @@ CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, er
 
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
-    """Creates a folder, with these permissions before the umask, and its missing parents. Returns the created folders,
-    the topmost first. Raises OSError."""
+    """Creates a folder, with the permissions `mode` before the umask, and its missing parents. Returns the created
+    folders, the topmost first. Raises OSError."""
     missing, above = [], folder
     while not above.exists():
         missing.append(above)
@@ -40,7 +40,7 @@ def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
     if not made:
         # Raises FileExistsError if the path is a file.
         folder.mkdir(exist_ok=True)
-    # Also the names of folders that existed: a process may have made one and ended before it synced it.
+    # The names of folders that existed are synced, too: a process may have made a folder and ended before the sync.
     sync_names(folder)
     return made
 
@@ -95,8 +95,8 @@ def create_private(file: Path) -> BinaryIO:
 
 
 def keep_owner(made: Path | int, place: Path) -> None:
-    """Gives a file (its path or descriptor) the owner and group of the file that it will replace at `place`, or without
-    one, those of its folder, as far as this process may do that. Raises OSError."""
+    """Gives a file (its path or descriptor) the owner and group of the file that it will replace at `place`, if this
+    process may do that. If no file is there, does as `give_to_folder`. Raises OSError."""
     try:
         _give(made, place.stat())
     except FileNotFoundError:

@@ -14,9 +14,9 @@ NO_ROOM = "no room to write"
 class StorageError(Exception):
     """The base class of all errors of this package."""
 
-    retriable = False  # can it succeed later, when the disk has room or another program frees the database?
-    fatal = False  # must the connection write no more, and the node be stopped?
-    in_doubt = False  # is it perhaps on disk in spite of the error? If False, nothing of it is
+    retriable = False  # whether the operation can succeed later, as when the disk has room or the database is free
+    fatal = False  # whether the connection must not write any more, and the node must be stopped
+    in_doubt = False  # whether the operation is perhaps on disk in spite of the error; if False, nothing of it is
 
 
 class StorageBusy(StorageError):
@@ -71,8 +71,8 @@ class DatabaseInUse(StorageError):
 
 
 class DatabaseTooNew(StorageError):
-    """The error of opening a database that a later version of this program has written. `backup` is the one from before
-    the upgrade, which this program can restore, if there is one."""
+    """The error of opening a database that a later version of this program has written. backup: a backup from
+    before the upgrade, which this program can restore; None if there is none."""
 
     def __init__(self, found: int, supported: int, backup: Path | None = None) -> None:
         text = f"the database has schema version {found}, this program knows versions up to {supported}; "
@@ -121,7 +121,7 @@ class ServerRefused(ConnectionLost):
 
 
 class StandbyMissing(ConnectionLost):
-    """The error of an operation that had to wait for a commit, while that waited for a standby of the server."""
+    """The error of an operation that had to wait for a commit, while that commit waited for a standby."""
 
     def __init__(self) -> None:
         StorageError.__init__(
@@ -222,8 +222,8 @@ class MemberNameTaken(DatabaseTaken):
 
 
 class UnsafeDatabase(StorageError):
-    """The error of a database server that would confirm what it has not synced, by its settings, or since a crash of
-    the server empties tables (UNLOGGED)."""
+    """The error of a database server that can lose confirmed messages, since its settings allow a confirm before the
+    sync, or since a crash of the server empties tables (UNLOGGED)."""
 
     def __init__(self, settings: Sequence[str]) -> None:
         super().__init__(

@@ -54,7 +54,7 @@ LIST_STREAMS_BELOW: Final = compiled(
     _listed.where(streams.c.name < bindparam("end_name")),
     *("after_name", "after_partition", "end_name", "limit"),
 )
-"""`LIST_STREAMS` for names below `end_name`, with which names that begin with a prefix are listed."""
+"""`LIST_STREAMS` for names below `end_name`, to list the names that begin with a prefix."""
 BEGIN_STREAM_AT: Final = compiled(
     update(streams)
     .where(_by_id, streams.c.next_index == _zero)

@@ -22,7 +22,7 @@ from stream_storage.errors import DatabaseCorrupt
 
 SEAL: Final = "seal"
 MODULUS: Final = 2**61 - 1
-"""A prime: a change of one number by less than it changes the seal. The sums fit into 64-bit integers."""
+"""A prime, so a change of one number by less than this changes the seal. The sums fit into 64-bit integers."""
 FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR = 1_000_003, 1_000_033, 1_000_037
 CREATED_FACTOR, GENERATION_FACTOR = 101, 103
 """Both numbers are times in microseconds, so that their products stay far below the modulus."""

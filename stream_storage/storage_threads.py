@@ -108,7 +108,7 @@ class WritingThread(threading.Thread):
             self.wake_up()
 
     def stop(self) -> None:
-        """Makes the thread finish all submitted operations, close the database's log and session, and end."""
+        """Makes the thread finish all submitted operations, copy the log, close the session, and end."""
         self._stopping = True
         self.wake_up()
 

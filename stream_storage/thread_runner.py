@@ -93,7 +93,7 @@ class ThreadRunner:
         self._ended = trio.Event()
         self._reads: SimpleQueue[Operation | None] = SimpleQueue()
         self._late: set[Operation] = set()
-        # All sessions are opened before any thread starts: if one cannot be opened, nothing has to be stopped.
+        # All sessions are opened before any thread starts: if one cannot be opened, no thread has to be stopped.
         sessions: list[Session] = []
         try:
             sessions.append(database.session())
@@ -287,7 +287,7 @@ class ThreadRunner:
         if self._writer.gave_up_ballast:
             self._writer.gave_up_ballast = False
             self.tell_no_room()
-        # Counted before the calls of `on_done`, which may submit the next write and commit it here.
+        # Counted before the calls of `on_done`: a write that one of them submits is committed here only if it is alone.
         self._writes -= len(operations)
         self._complete(operations)
 

@@ -44,7 +44,7 @@ class FloatText(str):
 
 
 def decode_text(data: bytes) -> str:
-    """Decodes UTF-8."""
+    """Decodes UTF-8. Invalid bytes become as many U+FFFD as in Java."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -137,7 +137,8 @@ class _MayPass(Exception):
 
 
 def credentials(place: str) -> str:
-    """Returns the value of the header `Authorization` from the variable or file at `place`. Raises OptionError."""
+    """Returns the value of the header `Authorization` from the variable or file at `place`, which has `USER:PASSWORD`
+    or `bearer TOKEN`. Raises OptionError."""
     try:
         text = resolve_endpoint(place)
     except OptionError as error:

@@ -60,7 +60,7 @@ def was_put_back(end: PartitionEnd, known: Exported | None, saved: Exported | No
 
 
 async def check_place(layout: Layout, ledger: Ledger) -> None:
-    """Checks that the folder is not a copy of another export, and records the folder's path in the ledger."""
+    """Raises ExportMismatch if the folder is a copy of another export, else records its path in the ledger."""
     here, noted = str(layout.folder), await ledger.load_place()
     if noted == here:
         return
@@ -73,7 +73,7 @@ async def check_place(layout: Layout, ledger: Ledger) -> None:
 
 
 async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str | None) -> str:
-    """Gives the table a client id of its own, and returns it. The call can be repeated after a crash.
+    """Gives the table a client id of its own (None: a new one), and returns it. Can be repeated after a crash.
 
     Raises ExportMismatch if the node has higher saved indexes under this id than the table can have saved, DataLost if
     the node was put back to an earlier state, and ClientErrors.

@@ -21,7 +21,8 @@ EXPIRE_INTERVAL_S = 600.0
 
 
 class Upkeep:
-    """Compacts the table of one export and removes old files, between the runs of a daemon."""
+    """Compacts the table of one export and removes old files, between the runs of a daemon. files_min: the number of
+    small files of one stream and date at which they are compacted; 0 for never."""
 
     def __init__(
         self,

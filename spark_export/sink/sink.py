@@ -24,7 +24,7 @@ from spark_export.source.sent_modules import SOURCE_MODULES
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""The local properties of a Spark task with the number of the micro-batch and the id of the streaming query."""
+"""The local properties of a Spark task with the id of the streaming query and the number of the micro-batch."""
 
 
 class StreamSink(Sendable, DataSourceStreamArrowWriter):
@@ -53,7 +53,7 @@ class StreamSink(Sendable, DataSourceStreamArrowWriter):
 
 
 def read_attempt(context: TaskContext | None) -> Attempt:
-    """Returns which execution (`Attempt`) of which task of a streaming query is running."""
+    """Returns which execution (`Attempt`) of which task of a streaming query is running. Raises SourceError."""
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if context is None or query is None or batch is None:

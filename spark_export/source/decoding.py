@@ -44,12 +44,13 @@ class Decoder(Protocol):
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """Returns one array for each of `fields`, with one row for each message."""
+        """Returns one array for each of `fields`, with one row for each message: null if the message has no value for
+        the field, or a value of another type."""
         ...
 
 
 def find_decoder(options: ReadOptions) -> Decoder | None:
-    """Returns the decoder of the option `decode`; None without this option."""
+    """Returns the decoder of the option `decode`; None without this option. Raises OptionError."""
     if options.decode is None:
         return None
     from spark_export.decode.rows import RowRules

@@ -29,7 +29,7 @@ class NodeToken:
     place: str
 
     def request(self) -> bytes:
-        """Returns the body of the request that proves the name."""
+        """Returns the body of the request that proves the name. Raises OptionError without a token."""
         return uint(1) + text(self._read())
 
     def check_way(self, endpoint: str, host: str, is_encrypted: bool) -> None:

@@ -35,7 +35,7 @@ class _Changed(Exception):
 
 
 def report_losses(losses: list[Loss], fail: bool) -> None:
-    """Raises DataLoss if `fail` is True, and otherwise logs each loss."""
+    """Raises DataLoss for losses if `fail` is True, and otherwise logs each loss."""
     if losses and fail:
         more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
         raise DataLoss(f"data is lost: {losses[0]}{more}; set failOnDataLoss=false to go on without it")

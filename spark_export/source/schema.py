@@ -43,7 +43,7 @@ MARKED = "marked"
 """The internal column that says which messages have the header `NULL_HEADER`."""
 
 KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
-"""Maps the column names of this format to those of Spark's Kafka source, in its order. Others have one name."""
+"""Maps column names to those of Spark's Kafka source, in its order. `timestamp` and `headers` are the same in both."""
 KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 LOG_APPEND_TIME = 1
 """The value of `timestampType`: the time of storing. Kafka's 0, CreateTime, would mean a publisher's time."""
@@ -114,7 +114,7 @@ def batch_of_messages(
 
 
 def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
-    """Returns a bulk page (docs/wire.md) as a record batch with the schema of `arrow_schema`, without copies."""
+    """Returns a bulk page (docs/wire.md) as a batch of `arrow_schema`. Unchanged columns are not copied."""
     rows, names = page.num_rows, page.schema.names
     columns = {
         "key": page.column("key") if "key" in names else pa.nulls(rows, pa.binary()),

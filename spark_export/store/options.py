@@ -49,7 +49,7 @@ FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 
 
 def complete_options(place: Place, given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the given options, completed from environment variables and defaults."""
+    """Returns the given options, completed from environment variables and defaults. Raises PlaceRefused."""
     known = (*KNOWN[place.scheme], *COMMON)
     for name in given:
         if name not in known:

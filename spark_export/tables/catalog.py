@@ -52,7 +52,8 @@ def find_catalog(options: ReadOptions) -> Catalog:
 
 
 def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
-    """Returns the existing partitions of the chosen streams. `must_exist` raises StreamMissing for a named one."""
+    """Returns the existing partitions of the chosen streams. With `must_exist`, raises StreamMissing if the options
+    name a missing one."""
     if options.pattern is not None:
         pattern = compile_pattern(options.pattern)
         return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))

@@ -61,7 +61,7 @@ async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
     async def publish(stream: Stream, count: int) -> None:
         async with stream.publisher(load.window) as publisher:
             for number in range(count):
-                # Most pushes are not timed, since timing would slow the load down.
+                # One push in `timed_every` is timed, since timing slows a large load down.
                 if number % timed_every:
                     await publisher.push(data)
                 else:
@@ -138,7 +138,7 @@ async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> T
 
 
 def percentile(ordered: Sequence[float], per_mille: int) -> float:
-    """Returns a percentile of rising values by the method of the nearest rank. per_mille: such as 999 for p99.9."""
+    """Returns a percentile of rising values (at least one) by the nearest rank. per_mille: such as 999 for p99.9."""
     return ordered[(per_mille * len(ordered) + 999) // 1000 - 1]
 
 

@@ -61,8 +61,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kind(NamedTuple):
-    """A kind of load, and how it uses the node. verb: for the progress line. is_filled: all messages are stored before.
-    writers: the number of connections that only push, besides those of the clients."""
+    """A kind of load, and how it uses the node. verb: for the progress line. is_filled: all messages are stored before
+    the load. writers: the number of connections that only push, besides those of the clients."""
 
     load: Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]]
     verb: str

@@ -124,8 +124,8 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
 def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tuple[Path, bool]]:
     """Locks the data directory while the block runs. Raises StorageError if there is no database.
     Yields the path of the database, and whether the machine may have restarted since the directory was last used.
-    Without a clean stop, the directory stays marked. changes: whether the block may change the log; the next start then
-    checks the database."""
+    If the last node did not stop cleanly, the directory stays marked so. changes: whether the block may change the log;
+    the next start then checks the database."""
     database = directory / FILE_NAME
     if not database.exists():
         raise StorageError(no_database(directory))
@@ -146,7 +146,7 @@ def _plan(database: Path, log: Examined | None) -> Plan:
     plan = Plan(verdict=log.verdict.value, frames=found.frames, bad=found.bad, commits=len(found.commits))
     if not plan.needed:
         return plan
-    # The ways in which damaged frames were found again are part of the plan, also if all were found.
+    # The plan names how each damaged frame was recovered, also if none is lost.
     plan = msgspec.structs.replace(plan, how=tuple((each.frame, each.how.value) for each in found.damaged))
     problem = None
     if found.lost:
@@ -170,8 +170,8 @@ def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
 
 
 def _known_log(log: Examined) -> Iterator[bytes]:
-    """Yields the log up to the last commit before the first lost frame, whose page cannot be recovered; else
-    nothing."""
+    """Yields the log up to the last commit before the first lost frame, whose page cannot be recovered. Yields nothing
+    if there is no such commit."""
     corrected = {each.frame: each for each in log.found.damaged}
     return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
 
@@ -251,8 +251,8 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
 def _check(
     connection: sqlite3.Connection, stream_id: int, first: int, end: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Checks the messages from `first` to before `end`. Returns the number of undamaged ones, and the runs of
-    others."""
+    """Checks the messages from `first` to before `end`. Returns the number of undamaged ones, and the first and last
+    index of each run of missing or damaged ones."""
     saved, lost = 0, list[tuple[int, int]]()
     for index in range(first, end):
         if _find_message(connection, stream_id, index) is not None:

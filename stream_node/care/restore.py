@@ -49,7 +49,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Present(msgspec.Struct, frozen=True):
-    """The state of a data directory before a restore. found: whether it has a database. None: it cannot be read."""
+    """The state of a data directory before a restore. found: whether it has a database. The numbers are None if there
+    is no database, or if it cannot be read."""
 
     found: bool
     streams: int | None = None
@@ -116,7 +117,8 @@ def restore_file(
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """The database file that a restore copies. sha256: its hash, if known. messages: None: they are not checked."""
+    """The database file that a restore copies. sha256: its hash, if known. messages: their number if they are checked,
+    else None."""
 
     file: Path
     sha256: str | None

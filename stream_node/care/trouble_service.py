@@ -94,7 +94,7 @@ class TroubleService(Worker):
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
 
     def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
-        """Answers with the troubles of all workers: those that all of them have once, the rest with their names."""
+        """Answers with the troubles of all workers: a trouble that all have once, any other with the workers' names."""
         workers: dict[ToldTrouble, list[str]] = {}
         for part in found:
             for each in part.troubles:

@@ -59,8 +59,7 @@ class WriteTrials:
 
     @property
     def failure(self) -> str | None:
-        """The reason why pushes are not stored: of the last push or trial, or that a trial is late; None if they
-        are."""
+        """The reason why the last push or trial was not stored, or that a trial is late; None if it was stored."""
         if self._is_late:
             return LATE
         is_push_last = max(self._counters.stored_s, self._counters.unstored_s) > self._ended_s
@@ -83,8 +82,7 @@ class WriteTrials:
 
     def _begin(self) -> trio.Event | None:
         """Begins a trial of the size of the last push that was not stored, unless one runs. Returns the event of its
-        end.
-        None: no trial is needed, or the node stops."""
+        end; None if no trial is needed, or the node stops."""
         known_until_s = max(self._counters.stored_s + FRESH_S, self._known_until_s)
         if monotonic() < known_until_s and max(self._counters.stored_s, self._ended_s) > self._counters.unstored_s:
             return None

@@ -160,7 +160,8 @@ async def check_contact(target: Target) -> None:
             is_there = True
             await client.reached()
     except NodeUnreachable as error:
-        # A node that is not there yet is waited for by the client itself; one that refuses is an error now.
+        # The client itself waits for a first node that is not there yet. A failed TLS handshake, or a later node of the
+        # route that cannot be reached, is an error now.
         if is_there or isinstance(error, TlsFailed):
             raise
 

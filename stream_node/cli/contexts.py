@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     target. service, index_service: the names of the services there; None: made from `service`. framing: "legacy" for
     Ockam services from before June 2024, "auto" to find it out, otherwise "head". tls: with absolute paths. peer: the
     identifier of the target node, if a secure channel to it is opened. identity: the file of the user's identity in the
-    channel; None: the default file. channel_listener: its name on the target node. token_file: the token for the node
+    channel; None: the default file. channel_listener: a name on the target node. token_file: the token for the node
     at `address`.
     """
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from stream_client import RichMessage
 
 LOOKED_MAX = 10_000
-"""The number of messages that a search samples by default. A stream may have no end."""
+"""The number of messages that a search reads by default. A stream may have no end."""
 
 
 class Match(NamedTuple):

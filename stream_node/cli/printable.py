@@ -1,3 +1,5 @@
+"""Makes text from peers safe for a terminal."""
+
 from __future__ import annotations
 
 

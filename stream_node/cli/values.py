@@ -49,7 +49,7 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
 
 
 def parse_end(text: str, now: datetime) -> datetime:
-    """Parses a time in the future: a duration such as 90d, or a time with its time zone. Raises UsageError."""
+    """Parses a time in the future: a duration from `now` on (90d), or a time with its time zone. Raises UsageError."""
     if units.DURATION.fullmatch(text):
         try:
             return now + timedelta(seconds=parse_duration(text))

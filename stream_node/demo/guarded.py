@@ -104,7 +104,7 @@ async def _push_read_and_intrude(
             stream = await client.create(STREAM)
             while page := await stream.pull(len(read), 1_000):
                 read += [message.data for message in page]
-            # A client with rights tries more than these.
+            # The reader tries an action for which it has no right.
             try:
                 await stream.push(b"not allowed")
                 broken.append("the reader pushed, with the right to read only")

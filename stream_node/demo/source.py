@@ -1,4 +1,4 @@
-"""Reads real text for the demo: the machine's logs, else Python's standard library, else the source of this project."""
+"""Reads real text for the demo: the machine's logs, then Python's standard library, then the source of this project."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def restore_all(
         )
     # Between the workers, no node may start. The restore of one database takes the lock of its folder itself.
     with nullcontext() if dry_run or "" in sources else locked_directory(target):
-        # The first pass only checks; the second one replaces.
+        # With workers, the first pass only checks and the second one replaces.
         passes = [True] if dry_run else [False] if "" in sources else [True, False]
         for is_dry in passes:
             done = [

@@ -102,8 +102,8 @@ class NodeAccess:
         self._seen = _state_of(file)
 
     async def watch(self) -> None:
-        """Reads the rules again when their file has changed, without end. Ends the interval of the audit log each
-        second."""
+        """Reads the rules again when their file has changed, without end. Each second, writes to the audit log how
+        often each refusal was repeated."""
         ticks, looks = 0, self._seen
         while True:
             await trio.sleep(INTERVAL_S)

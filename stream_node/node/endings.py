@@ -15,7 +15,7 @@ CERTIFICATES = ("tls_certificate", "tls_client_ca", "tls_forward_ca")
 
 
 class Ending(NamedTuple):
-    """An end of a certificate or a token, in seconds since 1970.
+    """The end of a certificate or a token, in seconds since 1970.
     kind: "certificate" or "token". name: the setting that names the certificate's file, or the name of the token."""
 
     ends_s: float

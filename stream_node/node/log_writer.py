@@ -74,7 +74,7 @@ class LogWriter:
                 continue
             try:
                 self._out.write(text)
-                # There is room again, so the reader learns how many lines are missing here.
+                # If lines were dropped, their number is written now that there is room again.
                 dropped = self.dropped
                 if dropped:
                     self._count(-dropped)

@@ -55,7 +55,7 @@ def _read_limit(file: Path) -> list[int]:
 
 
 def bounded(config: Config, limit_bytes: int | None) -> Config:
-    """Returns the settings of a node with this memory limit. None means no limit."""
+    """Returns the settings of a node with this memory limit, or without one (None)."""
     if limit_bytes is None or limit_bytes >= SUITED_BYTES * config.workers:
         return config
     own_bytes = limit_bytes // config.workers

@@ -304,7 +304,7 @@ class Server:
         self._notifier.stopping()
         self.condition.is_draining = True
         deadline_s = trio.current_time() + self.config.drain_timeout_s
-        # HTTP lets its present requests end.
+        # HTTP takes no more connections, and answers the requests that it has.
         if self._http is not None:
             await self._http.stop_accepting()
         # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile.

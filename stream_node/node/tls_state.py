@@ -43,7 +43,7 @@ def examine_tls(config: Config) -> tuple[Literal["ok", "warning", "wrong"], str,
         check_settings(config)
         if config.tls_certificate is None:
             return "ok", tls_text(config), None
-        # The files can be used now; what remains is for how long.
+        # The files can be used; the end of the certificate remains to be checked.
         ends = read_certificate(Path(config.tls_certificate)).not_valid_after_utc
     except (ConfigError, CertificateError) as error:
         return "wrong", f"{error}; the node does not start", None

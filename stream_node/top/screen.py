@@ -73,7 +73,7 @@ def draw(
 def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]:
     lines: list[tuple[Kind, list[str]]] = [("plain", [node, f"by {sort}"])]
     rates = view.rates
-    # The node may not report its status; then the tables stand alone.
+    # A node that does not report its status has no such lines.
     if view.version is not None:
         lines[0][1][1:1] = [
             f"stream-node {view.version}",
@@ -105,7 +105,7 @@ def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]
         if blocks.missing:
             facts.append(f"{blocks.missing:,} missing")
         lines.append(("warning" if blocks.missing else "plain", facts))
-    # Troubles stand last, directly above the tables.
+    # Troubles stand last among these lines.
     if view.refusing_pushes:
         lines.append(("problem", ["pushes are refused: the disk is nearly full; make room, or set a retention"]))
     if view.write_failure is not None:

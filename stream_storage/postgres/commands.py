@@ -22,7 +22,7 @@ _GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: bytes | None = None) -> Any:
     """Runs one command, or several that are separated by semicolons; `payload` has the rows of a COPY FROM STDIN among
-    them. Returns the `psycopg.pq` result of the last one."""
+    them. Returns the `psycopg.pq` result of the last command. Raises StorageError."""
     wire = connection.pgconn
     if wire.status != ConnStatus.OK:
         raise ConnectionLost("the connection is closed")

@@ -32,8 +32,8 @@ REPLACED_STATE = "22012"
 
 
 def storage_error(error: BaseException, *, broken: bool = False) -> StorageError:
-    """Returns the StorageError that describes an exception. broken: whether the connection is unusable; an error of the
-    driver without a SQLSTATE can mean that or not."""
+    """Returns the StorageError that describes an exception. broken: whether the connection is unusable, which an error
+    of the driver without a SQLSTATE does not show."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, OSError):

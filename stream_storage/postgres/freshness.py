@@ -1,4 +1,4 @@
-"""Keeps a session that only reads away from servers that lack confirmed writes.
+"""Keeps a read-only session away from servers that lack confirmed writes.
 
 A standby lacks them, since it copies with a delay, and so does a former primary that was started again alone: it takes
 reads and says that it takes writes, but no node writes to it any more. The row of the writer

@@ -86,9 +86,9 @@ class Ownership:
         self.connected = False
 
     def take(self, connection: Connection) -> Taken:
-        """Takes the right to write for a new connection, which holds from `believe` on. Raises DatabaseTaken if another
-        node is connected, StandbyMissing if its commit waits for a standby, and NodeReplaced if another node has taken
-        over since."""
+        """Takes the right to write for a new connection; the right holds from `believe` on. Raises DatabaseTaken if
+        another node is connected, StandbyMissing if its commit waits for a standby, and NodeReplaced if another node
+        has taken over since."""
         # A node that was the writer before needs no lock to find out whether it still is.
         if not self._taken:
             self._lock(connection)

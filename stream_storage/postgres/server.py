@@ -140,8 +140,8 @@ class Server:
         return connection
 
     def wait_connected(self, adopt: Callable[[Connection], None] | None = None) -> Connection:
-        """Connects and calls `adopt`, and waits at most `wait_s` for a server that takes writes and does not lose the
-        connection in that. Raises StorageError, and at once if a server does not let the node in."""
+        """Connects and calls `adopt`. Tries again for at most `wait_s` if no server takes writes, or if the connection
+        is lost in `adopt`. Raises StorageError, at once if a server does not let the node in."""
         end_s = time.monotonic() + self.wait_s
         told = False
         while True:

@@ -62,8 +62,8 @@ class PostgresSession:
         durability: KeptDurability | None = None,
         freshness: Freshness | None = None,
     ) -> None:
-        """Connects. Raises StorageError. ownership, durability: the right to write and the promise of a confirm; None:
-        the session only reads, by `freshness`."""
+        """Connects. Raises StorageError. ownership, durability: the right to write and the promise of a confirm; None
+        for a session that only reads, which has `freshness` instead."""
         self.sync_seconds = Histogram(SECONDS)
         self.closed = False
         self.log = PostgresLog(self)

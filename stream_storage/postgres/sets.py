@@ -35,7 +35,7 @@ class SetInsert(NamedTuple):
     """An INSERT of many rows, whose parameters are the columns, each as a list."""
 
     text: str
-    key: tuple[int, ...]  # the places, from 0, of the columns that no two rows of a statement may share
+    key: tuple[int, ...]  # the places, from 0, of the columns in which no two rows of a statement may be equal
 
 
 class SetSession(Protocol):

@@ -146,7 +146,7 @@ class Checkpointer:
             logger.info("log_kept", pages=checkpoint.wal_pages, reason="another program is reading the database")
 
     def _extend(self) -> StorageError | None:
-        """Extends the WAL. Other errors than fatal ones are only logged: the WAL then grows with the commits."""
+        """Extends the WAL. Returns a fatal error, or None. Other errors are logged: the WAL grows with the commits."""
         try:
             if self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
                 self._session.extend_wal(EXTENDED_BYTES)

@@ -148,8 +148,8 @@ class Database:
 
     def _prepare(self, unclean: bool) -> None:
         """Prepares the database file for writing: checks, upgrades and completes it."""
-        # 1. The file is empty, or a database of a version that this program knows. Nothing is written before that is
-        # clear, and then the settings that belong to the file.
+        # 1. `_inspect` refuses a database that this program does not know, before anything is written to the file. Then
+        # it writes the settings that belong to the file.
         version = self._inspect()
         head = self._migrations.head
         if 0 < version < head and not self._migrate:

@@ -40,7 +40,7 @@ def opened_file(file: Path) -> Iterator[SqliteSession]:
 
 
 def _check_complete(file: Path) -> None:
-    """Raises BackupError if a journal beside the file has a part of the database."""
+    """Raises BackupError if the file cannot be read, or if a journal beside it has a part of the database."""
     try:
         with file.open("rb"):
             pass

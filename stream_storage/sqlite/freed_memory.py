@@ -14,7 +14,8 @@ _returns = False
 
 
 def keep_freed(kept_bytes: int) -> None:
-    """Makes the C library keep freed memory, for blocks of up to half of it. Does nothing after `return_freed`."""
+    """Makes the C library keep this much freed memory, for blocks of up to half of it. Does nothing after
+    `return_freed`."""
     if not _returns:
         _set(kept_bytes // 2, kept_bytes)
 

@@ -2,8 +2,8 @@
 
 A restore writes a new database under the name of the old one with `PART_SUFFIX` added, and renames it when it is
 complete. A survey of a damaged write-ahead log and a repair work in temporary folders with a hard link to the database
-or a copy of it. They hold the lock of the directory, apart from a reader's survey of a stopped node: if its folder is
-removed meanwhile, SQLite reports an error to the reader."""
+or a copy of it. All of these hold the lock of the directory, apart from a reader's survey of a stopped node: if its
+folder is removed meanwhile, SQLite reports an error to the reader."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def remove_scratch(database: Path) -> None:
 
 
 def check_not_replaced(database: Path) -> None:
-    """Raises StorageError if an interrupted restore has left no database: a new, empty one would hide that."""
+    """Raises StorageError if an interrupted restore has left no database: a new, empty one would hide the restore."""
     if not database.exists() and find_parts(database):
         raise StorageError(
             f"a restore into {database.parent} was interrupted before it was done, and there is no database; "

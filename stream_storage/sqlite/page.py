@@ -72,8 +72,8 @@ def read_page(
     *,
     joins: bool,
 ) -> tuple[list[Record], bool]:
-    """Returns a page, as `Log.read` describes it, and whether the stream has no further message. Runs in a transaction.
-    Raises sqlite3.Error, and DatabaseCorrupt if a message is damaged, or missing between two others."""
+    """Returns a page, as `Log.read` describes it, and whether the stream has no further message. The caller has
+    begun a transaction. Raises sqlite3.Error, and DatabaseCorrupt if a message is damaged, or missing between two."""
     records: list[Record] = []
     room_bytes = bytes_max
     window = _window(room_bytes, ASSUMED_BYTES)

@@ -29,7 +29,7 @@ class Checkpoint(NamedTuple):
 
     blocked: bool  # whether another connection kept it from finishing
     wal_pages: int  # in the write-ahead log
-    copied_pages: int  # of these, in the database file
+    copied_pages: int  # how many of them are in the database file
 
 
 class SqliteSession:
@@ -114,8 +114,9 @@ class SqliteSession:
         return path
 
     def extend_wal(self, size_bytes: int) -> None:
-        """Extends the write-ahead log until the last connection closes, so that later commits overwrite existing parts:
-        syncing a growing file takes twice as long. Raises StorageError; the extended part can then still take room."""
+        """Extends the write-ahead log, until the last connection closes, to `size_bytes`: later commits overwrite
+        existing parts, since syncing a growing file takes twice as long. Raises StorageError; the extended part can
+        then still take room."""
         self.begin()
         try:
             self.try_write(size_bytes)

@@ -23,8 +23,8 @@ CHECKED_BYTES_MAX = 1024 * 1024 * 1024
 TABLES_CHECKED_S_MAX = 10.0
 """The longest check of tables at a start. Those of 100,000 streams and as many positions take two seconds."""
 NEEDED = ("streams", "lease_fences", "lease_floor", "worker_places")
-"""The tables of which a damaged row ends the start: the node would give an index or a fence twice. Such a row of
-another table fails the requests for it until it is set anew; that of a publisher is left out."""
+"""A damaged row of these tables ends the start: the node would give an index or a fence twice. A damaged row of another
+table fails the requests for it until it is set anew; a damaged row of a publisher is left out."""
 PROGRESS_STEPS = 100_000
 """The number of steps of SQLite between two readings of the clock, some milliseconds."""
 
@@ -44,7 +44,7 @@ def check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 def create_schema(session: SqliteSession, version: int | None) -> None:
     """Creates missing tables in one transaction. Raises StorageReadOnly if this user may only read the database.
-    version: what a new file gets, with APPLICATION_ID; None for an existing file."""
+    version: the schema version of a new file, which also gets APPLICATION_ID; None for an existing file."""
     _check_writable(session)
     session.begin()
     try:
@@ -59,7 +59,7 @@ def create_schema(session: SqliteSession, version: int | None) -> None:
 
 
 def _check_writable(session: SqliteSession) -> None:
-    """Raises StorageReadOnly. The write is undone, so that nothing comes into the write-ahead log."""
+    """Raises StorageReadOnly if a trial write fails. It is undone, so nothing comes into the write-ahead log."""
     session.begin()
     try:
         (version,) = session.connection.execute("PRAGMA user_version").fetchone()

@@ -1,7 +1,7 @@
 """Verifies a whole database: the file, the schema, every stream, every message and every seal. It repairs nothing.
 
-It reads one snapshot. Meanwhile the write-ahead log of a running node cannot be emptied: verify a backup of a large
-database."""
+It reads one snapshot. Meanwhile the write-ahead log of a running node cannot be emptied, so a large database is better
+verified in a backup."""
 
 from __future__ import annotations
 

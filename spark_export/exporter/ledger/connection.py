@@ -15,7 +15,7 @@ BUSY_TIMEOUT_MS = 5_000
 
 
 class Copy(Protocol):
-    """The copy of a ledger in a store."""
+    """The copy of a ledger in a store. If the copy and the ledger's file differ, the copy is right."""
 
     def fetch(self) -> bool:
         """Replaces the ledger's file by the copy. Returns False, and changes nothing, if there is no copy."""

@@ -125,7 +125,7 @@ def read_export(path: Path, first: int, count: int) -> ExportView:
 
 
 def read_partitions(path: Path) -> list[PartitionView]:
-    """Returns the exported part of each partition, by stream, partition and era. Raises the errors of `read_export`."""
+    """Returns the exported part of each partition, by stream, partition and era. Raises as `read_export`."""
     statement = (
         select(
             ranges.c.stream,

@@ -50,7 +50,8 @@ REPAIR = "`stream-node export repair` takes its rows from the node again"
 
 
 class Rewriter:
-    """Replaces files of the table in one export folder, and later removes the old files. The caller holds the lock."""
+    """Replaces files of the table in one export folder, and later removes the old files. The caller holds the lock.
+    keep_s: how long replaced files stay for readers; None for the default of the format (KEEP_S)."""
 
     def __init__(
         self, layout: Layout, ledger: Ledger, table: Table, *, now_us: Callable[[], int], keep_s: float | None = None

@@ -70,7 +70,7 @@ FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), 
 
 
 class TableWriter:
-    """Writes rows into Parquet files in a target, with separate files for each stream and date.
+    """Writes rows into Parquet files in a target or existing folder, with own files for each stream and date.
 
     hive: whether each file is in a folder `stream=…/date=…`.
     """

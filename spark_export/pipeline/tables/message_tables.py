@@ -245,6 +245,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def table_of(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
+    """Builds a table from rows with times in microseconds since 1970."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [
         pa.array(column, pa.int64()).cast(TIME) if field.type == TIME else pa.array(column, field.type)
@@ -254,7 +255,7 @@ def table_of(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Returns an iterator over the rows of a table."""
+    """Returns an iterator over the rows of a table, with times in microseconds since 1970."""
     columns = [column.cast(pa.int64()) if column.type == TIME else column for column in table.columns]
     return zip(*(column.to_pylist() for column in columns), strict=True)
 

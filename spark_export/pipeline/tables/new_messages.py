@@ -58,7 +58,7 @@ class ExportFile:
     sha256: str | None = None
 
     def read(self) -> bytes:
-        """Returns the content."""
+        """Returns the content. Raises TableDamaged if it is not what the exporter wrote."""
         content = (self.root / self.path).read_bytes()
         if self.sha256 is not None and hashlib.sha256(content).hexdigest() != self.sha256:
             raise TableDamaged(f"{self.root / self.path} is not what the exporter wrote: {REPAIR}")

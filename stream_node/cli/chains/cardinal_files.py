@@ -115,7 +115,7 @@ def simulate(
         loss_rate=loss_rate,
         delay_max=delay_max,
     )
-    # A seed that nobody gave is printed at the end, so that the chain can be made again.
+    # The report at the end has the seed, so that a chain with a random seed can be made again.
     chosen = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     simulation = make(random.Random(chosen), options)
     if expect is not None:

@@ -353,7 +353,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
 
 def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine until it ends or SIGTERM cancels it, and returns its result.
-    After SIGTERM and the coroutine's cleaning, it raises typer.Exit with 128 plus the number of the signal."""
+    After SIGTERM the coroutine can clean up; then this function raises typer.Exit with 128 plus the signal's number."""
     import asyncio
 
     async def interruptible() -> T:

@@ -171,7 +171,7 @@ def _held(manifests: Sequence[Manifest]) -> Held:
 
 
 def _present(found: Sequence[Present]) -> Present:
-    """Returns the state of several databases before a restore as that of one; None if one number is not known."""
+    """Returns the state of several databases before a restore as that of one. A number is None if one is unknown."""
     from stream_node.care.restore import Present
 
     there = [each for each in found if each.found]

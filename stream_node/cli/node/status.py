@@ -270,7 +270,7 @@ def _report(view: View, found: list[Found]) -> dict[str, Any]:
 
 
 def _lines(view: View, found: list[Found]) -> list[str]:
-    """The first line is the one that monitoring programs show."""
+    """Returns the lines of the report. Monitoring programs show the first one."""
     if found:
         worst_first = sorted(found, key=lambda each: -RANKS[each.level])
         texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first)

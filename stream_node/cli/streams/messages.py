@@ -53,8 +53,8 @@ def _chunks(source: io.FileIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yields the lines without their line feeds, in one list for each chunk with a line end. The last one may lack
-    it."""
+    """Yields the lines without their line feeds, in one list for each chunk with a line end. The last line may lack its
+    line feed."""
     begun: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -93,8 +93,8 @@ def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _framed_bytes(left: bytearray, at: int) -> int | None:
-    """Returns the length of the message at offset `at`; None while it is incomplete. Raises UsageError if it is too
-    large."""
+    """Returns the length of the message at offset `at`; None while the length is incomplete. Raises UsageError if the
+    message is too large."""
     if len(left) - at < LENGTH.size:
         return None
     (size_bytes,) = LENGTH.unpack_from(left, at)

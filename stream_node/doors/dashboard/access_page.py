@@ -33,7 +33,7 @@ async def show_access(page: Page) -> Response:
     grants, sees_all = parts.authorizer.rules.grants(page.call.caller.identity), page.may(OPERATOR, EVERY_NAME)
 
     def concerns(prefix: str) -> bool:
-        """Whether the user may see the state of something on a name that begins so."""
+        """Whether the user may see the state of anything whose name begins with `prefix`."""
         found = grants.find_next(OPERATOR, prefix)
         return found is not None and found.startswith(prefix)
 

@@ -115,7 +115,7 @@ class Dashboard:
         return await self._overview.troubles()
 
     async def watch_troubles(self) -> None:
-        """Learns the habits of consumers, and logs the begin and the end of troubles. Runs without end."""
+        """Learns the habits of consumers, and logs when troubles begin and end. Runs without end."""
         known: dict[tuple[str, ...], Trouble] = {}
         reading_s = 0.0
         while True:

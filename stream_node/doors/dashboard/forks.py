@@ -107,8 +107,8 @@ def first_of_each(blocks: Iterable[Block]) -> list[Block]:
 
 
 def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
-    """Returns the blocks, in order of arrival, that are heavier than all earlier ones and do not continue the
-    heaviest."""
+    """Returns the reorgs. `blocks` are in order of arrival. A reorg is a block that is heavier than all earlier ones
+    and does not continue the heaviest of them."""
     known: dict[bytes, Block] = {}
     head: Block | None = None
     turns = []

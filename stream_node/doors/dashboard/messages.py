@@ -48,7 +48,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 
 
 class Read(NamedTuple):
-    """The rows of a page of messages. search: what was looked for. after: the index behind the last sampled message."""
+    """The rows of a page of messages. search: what was looked for. after: the index behind the last read message."""
 
     info: StreamInfo
     partitions: list[int]
@@ -143,8 +143,8 @@ async def _read(page: Page, client: StreamClient, name: str, number: int, view: 
 async def _search(
     page: Page, stream: Stream, first: int, end: int, view: str, match: Match
 ) -> tuple[list[MessageRow], int]:
-    """Returns a page of the messages from `first` to before `end` that match or are damaged, and the index behind them.
-    Ends earlier after LOOK_S seconds."""
+    """Returns a page of the messages from `first` to before `end` that match or are damaged, and the index behind the
+    last read message. Ends earlier after LOOK_S seconds."""
     rows: list[MessageRow] = []
     at, gives_up_s, count = first, trio.current_time() + LOOK_S, LOOKED_AT_ONCE
     while at < end and len(rows) < ROWS and trio.current_time() < gives_up_s:
@@ -203,7 +203,7 @@ async def show_message(page: Page) -> Response:
         info = await stream.info()
         rows = await read_rows(page, stream, index, 1, view, MESSAGE_BYTES_MAX)
     row = rows[0] if rows else None
-    # A message that was deleted or not stored yet would show its successor in its place.
+    # For a deleted message, the node returns a later one.
     if row is None or row.index != index:
         has = f"those from {info.first_index} to {info.next_index - 1}" if info.count else "none"
         detail = f"{name}/{number} has no message {index}; it has {has}"

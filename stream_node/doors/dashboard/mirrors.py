@@ -138,7 +138,7 @@ async def _ask(
     source_goes_on: bool = False,
 ) -> MirrorResponse:
     """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force.
-    source_goes_on: whether a source that answers and cannot become a mirror does not stop that."""
+    source_goes_on: whether to promote also if the source answers and cannot become a mirror."""
     force = action is MirrorAction.PROMOTE and not promotion_id
     request = MirrorRequest(
         request_id=0,

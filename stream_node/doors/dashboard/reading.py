@@ -17,7 +17,7 @@ from stream_storage.thread_runner import ThreadRunner
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A consumer of one stream with messages that it has not processed, in `partitions` of them.
+    """A consumer of one stream with messages that it has not processed. partitions: how many have some.
     partition: the one in which a message waits longest; the consumer is at `index` there, without progress since
     `since_us`. lag: the messages that wait in all."""
 

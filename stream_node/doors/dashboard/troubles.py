@@ -57,7 +57,7 @@ def find_troubles(
 def _database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
     condition, runner = parts.condition, parts.runner
     failure = parts.services.trials.failure
-    # At most one of these is named: each of them explains those below.
+    # At most one of these is reported: the first that applies explains those below it.
     if not runner.is_writing:
         reason = runner.statistics().failure or "no reason is known"
         yield Trouble(
@@ -106,7 +106,7 @@ def _disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             link("/streams", order="size"),
             "The largest streams",
         )
-    # The others are independent, and may all be there.
+    # The troubles below are independent of each other.
     if condition.disk_failure is not None:
         yield Trouble(
             "disk_unknown",

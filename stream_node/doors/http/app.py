@@ -190,7 +190,6 @@ class HttpApp:
     def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
         """Returns the problem to send, or None if the peer has gone."""
         # A streaming answer wraps its errors.
-        # Nurseries wrap the error of a handler in groups.
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if isinstance(error, Problem):

@@ -155,8 +155,8 @@ class RequestBody:
         self._first = await self.receive()
 
     async def watch(self, scope: trio.CancelScope, on_complete: Callable[[], None]) -> None:
-        """Cancels the scope when the peer has gone, which cannot be seen before the whole body has come
-        (`on_complete`)."""
+        """Calls `on_complete` when the whole body has come, and then cancels the scope when the peer has gone. Before,
+        that cannot be seen."""
         await self._completed.wait()
         on_complete()
         while not self._gone.is_set():

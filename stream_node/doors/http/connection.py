@@ -175,7 +175,7 @@ class HttpConnection(TCPServer):
                     await self._read_data()
                     await self.idle_task.stop()
         except OSError:
-            # The socket failed, and the peer with it.
+            # The socket failed, so the peer cannot get an answer.
             return
         finally:
             await self._close()

@@ -80,8 +80,7 @@ class RequestMemory:
     @asynccontextmanager
     async def making(self, size_bytes: int) -> AsyncIterator[None]:
         """Waits for room for the bytes that the block makes for the answer, and counts them instead of the earlier
-        ones.
-        They stay counted after the block, until `note` has the number that was made."""
+        ones. They stay counted after the block, until `note` gets the number that was made."""
         self.note(made_bytes=0)
         while True:
             await self.wait_room()

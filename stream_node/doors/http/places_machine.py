@@ -19,7 +19,7 @@ PARTY_SHARE = 4
 HEALTH_PLACES = 16
 """The number of connections above all limits that can only ask for the health of the node."""
 CANDIDATES_MAX = 32
-"""The largest number of half connections that are sampled to find one whose peer has not just sent something."""
+"""The largest number of half connections that are searched for one whose peer has not just sent something."""
 
 
 def share_of(guests_max: int) -> int:

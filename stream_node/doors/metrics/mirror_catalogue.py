@@ -10,7 +10,7 @@ from stream_node.doors.metrics.snapshot import Snapshot
 from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 
 STREAMS_NAMED_MAX = 100
-"""The largest number of streams that the metrics name: those with the greatest lag, then with the oldest one."""
+"""The largest number of streams that the metrics name: the greatest lag first, and of equal ones the longest."""
 
 
 def _conditions(snapshot: Snapshot) -> Values:

@@ -1,5 +1,5 @@
 """FixedMember: one of the processes of one machine that share the shards for good, each with a database of its own.
-The supervisor starts a dead one again, so no member takes shards of another one, and nobody beats."""
+The supervisor starts a dead one again, so no member takes shards of another one, and no member beats."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class HandOvers:
         """Compares the view that was read with the one before.
         now_s: the time of a clock that is never set back, in seconds. time_us: microseconds since 1970."""
         before, self._view = self._view, view
-        # A shard that stays without an owner keeps the time since when.
+        # A shard that stays without an owner keeps the time at which it lost its owner.
         self._unowned = {
             number: self._unowned.get(number, now_s)
             for number, shard in enumerate(view.shards)

@@ -104,7 +104,7 @@ class Link:
             for message in messages[:1]:
                 self._prove(message)
             messages = messages[1:] if self.is_up else ()
-        # Answers settle their requests, here and at members that have passed the requests on.
+        # Answers settle requests: of this member's clients, and requests that it has passed on for another member.
         self.unanswered.answered(messages)
         if self._passed_on:
             self._passed_on.difference_update(message.onward_route for message in messages)

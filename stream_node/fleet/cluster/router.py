@@ -329,7 +329,8 @@ class Router:
         return held.put(wrapped, trio.current_time(), is_own=is_own)
 
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
-        # A message that was passed on cannot open a session here: the session would depend on the member in between.
+        # A message that another member has passed on to this one opens no session at a third member: the session would
+        # end when this one leaves.
         if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:
             self._refuse_opening(wrapped.onward_route[2], wrapped)
             return None

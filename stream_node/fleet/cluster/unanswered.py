@@ -53,7 +53,7 @@ class Unanswered:
             return
         found = self._open.get(route)
         if found is None:
-            # Routes of clients that are gone go, at a cost that stays small for each message.
+            # Routes of ended connections are dropped, at a cost that stays small for each message.
             if len(self._open) >= self._look_at:
                 self._open = {each: known for each, known in self._open.items() if self._is_there(each[0])}
                 self._look_at = max(ROUTES_MIN, 2 * len(self._open))
@@ -82,8 +82,7 @@ class Unanswered:
                 del self._open[message.onward_route]
 
     def take(self) -> tuple[list[Address], list[Message]]:
-        """Forgets everything. Returns the connections of clients that must lose theirs, and the answers to the
-        others."""
+        """Forgets everything. Returns the connections that clients must lose, and the answers to the other clients."""
         taken, self._open = self._open, {}
         ended = dict.fromkeys(route[0] for route, found in taken.items() if found.lost is None or found.opens_session)
         answers = [

@@ -28,7 +28,7 @@ logger = structlog.get_logger(__name__)
 
 class Fencer:
     """Makes the former source of one primary a mirror of it. row: the former source. follower: the same, as a
-    mirror."""
+    mirror, after `run`."""
 
     def __init__(
         self,

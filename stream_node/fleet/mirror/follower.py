@@ -32,7 +32,7 @@ from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.history import History, find_parting
 
 WAIT_S = 1.0
-"""How long the source may delay an answer while it has no new message: the interval of an idle mirror's reports."""
+"""How long the source may delay an answer while it has no new message: the interval of answers to an idle mirror."""
 RETRY_S = 0.5
 PARTED_RETRY_S = 5.0
 """The pause of a mirror that has parted from its source. The source may be replaced meanwhile."""

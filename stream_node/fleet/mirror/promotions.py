@@ -32,7 +32,7 @@ class Begun(msgspec.Struct):
 
     before: the mirrors as they were before it. ids: of the requests that wait for it. is_resumed: an earlier run of the
     node has begun it. is_noted: all partitions are stored as being promoted. takes: it cannot be undone any more, since
-    a partition of this node may be a primary. is_known: an operator has got its result. failure: why it failed; the
+    a partition of this node may be a primary. is_known: its result can be reported. failure: why it failed; the
     source gets its role back then, which can take longer than until `is_known`. has_ended: nothing of it is left to be
     done.
     """

@@ -112,9 +112,9 @@ class MirrorService:
                 states = self.states(name)
             case MirrorAction.PROMOTE:
                 if request.force:
-                    # From here on the request changes something, so it does not give way to others any more.
                     if not request.source_goes_on:
                         await self._promotions.check_source_ends(name)
+                    # From here on the request changes something, so it does not give way to others any more.
                     waiting.asks = False
                     states = await self._promotions.force(name)
                 else:

@@ -21,7 +21,7 @@ another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
 """The bytes of the file that are read through a memory mapping, in a fifth less time. SQLite allows no more."""
 ROWS_MAX = 16_384
-"""The largest number of rows in a page. The size of keys and headers (at most 20 KiB a row) is not known before."""
+"""The largest number of rows in a page. The size of keys and headers (at most 20 KiB a row) is unknown before."""
 ASSUMED_ROW_BYTES = 1_024
 """The assumed size of a row of a stream from which no row has been read yet."""
 ROW_OVERHEAD_BYTES = 40
@@ -123,7 +123,7 @@ class ArrowPages:
         row_bytes = self._row_bytes.get(stream_id, ASSUMED_ROW_BYTES)
         rows = max(1, min(ROWS_MAX, end - start, bytes_max // row_bytes))
         batch = self._rows(stream_id, start, min(end, start + rows), columns)
-        # One of the rows is large. Fewer rows have a larger share of the memory each, and a single row has all of it.
+        # One of the rows is large. Fewer rows have a larger share of the memory each, and a single row has no limit.
         while batch is None:
             rows = max(1, rows // 16)
             batch = self._rows(stream_id, start, min(end, start + rows), columns)
@@ -140,7 +140,7 @@ class ArrowPages:
         """Returns the rows of a range, or None if one of several rows is larger than its share of the memory."""
         # If several rows are read, each row may take an equal share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
-        # Most streams have neither keys nor headers. The cheap statement is tried until one returns too few rows.
+        # Most streams have neither keys nor headers. The cheap statement is tried unless the last page had some.
         if columns.beside and stream_id not in self._with_beside:
             batch = self._plain_rows(stream_id, start, end, columns, share_bytes)
             if batch.num_rows == end - start:

@@ -1,7 +1,7 @@
 """A thread for bulk reads (pages of a stream as Arrow), which a child process makes.
 
 The first read starts the child, which runs until the storage runner closes. If the child has died, the thread starts a
-new one and repeats the request. If that dies too, or does not answer in time, the read fails."""
+new one and repeats the request. If the new child dies too, or a child does not answer in time, the read fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
 
 class ArrowRead(Operation):
     """A bulk read of one stream from index `start` up to, not including, `end`, as one page of Arrow rows, of at most
-    `bytes_max` bytes or one message. `beside`: keys and headers. `answer` is None until it is done without an error."""
+    `bytes_max` bytes or one message. `beside`: keys and headers. `answer` is None until the read has succeeded."""
 
     __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
 
@@ -156,7 +156,7 @@ class ArrowThread(threading.Thread):
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 
     def _ask_child(self, request: bytes) -> Answer:
-        """Sends a request to the child, or to a new one if that has died. Raises OSError, EOFError."""
+        """Sends a request to the child, or to a new child if the old one has died. Raises OSError, EOFError."""
         if self._child is not None:
             try:
                 return self._child.ask(request)

@@ -14,7 +14,7 @@ from stream_storage.sqlite.bulk.child_main import ANSWER
 from stream_storage.sqlite.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the node waits for an answer. A page takes milliseconds, and a busy database up to 5 s."""
+"""How long the node waits for an answer. A page takes tens of milliseconds, and a busy database up to 5 s."""
 END_TIMEOUT_S = 5.0
 
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]

@@ -107,7 +107,8 @@ def _check_not_alone(database: Path, log: Examined) -> None:
 
 def refuse_damaged(database: Path) -> None:
     """Raises WalDamaged if the log of a database that a reader opens is damaged, unless a running node has checked it.
-    A log whose last transaction the next start would cut off is accepted: that was probably never confirmed."""
+    Raises it also for a log that the next start would complete. A log whose last transaction the next start would cut
+    off is accepted: that transaction was probably never confirmed."""
     try:
         if owner_lives(database.parent) and in_use(database.parent):
             return
@@ -124,7 +125,7 @@ def refuse_damaged(database: Path) -> None:
 
 def in_use(directory: Path) -> bool:
     """Returns whether a node holds the lock on the data directory now. If none does, the lock is taken for a moment, in
-    which a node would fail to start: call this only if one probably runs, or could not start anyway."""
+    which a node would fail to start: call this only if a node probably runs, or could not start anyway."""
     try:
         lock = os.open(directory / LOCK_NAME, os.O_RDONLY)
     except FileNotFoundError:
@@ -224,7 +225,7 @@ def keep_copy(database: Path) -> Path:
 
 def install_log(database: Path, pieces: Iterable[bytes]) -> None:
     """Replaces the log, while no connection has the database open, by one rename: a kill or a power cut leaves the old
-    one or the new one. Raises OSError."""
+    log or the new log. Raises OSError."""
     # Remove SQLite's file of shared memory, since it describes the old log.
     database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)
     _write_synced(wal_path(database), pieces)

@@ -63,7 +63,7 @@ class Damage(NamedTuple):
 
     frame: int  # the number of the frame
     how: How
-    page: int  # this and the next one: as in the head of the frame, corrected if possible
+    page: int  # this and `commit`: as in the head of the frame, corrected if possible
     commit: int
     content: bytes | None  # the page; None if it is not known
 
@@ -104,7 +104,7 @@ class Scan(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The number of the last commit frame before the first lost frame; 0 if there is none."""
+        """The number of the last commit frame before the first frame that is lost, if any; 0 if there is none."""
         first_lost = self.lost[0].frame if self.lost else self.end + 1
         return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
 
@@ -246,8 +246,8 @@ def _finish(
     found: dict[int, Damage],
 ) -> Scan:
     """Completes a scan: finds the commits after the first damaged frame, and recovers the pages up to the last of them.
-    doubtful: the frames with a wrong checksum, each with the checksum of the frame before, or None if it can be older
-    than the last restart of the log."""
+    doubtful: the frames with a wrong checksum, each with the checksum of the frame before, or None if the frame can be
+    older than the last restart of the log."""
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
     commits = tuple(sorted(number for number in marks if bad and number > good))

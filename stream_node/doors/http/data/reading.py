@@ -149,7 +149,7 @@ async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: i
         except ClientError as error:
             damaged[end] = Damaged(end, str(error).removeprefix(REFUSAL))
         end += 1
-    # Then the page has failed for another reason, which the caller still has.
+    # Without a damaged message, the page has failed for another reason, and the caller has that error.
     if not damaged:
         return None
     messages = list[RichMessage | Damaged]()
