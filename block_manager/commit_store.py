@@ -284,7 +284,7 @@ class CommitStore:
         self._write_lock = Lock()
         self._lock = Lock()
         self._cache = LruCache(cached_blocks_max)
-        # The parents of the blocks that were asked for last, one at a time: whoever asks for one of them walks down.
+        # The parents of the last blocks that `get` returned singly. A call for one of these parents walks down.
         self._ahead_max = max(0, min(PAGE_IDS, cached_blocks_max) - 1)
         self._parents: deque[str] = deque(maxlen=WALKS_MAX)
         self._writing = False
@@ -403,7 +403,7 @@ class CommitStore:
             try:
                 found[row[1]] = block_of(row)
             except BlockStoreError:
-                # A damaged block is reported to who asks for it, not to who asks for a block above it.
+                # A damaged block fails the call that asks for it, not a call for a block above it.
                 if not ahead or not found:
                     raise
                 break

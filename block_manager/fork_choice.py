@@ -105,7 +105,7 @@ class ForkChoice:
         if final is None:
             return
         self._manager.persist(final.block_id, self._store_name)
-        # Forks that end there have lost, and are released.
+        # Forks that end at this number or below have lost, and are released.
         for tip in [tip for tip in self._tips.values() if tip.number <= final.number and tip != self.head]:
             del self._tips[tip.block_id]
             self._manager.unref_block(tip.block_id)

@@ -60,8 +60,8 @@ class BlockManager:
 
     def __init__(self) -> None:
         self._known = KnownBlocks()
-        # Taken by what moves blocks between memory and stores, one call at a time, and always before the lock of
-        # `_known`, so that readers never wait for a move.
+        # A call that moves blocks between memory and stores holds this lock, and takes it before the lock of `_known`.
+        # Readers do not take it, so they never wait for a move.
         self._moving = Lock()
         self._persist_count = 0
         self._failed_count = 0

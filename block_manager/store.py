@@ -41,7 +41,7 @@ class BlockStore(Protocol):
         ...
 
     def iter(self) -> Iterator[Block]:
-        """Iterates over all blocks, newest first. Raises BlockStoreError rather than to mix two branches."""
+        """Iterates over all blocks, newest first. Raises BlockStoreError if the next block was removed meanwhile."""
         ...
 
     def delete(self, block_ids: Sequence[str]) -> list[Block]:
@@ -145,7 +145,7 @@ def open_store(folder: str | os.PathLike[str], name: str = "commit") -> Iterator
 
     Raises StorageError, for example if another process has the database open, and BlockStoreError.
     """
-    # A manager without a database needs none of these, and the table of the store is part of the schema from now on.
+    # Imported here, because a manager without a database needs none of these. The import adds a table to the schema.
     from block_manager.commit_store import CommitStore
     from block_manager.transactions import SessionTransactions
     from stream_storage.sqlite.database import Database

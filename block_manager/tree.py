@@ -149,7 +149,7 @@ class ForkTree:
         entry.owned += owned
 
     def release(self, block_id: str, *, owned: bool = False) -> bool:
-        """Removes one external reference, and drops what has none left. Returns whether the block itself was dropped.
+        """Removes one external reference, and drops blocks without any. Returns whether the block itself was dropped.
 
         A stored block is never dropped; only its counts are removed. Raises ReferenceBelowZero if `owned` is False and
         all external references of the block are owned ones.

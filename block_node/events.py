@@ -71,7 +71,7 @@ ItemEvent: TypeAlias = BlockBegun | ItemsReceived | BlockEnded | BlockDropped
 class VerificationNotification(msgspec.Struct, frozen=True):
     """The result of verifying a block. For blocks that continue the chain, the successes come in the order of numbers.
 
-    attempt: the attempt in which the block was received. 0 for a block from a backfill.
+    attempt: the attempt in which the block was received. 0 for a block that came whole (`BackfilledBlockNotification`).
     root: empty if unknown. other_roots: the other possible root hashes; the next block shows which one is right.
     failure: the reason, as a `FailureKind` value, and in words for the log in `reason`.
     informational: nobody caused the failure, for example because the block was already verified from another source.
@@ -110,8 +110,8 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
-    """A whole block was fetched from another node and must be verified. It must have one of `roots`: the one that the
-    footer of the next block names, or all that are possible for the last block of the chain. Empty if unknown."""
+    """A whole block must be verified: from another node, or sent again by a publisher (`publish.mending`). It must have
+    one of `roots`, which the footer of the next block names, or the end of the chain. Empty if unknown."""
 
     block_number: int
     items: list[bytes]
@@ -146,7 +146,7 @@ class PublisherChange(enum.Enum):
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):
-    """A publisher connected or disconnected; `active` ones remain."""
+    """A publisher connected or disconnected. active: the publishers that are connected now."""
 
     change: PublisherChange
     active: int

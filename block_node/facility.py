@@ -4,7 +4,8 @@ Gating plugins (verification, persistence, publishing) must not lose events. Whi
 source of items, such as a publisher, waits. Any other plugin is detached and notified if its queue grows too long.
 
 Notifications are accepted even if a queue is full: otherwise a plugin could wait for space in a queue that only the
-plugin itself can empty. Their number is bounded, because each one results from items that were accepted.
+plugin itself can empty. Their number is bounded, because each one results from items that were accepted. All code runs
+in the trio thread.
 """
 
 from __future__ import annotations
@@ -195,6 +196,7 @@ class Facility:
             self.run()
 
     def attach(self, plugin: Plugin) -> Inlet:
+        """Gives a plugin its queue. The `context` of the plugin must be set."""
         inlet = Inlet(self, plugin)
         self._inlets.append(inlet)
         self._missing.discard(inlet.name)

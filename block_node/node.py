@@ -141,7 +141,7 @@ class BlockNode:
         self.store.close()
         # The plugins end for good. Without this call, the end of a plugin would count as a failure of the node.
         self.facility.close()
-        # The other node serves what this one has not.
+        # The other node serves the messages that this node has not served.
         waiting = list(self._early.messages) if self.publishing is None else []
         waiting += self._node.retire(local(SERVICE_ADDRESS))
         for address in (VERIFICATION_ADDRESS, PERSISTENCE_ADDRESS):
@@ -213,8 +213,8 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Computes the possible root hashes of the newest block behind the chain `before`. Then publishers are
-        served."""
+        """Computes the possible root hashes of the newest block, to complete the stored state `before`. Then publishers
+        are served."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

@@ -108,7 +108,7 @@ class Verification(Plugin):
                 )
             )
             return
-        # Only the next block continues the chain. An older one is checked by its root hash alone.
+        # Only the next block continues the chain. An older block is verified on its own.
         block = self._verifier.begin_block(number)
         try:
             block.add(backfilled.items)

@@ -75,7 +75,7 @@ def summarise_deliveries(application: Application, deliveries: Iterable[Delivery
                 summary.problem(f"{where}: {event.what} does not fit block {event.hash.hex()} ({event.outcome.name})")
             elif isinstance(event, Evicted):
                 summary.problem(f"{where}: block {event.hash.hex()} was given up: {event.missing}")
-    # What has not become complete by now never does.
+    # All messages were read, so these blocks stay incomplete.
     for hash_ in machine.incomplete():
         summary.problem(f"block {hash_.hex()} is incomplete: {machine.why_incomplete(hash_)}")
     if machine.put_off.position:

@@ -58,7 +58,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a `ChainConsumer`, and of the parts that it consists of.
 
     `held_max`: the largest number of complete blocks that are kept until a running reorg ends. Others are read again.
-    `announced_max`: the largest number of reorg channels that are open or announced. Of more, finished ones are closed
+    `announced_max`: the largest number of reorg channels that are open or announced. Above it, finished ones are closed
     first; else the oldest one is refused (`ReorgRefused`), and not read again.
     `reorgs_max`: the number of finished reorgs that are remembered, so that repetitions are recognised.
     `unfinished_max`: at this number of updates that the application has received but not finished, the consumer reads

@@ -83,7 +83,7 @@ def can_meet(pattern: str, other: str) -> bool:
 
 
 def _parts(pattern: str) -> list[str]:
-    # Not simple is a part that can match a slash, and a slash that can be missing or repeated.
+    # A pattern is not simple if a part can match a slash, or if a slash can be missing or repeated.
     parts = pattern.removeprefix("^").removesuffix("$").removesuffix("\\Z").split("/")
     return parts if all(_SIMPLE.fullmatch(part) for part in parts) else []
 

@@ -21,8 +21,8 @@ class BulkRead(msgspec.Struct, frozen=True):
     end: bare.UInt
     size_bytes: bare.UInt  # about the largest size of the page, which may end before `end`
     data: bool  # whether the page has the column of data
-    beside: bool  # those of keys and headers
-    checksum: bool  # that of checksums
+    beside: bool  # whether it has the columns of keys and headers
+    checksum: bool  # whether it has the column of checksums
 
 
 # type BulkPage struct { request_id: uint  stream_id: uint  created_us: u64  first_index: uint  next_index: uint
@@ -31,11 +31,11 @@ class BulkPage(msgspec.Struct, frozen=True):
     """The answer to a BulkRead: consecutive messages as Arrow columns."""
 
     request_id: bare.UInt
-    stream_id: bare.UInt  # with which the checksums are computed; a later stream of the same name has another
+    stream_id: bare.UInt  # goes into the checksums; a later stream of the same name has another id
     created_us: bare.U64
     first_index: bare.UInt
     next_index: bare.UInt
-    start: bare.UInt  # of the page, which has `rows` messages
+    start: bare.UInt  # the index of the first of the `rows` messages
     rows: bare.UInt
     arrow: bytes  # one Arrow IPC stream
 

@@ -32,7 +32,7 @@ class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
 class CopyRequest(msgspec.Struct, frozen=True):
     """A request to store messages that are copied from another stream.
 
-    index: of the first message. It must be the stream's next one, or any in a stream that was never written to.
+    index: where the first message goes. It must be the stream's next one, or any in a stream that was never written to.
     """
 
     request_id: bare.UInt

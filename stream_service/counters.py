@@ -46,9 +46,9 @@ class StreamCounters:
         self.retaining: dict[int, float] = {}
         self.write_failure: str | None = None  # why the last push was not stored; None after a push has succeeded
         self.growth: Counter[str] = Counter()  # by stream, the messages since `take_growth`
-        self.closed: set[str] = set()  # the streams of which a worker has stopped since then
+        self.closed: set[str] = set()  # the streams of which a worker has stopped since `take_growth`
         self.stored_s = self.unstored_s = -math.inf
-        self.unstored_bytes = 0  # of the pushes that were not stored last; 0 after a push has succeeded
+        self.unstored_bytes = 0  # the size of the append that has failed last; 0 after a push has succeeded
         # what may be written before the free disk space is measured again; infinite at first
         self.room_bytes = math.inf
         self._lines = LogRate()

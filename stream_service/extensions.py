@@ -247,8 +247,8 @@ class RichPage(msgspec.Struct, frozen=True):
 class MarkedPull(RichPull, frozen=True):
     """A RichPull of one incarnation of a stream.
 
-    created_us: when that stream was created, in microseconds since 1970; 0: any. Another one answers at once, and
-    empty.
+    created_us: when that stream was created, in microseconds since 1970; 0: any. A stream with another time answers
+    at once, with an empty page.
     """
 
     created_us: bare.U64

@@ -25,7 +25,7 @@ class FollowerRow(msgspec.Struct, frozen=True):
 
     stream_id: int
     address: str  # the `host:port` of its node
-    stream_name: str  # of the mirror there
+    stream_name: str  # the name of the mirror on that node
     heard_us: int  # about when it has last asked for messages
 
 
@@ -58,7 +58,7 @@ def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
 
 
 def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
-    """Writes a mirror down, and forgets those that were not heard of for FORGET_S, or are too many. Returns the others.
+    """Writes a mirror down, and forgets those that were not heard of for FORGET_S, or are too many. Returns the rest.
 
     Call it, as all functions that write, inside a transaction.
     """

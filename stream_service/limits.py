@@ -22,7 +22,7 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     streams_max: int = 100_000  # stream-partitions of the node; each takes about 9 KiB of memory
     pull_messages_max: int = 10_000  # in one answer to a pull, whatever it asks for
     pull_bytes_max: int = 1024 * 1024  # of data in one answer to a pull
-    # with key and headers; so an answer with it and a long route fits into the largest frame of the head framing
+    # of a message with key and headers: an answer with it and a long route fits the largest frame of the head framing
     message_bytes_max: int = 16 * 1024 * 1024 - 16 * 1024
     # lower than `pull_messages_max`, because `pull_bytes_max` does not count keys and headers
     rich_pull_messages_max: int = 1_000
@@ -32,7 +32,7 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     pull_wait_s_max: float = 5.0
     list_streams_max: int = 1_000  # in one answer to `node/stream_list/1`
     truncate_step_messages: int = 1_000  # deleted by one transaction, so that pushes never wait long
-    truncate_step_bytes: int = 4 * 1024 * 1024  # about as many
+    truncate_step_bytes: int = 4 * 1024 * 1024  # the data that one transaction deletes, about
     tails_bytes_max: int = 32 * 1024 * 1024  # memory for the newest messages of all streams, which need no disk read
     tail_bytes_max: int = 4 * 1024 * 1024  # of one stream: a few pages of a pull
     error_delay_s: float = 1.0  # before a failed push is answered: a real publisher sends it again at once

@@ -49,7 +49,7 @@ class StreamChange(Operation):
         self.last_time_us = 0
         self.history: History = ()
         self.mirror: MirrorRow | None = None
-        self.appended: Sequence[Append] = ()  # for the messages in memory
+        self.appended: Sequence[Append] = ()  # the new messages, for the tail in memory
 
     def change(self, session: Session) -> None:
         raise NotImplementedError
@@ -180,8 +180,8 @@ class TakeHistory(StreamChange):
 class CopyAside(Operation):
     """Copies one step of the last messages of a stream, from `index` on, to another stream at the same indexes.
 
-    If the other stream does not begin there, nothing is copied: an earlier move from another index has made it, and
-    behind its messages some would be missing.
+    If the other stream does not begin there, nothing is copied: an earlier move from another index has made it, and the
+    messages in between would be missing.
     """
 
     __slots__ = ("created_us", "done", "fits", "index", "name", "partition", "record", "stream_id")
@@ -195,7 +195,7 @@ class CopyAside(Operation):
         self.name = name
         self.partition = partition
         self.created_us = created_us
-        self.record: StreamRecord | None = None  # of the other stream after the step
+        self.record: StreamRecord | None = None  # the row of the other stream after the step
         self.fits = True  # whether the other stream begins where the copies begin
         self.done = False  # whether the other stream has all messages now
 

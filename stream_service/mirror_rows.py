@@ -43,10 +43,10 @@ class MirrorRow(msgspec.Struct, frozen=True):
 
     stream_id: int
     task: Task
-    source: str  # the `host:port` of its node
+    source: str  # the `host:port` of the source's node
     source_name: str
     sets_aside: bool = False  # whether messages that the source does not have may be moved to another stream
-    source_next_index: int = 0  # when the node last heard of the source
+    source_next_index: int = 0  # that of the source, when the node last heard of it
     heard_us: int = 0  # when that was; 0: never
     aside_name: str = ""  # the stream to which such messages were moved
     aside_messages: int = 0  # their number; 0 with a name: they are being moved

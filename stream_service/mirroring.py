@@ -45,10 +45,10 @@ class MirrorPull(msgspec.Struct, frozen=True):
 
     request_id: bare.UInt
     start: bare.UInt
-    size_bytes: bare.UInt  # of the data in the answer, about at most
+    size_bytes: bare.UInt  # about the largest size of the data in the answer
     wait_ms: bare.UInt  # how long an answer without a message may be delayed; at most 5,000
-    entry_id: bare.U64  # of the newest entry in the history of the mirror; 0 without a message
-    # if its node knows how it is reached; only a peer with the right ADMIN can name one
+    entry_id: bare.U64  # the newest entry in the history of the mirror; 0 without a message
+    # the mirror, if its node knows its own address; only a peer with the right ADMIN can name one
     follower: Follower | None = None
 
 
@@ -62,7 +62,7 @@ class MirrorStatus(enum.IntEnum):
 
 # type SourceRole enum { PRIMARY MIRROR SUCCESSOR PROMOTED }
 class SourceRole(enum.IntEnum):
-    """What the stream is that answers a mirror."""
+    """The role of the stream that answers a mirror."""
 
     PRIMARY = 0  # it takes pushes
     MIRROR = 1  # it is itself a mirror of another stream
@@ -98,7 +98,7 @@ class MirrorPage(msgspec.Struct, frozen=True):
     history: list[WireEntry]  # oldest entry first
     first_index: bare.UInt
     next_index: bare.UInt
-    start: bare.UInt  # of the messages; without messages, where the next page begins
+    start: bare.UInt  # the index of the first message; without messages, where the next page begins
     messages: list[StoredMessage]
 
 
@@ -106,7 +106,7 @@ class MirrorPage(msgspec.Struct, frozen=True):
 class BeMirror(msgspec.Struct, frozen=True):
     """Makes the stream a mirror, which refuses pushes and follows its source: a stream of the same partition."""
 
-    source: str  # the `host:port` of its node
+    source: str  # the `host:port` of the source's node
     stream_name: str
 
 
@@ -137,7 +137,7 @@ class RoleRequest(msgspec.Struct, frozen=True):
 
 # type Role enum { PRIMARY MIRROR }
 class Role(enum.IntEnum):
-    """What the stream is after the request."""
+    """The role of the stream after the request."""
 
     PRIMARY = 0  # it takes pushes
     MIRROR = 1  # it follows a source, and refuses pushes
@@ -154,7 +154,7 @@ class RoleResponse(msgspec.Struct, frozen=True):
     stream_name: str
     entry_id: bare.U64  # of the newest entry in the history of the stream
     next_index: bare.UInt  # a new mirror has confirmed no push at this index or above
-    lag: bare.UInt  # the messages that the source had more, when the mirror last heard of it
+    lag: bare.UInt  # how many more messages the source had, when the mirror last heard of it
     can_change: bool  # whether the asker has the rights, and the node is one that can have mirrors
 
 

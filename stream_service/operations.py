@@ -116,8 +116,8 @@ class Page:
 class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
-    It stops after the page with which the data of all pages has reached `bytes_max`. The others must be requested
-    again.
+    It stops after the page with which the data of all pages has reached `bytes_max`. The other pages must be
+    requested again.
     """
 
     __slots__ = ("bytes_max", "needs_room", "pages", "read", "stream_id")
@@ -305,7 +305,7 @@ class StoreCopy(Operation):
     """Stores messages that are copied from another stream.
 
     begins: whether to move the beginning of a stream that was never written to, to the first copied message.
-    last_time_us: the time of the latest message before the copy, and afterwards behind it, in microseconds since 1970.
+    last_time_us: the time of the message before the copy, then of the last copied one, in microseconds since 1970.
     """
 
     __slots__ = ("appends", "begins", "last_time_us")

@@ -87,10 +87,10 @@ class NotePublishers(Operation):
 
 
 class NotedAppend(TimedAppend):
-    """An append of which more than its messages is written down in the same transaction.
+    """An append that writes further rows in its transaction.
 
     falls: whether its time is lower than that of the previous message, so that its first index goes to `time_falls`.
-    publishers: the rows of publishers that these messages are the first of.
+    publishers: the rows to write, see `SequenceMachine.notes`.
     """
 
     __slots__ = ("falls", "publishers")

@@ -64,7 +64,7 @@ class Asker(Worker, Generic[T]):
 
 
 def demand_of_answer(message: Message, route: Route) -> Demand | None:
-    """Returns NOTHING (the sender needs no right) for a message that can be an answer: it comes through the connection
-    to the asked node, or from a worker of this node, for example because there is no way to the asked node."""
+    """Returns NOTHING (the sender needs no right) for a message that can be an answer, and None for any other. An
+    answer comes through the connection to the asked node, or from this node, for example if it has no route there."""
     asked = route[0].value.decode("utf-8", "replace") if route[0].type == TCP else None
     return NOTHING if message.origin.kind == "local" or message.origin.peer == asked else None

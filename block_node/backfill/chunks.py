@@ -94,7 +94,7 @@ class Delivered(dict[int, Pending]):
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
     def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
-        """Returns the blocks that were not stored within `processing_s_max` seconds; their time starts again at 0."""
+        """Returns the blocks that were not stored within `processing_s_max` seconds; their time starts again."""
         found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
         for number in found:
             self[number].since_s = now_s

@@ -86,13 +86,12 @@ class FillMachine:
 
     def next_fetch(self, now_s: float) -> Fetch | None:
         """Returns the next request to send, or None. Gives up blocks that no source node has."""
-        # Fetched blocks that cannot go on must not keep the room of the request that they wait for.
+        # Fetched blocks may wait for a missing block, and leave no room for the request of that block.
         self._unblock()
         while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
             unclaimed = None
             for edge, hole in islice(self._edges(), EDGES_LOOKED_AT):
-                # A block that no source has is given up only after this loop: giving up changes the gaps that it walks
-                # through.
+                # A block that no source has is given up only after this loop, because that changes the gaps.
                 if not self._health.has_any(edge):
                     unclaimed = edge
                     break
@@ -120,7 +119,7 @@ class FillMachine:
         chunk = self._chunks[chunk_id]
         assert number == chunk.next_block, "the caller checks the order"
         chunk.next_block = number + 1
-        # The counted bytes become those of the block. Source and size of requests learn from each block.
+        # The bytes that `grew` has counted are those of this block. Its size decides how large the next requests are.
         size_bytes, chunk.partial_bytes = chunk.partial_bytes, 0
         self._health.fetched(chunk.source, size_bytes)
         self._batch.arrived(size_bytes)
@@ -177,7 +176,8 @@ class FillMachine:
         return Delivery(number, items, size_bytes, self._anchors.get(number, ()), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
-        """Returns the blocks whose root hashes the caller must find in the footers of the stored blocks above them."""
+        """Returns the blocks whose root hashes the caller must find in the footers of the stored blocks above them, and
+        report with `anchored` or `not_anchored`."""
         if not self._downwards:
             return []
         tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
@@ -197,12 +197,12 @@ class FillMachine:
         pending = self.delivered.get(number)
         if pending is None:
             return
-        # A verified block speaks for its source, and ends its attempts.
+        # A verified block ends the failures of its source, and the attempts for this block.
         pending.verified = True
         self._health.succeeded(pending.source)
         self._attempts.pop(number, None)
         self._anchors.pop(number, None)
-        # The footer anchors the next block downwards, so no stored block has to be read for it.
+        # The footer names the root hash of the block below, so no stored block has to be read for that hash.
         if self._downwards and number - 1 in self.holes:
             self._anchors[number - 1] = (previous_root,) if previous_root else ()
         self._batch.was_good()
@@ -213,7 +213,7 @@ class FillMachine:
         if pending is None:
             return
         self._reopen((number,))
-        # The rest of this request comes from the same source, and may hang on the refused block.
+        # The other blocks of this request come from the same source, and may belong to the same wrong chain.
         for chunk in self.chunks:
             if chunk.source == pending.source and chunk.first <= number <= chunk.last:
                 self._drop(chunk, keep=False)
@@ -261,7 +261,7 @@ class FillMachine:
         seen = BlockRanges([*self._open, *((number, number) for number in places)])
         assert seen == self.holes, f"{seen} is looked after, {self.holes} is missing"
         assert self._open.count() + len(places) == self.holes.count(), "a block is in two places"
-        # The limits hold, but for the one block or message that exceeded them.
+        # The buffer has its limit, which one large block may exceed. The last, incomplete messages do not count.
         large = max((pending.size_bytes for pending in self.delivered.values()), default=0)
         bytes_max = self._limits.alone_bytes + max(self._limits.pending_bytes, large) + large
         held_bytes = self.held_bytes - sum(chunk.partial_bytes for chunk in self.chunks)
@@ -273,8 +273,7 @@ class FillMachine:
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
-        # Open ranges of one gap (between them are chunks) have the same end. Only the highest of them continues the
-        # gap.
+        # The open ranges of one gap, between which there are chunks, have the same end. The highest one continues.
         above: int | None = None
         for each in reversed(self._open):
             end = self.holes.end_of_run(each.last)
@@ -283,12 +282,12 @@ class FillMachine:
             above = end
 
     def _fetch(self, edge: int, hole: BlockRange, now_s: float, alone: bool) -> Fetch | None:
-        # The source with the fewest running requests is preferred; none may be ready now.
+        # Among equal sources, the one with the fewest running requests is chosen. Perhaps none can be asked now.
         busy = Counter(chunk.source for chunk in self._chunks.values() if not chunk.complete)
         source = self._health.choose(edge, now_s, busy)
         if source is None or source.claims is None:
             return None
-        # A range stays within the gap, the size of a request, what the source claims, and clear of large blocks.
+        # The range lies in the gap and in the claims of the source, fits one request, and has no other large block.
         blocks = 1 if alone else self._batch.blocks(self.gently)
         range_of = lowest_of if self._downwards else highest_of
         first, last = range_of(edge, hole, blocks, source.claims, self._large)
@@ -300,16 +299,16 @@ class FillMachine:
         return fetch
 
     def _deliverable(self) -> FetchedRange | None:
-        # The highest block with a known root hash goes first: many requests hang on it.
+        # The highest block with a known root hash goes first: the blocks below it need its footer.
         if self._downwards:
             ready = (chunk for chunk in self._chunks.values() if chunk.complete and chunk.top in self._anchors)
             return max(ready, key=lambda chunk: chunk.top, default=None)
-        # Upwards, each block needs the result of the one before it.
+        # Upwards, a block is passed on only after the block before it was verified.
         if not self.delivered.all_verified:
             return None
         lowest = min(self._chunks.values(), key=lambda chunk: next(chunk.numbers()), default=None)
         first_open = self._open.first
-        # A block below is open: the received ones have to wait for it.
+        # Received blocks wait while a block below them is open.
         waits = lowest is None or not lowest.blocks or (first_open is not None and first_open < lowest.bottom)
         return None if waits else lowest
 
@@ -358,14 +357,13 @@ class FillMachine:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
-        """Gives up the blocks of a gap that are not delivered, from `edge` on in the direction of filling."""
+        """Gives up blocks that are not delivered: from `edge` down to the start of its gap, or all from `edge` up."""
         if edge not in self.holes:
             return
-        # Without the block at the edge, none of those behind it can be verified.
+        # Without the block at the edge, no block after it can be verified.
         first, last = edge, self.holes.last or edge
         if self._downwards:
             first, last = max((below.last + 1 for below in self.holes.missing(0, edge)), default=0), edge
-        # Requests for these blocks are in vain.
         for chunk in self.chunks:
             if chunk.first <= last and chunk.last >= first:
                 self._drop(chunk, keep=False)

@@ -75,7 +75,7 @@ class Filler:
 
     @property
     def busy(self) -> bool:
-        """Whether blocks are being fetched, or were given up and that was not logged yet."""
+        """Whether blocks are being fetched, or given-up blocks were not logged yet."""
         return self.machine.busy or bool(self.machine.given_up)
 
     def step(self, may_deliver: bool) -> Delivery | None:
@@ -88,7 +88,6 @@ class Filler:
             logger.warning("backfilled_block_not_stored_yet", block=number)
         # Cancel requests whose blocks are no longer expected before the same blocks are requested again.
         self._tidy()
-        # The machine allows several requests at a time.
         while (fetch := machine.next_fetch(now_s)) is not None:
             self._begin(fetch)
         # Received blocks of history wait for the root hash that they must have.
@@ -117,10 +116,10 @@ class Filler:
                 block=number,
                 source=pending.source,
                 failure=notification.failure,
-                # Nobody is to blame for a block that was verified from another source, or came too early.
                 reason=notification.reason,
             )
             machine.refused(number, self._now_s(), notification.reason)
+        # Nobody is to blame for a block that was verified from another source, or came too early.
         elif number not in self._store.ever_stored:
             machine.put_back(number, notification.reason)
 

@@ -1,7 +1,7 @@
 """The health of the source nodes, and the choice of one for a block. No I/O. The caller passes the time in seconds.
 
 Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference (B13 there): during a pause of the
-best source node, the reference block node asks no other one. Here those of the next priority are asked.
+best source node, the reference block node asks no other one. Here, source nodes of the next priority are asked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from block_node.backfill.settings import SourceSetting
 from block_node.persist.ranges import BlockRanges
 
 PENALTY_MS = 1_000.0
-"""What each failure adds to the score of a source node, as `healthPenaltyPerFailure` in the reference block node."""
+"""Each failure adds this to the score of a source node, as `healthPenaltyPerFailure` in the reference block node."""
 LATENCY_WEIGHT = 0.2
 
 
@@ -149,7 +149,6 @@ class Health:
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason
-        # All requests that ran when the pause began may fail.
         if now_s < source.backoff_until_s:
             return
         source.failures += 1

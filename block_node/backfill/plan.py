@@ -91,8 +91,8 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
-        """Returns the gaps to try now, and starts their next pauses, but for gaps of a `busy` kind. Forgets other
-        gaps."""
+        """Returns the gaps to try now, none of a `busy` kind, and starts their next pauses. Forgets all gaps that are
+        not among `gaps`."""
         before, self._gaps = self._gaps, {}
         found = []
         for gap in gaps:
@@ -102,7 +102,7 @@ class GapPatience:
                 if patience is not None:
                     self._gaps[gap.first] = patience
                 continue
-            # A new gap, or one that has shrunk, is tried at once.
+            # A new gap, or a gap whose size has changed, is tried at once.
             if patience is None or missing != patience.missing:
                 self._gaps[gap.first] = _Patience(missing, 0, now_s)
                 found.append(gap)

@@ -65,7 +65,7 @@ class Packing:
 
 
 class RouteSource:
-    """A source of blocks over an Ockam route, which names no service. silence_s_max: between two messages."""
+    """A source of blocks over an Ockam route, which names no service. silence_s_max: the longest wait for a message."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node
@@ -186,7 +186,7 @@ class Fetching(Worker):
             elif response.sequence != self._sequence:
                 raise ProtocolError(f"message {self._sequence} of the subscription was lost")
             else:
-                # Everything else must come in order, from the header of the first block on.
+                # All further messages are numbered: a missing number shows that a message was lost.
                 self._sequence += 1
                 response = unpacked(response)
                 if isinstance(response, SubscribedItems):

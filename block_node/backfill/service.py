@@ -68,7 +68,7 @@ class BackfillAnswers(Worker):
             self.reply(message, error_payload(str(error)))
             return
         state = self._state
-        # The answer may come before the search has found anything.
+        # The answer does not wait for the search.
         if request.run and state.worker is not None:
             state.worker.scan_now()
         statistics = state.statistics()

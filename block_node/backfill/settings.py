@@ -58,7 +58,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     processing_timeout_secs: float = 10.0
 
     def check(self) -> None:
-        """Raises BackfillSettingsError."""
+        """Raises BackfillSettingsError if a setting is invalid or two settings contradict each other."""
         if not 0 <= self.first_block_available <= NUMBER_MAX:
             raise BackfillSettingsError("firstBlockAvailable: must be a block number")
         if not -1 <= self.last_block_to_store <= NUMBER_MAX:

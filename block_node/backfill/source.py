@@ -44,8 +44,8 @@ class BlockSource(Protocol):
     def ask_status(self, on_done: StatusDone) -> None: ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """Asks for the root hash of block `number`. If the block is stored here, its size saves the source from sending
-        it."""
+        """Asks for the root hash of block `number`. size_bytes: the size of the block if it is stored here, so that the
+        source does not send its bytes; else 0."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...

@@ -57,7 +57,7 @@ class BackfillState:
     tie: returns a number in [0, 1) that decides between equal source nodes. None means a random number.
     make_source: creates a source node from its setting. None means one over an Ockam route.
     newest_known: the highest block that publishers have announced.
-    unknown: why nobody knows which blocks exist, by the last search; empty if a source node said it. None before it.
+    unknown: by the last search, why nobody knows which blocks exist; empty if a source node said it. None at first.
     """
 
     def __init__(
@@ -163,8 +163,8 @@ class BackfillState:
                 return
 
     def note_gaps(self, gaps: list[Gap], unattended: list[Gap]) -> int:
-        """Records the gaps that a search found. Returns the number of new ones: without a common end with an earlier
-        gap, and partly `unattended` by fillers, since a gap that is being filled can fall into two."""
+        """Records the gaps that a search found. Returns the number of new gaps. A gap is new if it has no end in common
+        with an earlier gap, and is partly `unattended` by fillers: a gap that is being filled can fall into two."""
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
         new = [

@@ -114,7 +114,7 @@ class Backfill(Plugin):
             self._live.discard(event.block_number)
 
     def handle_notification(self, notification: Notification) -> None:
-        # Attempt 0 marks backfilled blocks. A publisher's block that failed is no longer arriving.
+        # Attempt 0 marks blocks that came whole. Any other block that failed is no longer arriving.
         if isinstance(notification, VerificationNotification):
             if notification.attempt == 0:
                 for filler in self._fillers.values():
@@ -155,7 +155,7 @@ class Backfill(Plugin):
 
     def _step(self) -> None:
         self._woken = False
-        # A run begins or ends with the first or last missing block, which the step below can change.
+        # A run begins with the first missing block, so this is noted before the step, which can end the run.
         state = self._state
         state.note_progress(self._filling)
         delivered = False
@@ -268,7 +268,7 @@ class Backfill(Plugin):
             self._asked_for = False
             self._patience.forget()
             self._state.health.end_pauses()
-        # A publisher's search asks the sources only if it would find a gap, or follows them to their newest blocks.
+        # A search for a publisher asks the sources only if there is a gap, or if the node follows their newest blocks.
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (self._asks_all or follows or self._gaps(self._view(follows, None))):
@@ -298,7 +298,7 @@ class Backfill(Plugin):
 
     def _compare(self, asked: list[str]) -> None:
         """Compares the chains of the source nodes that have answered with the stored chain, or with each other while
-        nothing is stored here (`agreement`). Calls `_plan` then."""
+        nothing is stored here (`agreement`). Then calls `_plan`."""
 
         def compared(opinions: list[Opinion]) -> None:
             self._state.note_chains({each.source for each in opinions}, find_disagreements(opinions))
@@ -309,7 +309,7 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Whether to fetch also the newest blocks that only source nodes have: no publisher feeds the node."""
+        """Whether to fetch also the newest blocks that only source nodes have: if `greedy`, or without publishers."""
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool, sources_last: int | None) -> View:

@@ -101,8 +101,8 @@ class BlockReader:
             # The header names the algorithm that hashes all later items, so it is read first.
             self._add_looked_at(items[0])
             rest = items[1:]
-        # Nearly all items take the fast path: one field with a tag of one byte, and a length of one byte (or checked
-        # below).
+        # Nearly all items take the fast path: one field, whose tag and length have one byte each. Longer lengths
+        # are checked by `_is_one_field`.
         hash_, leaf, hashing = self._rules.new, self._rules.leaf, self._hashing
         for item in rest:
             size = len(item)

@@ -90,7 +90,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_roots(cls, roots: Iterable[bytes], rules: HashRules = SHA384) -> ChainState:
-        """Returns the state of a chain that starts at block 0, from all its root hashes: a second per million."""
+        """Returns the state of a chain that starts at block 0, from all its root hashes. A million takes a second."""
         tree = StreamingTree(rules)
         last, rest = EMPTY_TREE, iter(roots)
         while run := list(islice(rest, ROOTS_PER_RUN)):
@@ -136,9 +136,9 @@ class ChainState(msgspec.Struct, frozen=True):
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
         """Returns the state after one more, checked block. Raises VerificationFailed if too many claims wait."""
-        # The next block has settled nothing, so the most likely root hash of the last block is taken.
+        # The footer of this block was not checked, so the most likely root hash of the last block is taken.
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
-        # The tree grows only by a certain root hash; without any, it is lost.
+        # The tree grows only by a certain root hash. After a block without any root hash, the tree is unknown.
         peaks = chain.peaks
         if peaks is None and result.number == 0:
             peaks = ()
@@ -146,7 +146,7 @@ class ChainState(msgspec.Struct, frozen=True):
             peaks = _grown(peaks, result.root, result.rules)
         elif not result.roots:
             peaks = None
-        # Claims about this block are settled, its own wait for later blocks.
+        # Claims about this block are settled. Claims of this block wait for later blocks.
         claims = (*(each for each in chain.claims if each.target > result.number), *result.claims)
         if len(claims) > claims_max:
             reason = f"{len(claims)} state proofs wait for their block, {claims_max} may"

@@ -197,7 +197,7 @@ def _write(file: BinaryIO, suffix: str, items: Iterable[Item | ItemPiece]) -> in
         for item in items:
             piece = item if isinstance(item, ItemPiece) else ItemPiece(item)
             if piece.first == bool(left):
-                # A piece continues the item before it, or begins one; the prefix of an item needs its whole size.
+                # A piece begins an item exactly if the item before it is complete.
                 raise BlockFormatError("a piece of an item does not continue the one before", size)
             if piece.first:
                 left = len(piece.data) if piece.last else item_size(piece.data)

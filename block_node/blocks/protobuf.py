@@ -63,12 +63,10 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
             yield number, wire, value
             continue
         if wire == BYTES:
-            # A number has no length of its own.
             size, offset = read_varint(view, offset)
         elif wire in (FIXED64, FIXED32):
             size = 8 if wire == FIXED64 else 4
         else:
-            # The other types have a length in the message, or a fixed one.
             raise BlockFormatError(f"wire type {wire} of field {number} is not in use", start)
         # A field that is cut short is an error, not a shorter value.
         if size > end - offset:

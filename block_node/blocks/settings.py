@@ -22,7 +22,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     accept_unchecked_proofs: bool = False
 
     known_roots: Mapping[int, bytes] = {}
-    """Root hashes that the operator knows from another source, by block number. State proofs must lead to them too."""
+    """Root hashes that the operator knows from another source, by block number. The block must have this root hash, and
+    a state proof that leads to the block must end at it."""
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
     """The hash schemes by which a block can be hashed, the likeliest first. See `docs/blocks.md`."""

@@ -26,7 +26,7 @@ class _BadPaths(Exception):
 def check_state_proof(
     number: int, roots: tuple[RootCandidate, ...], rules: HashRules, proof: StateProof
 ) -> tuple[RootCandidate, Claim]:
-    """Returns the possible root hash at which the proof starts, and its claim about a later block."""
+    """Returns the root hash at which the proof starts, and its claim about a later block. Raises VerificationFailed."""
     if len(proof.paths) < PATHS_MIN:
         raise _failed(number, f"a state proof has {PATHS_MIN} paths or more, this one has {len(proof.paths)}")
     if not proof.signature:
@@ -87,7 +87,7 @@ def _start(index: int, path: MerklePath, arrived: list[bytes], rules: HashRules)
 
 
 def _steps(paths: tuple[MerklePath, ...], index: int) -> int:
-    """Returns the number of levels from the leaf of path `index` up to the root."""
+    """Returns the number of levels from the leaf of path `index` to the root. `_resolve` must have accepted `paths`."""
     steps = len(paths[index].siblings)
     while (index := paths[index].next_index) != FINAL_PATH:
         steps += 1 + len(paths[index].siblings)

@@ -202,7 +202,7 @@ class ClientPublishSession:
         try:
             while self.state is not ClientSessionState.ENDED and (payload := self._conversation.take()) is not None:
                 response = _decode(payload)
-                # The first answer, whatever it is, shows that the session is open.
+                # The first answer that is not an error shows that the session is open.
                 if self.state is ClientSessionState.OPENING:
                     self._stop_timer()
                     self.state = ClientSessionState.OPEN

@@ -207,7 +207,7 @@ class BlockPublisher:
 
     def _watch(self) -> None:
         """Fails when for `give_up_s` seconds no block was acknowledged and no bytes of a block were sent. The error
-        names the last session's, or else what the present one waits for."""
+        names the error of the last session, or else the answer that the present session waits for."""
         give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
         self._stop_watch = None
         if give_up_s is None or not self._blocks or self._failure is not None:

@@ -34,7 +34,7 @@ class PublisherMachine:
     - needed: the block that the node needs next, if the publisher does not have it, so that this session is useless.
     - ended: the node's last message in this session. None before the node has ended the session.
 
-    `_lost` is a block that the node has acknowledged and cannot show. `_offered` has those that were sent again so.
+    `_lost` is a block that the node has acknowledged and cannot show. `_offered`: these blocks that were sent again.
 
     Invariant: `_numbers` has the blocks that the present node does not have, in ascending order. All are above
     `_watermark`, the last acknowledged number. The blocks in `to_compare` are not above `_watermark`. An added block is
@@ -118,7 +118,7 @@ class PublisherMachine:
                 return
             self._opened = True
             self._acknowledge(response.last_block)
-            # Blocks below the node's next one may have been sent by others. The first kept block is the lowest to send.
+            # Sending begins with the node's next block, or with the lowest kept block if that is higher.
             lowest = self._numbers[0] if self._numbers else response.next_block
             self._cursor = response.next_block if response.next_block > lowest else lowest
         elif isinstance(response, SkipBlock):
@@ -185,7 +185,8 @@ class PublisherMachine:
         # 1. The acknowledged blocks leave the list of blocks to send.
         end = bisect_left(self._numbers, number + 1)
         covered, self._numbers = self._numbers[:end], self._numbers[end:]
-        # 2. The node's own word settles a block; everything else is compared first, before any number rises.
+        # 2. A block that the node lists as this session's own is settled. All others are to be compared, and are noted
+        # first: `acknowledged` must not rise above them.
         named = {block.block_number: block for block in blocks}
         for each in covered:
             block = named.get(each)

@@ -105,7 +105,7 @@ class ChainLog:
         self.chain = chain
 
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
-        """Opens the chain. Returns its stream and its state. A node that receives no blocks has no stream."""
+        """Opens the chain, and deletes staged parts. Returns its stream, None before the first block, and its state."""
         # Without a stream there is no block, and nothing else in the tables counts.
         stream = session.log.find_stream(stream_name(self.chain), 0)
         if stream is None:
@@ -120,13 +120,12 @@ class ChainLog:
 
     def state(self, session: Session) -> StoredChain:
         execute = session.execute
-        # Without a missing block, the lowest and the highest number tell the ranges; to search for gaps takes far
-        # longer.
+        # If no block is missing, the lowest and the highest number are the range. A search for gaps takes far longer.
         _, _, blocks, size_bytes, verifier_state, _ = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
         first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
         without_hole = count and last - first + 1 == count
         available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
-        # Damaged blocks are neither readable nor stored, so they are fetched again; evicted blocks are stored for good.
+        # Damaged blocks do not count as stored, so that they are fetched again. Evicted blocks do.
         damaged = BlockRanges((row[0], row[0]) for row in execute(sql.DAMAGED, (self.chain,)) if row[0] in available)
         for each in damaged:
             available.discard(*each)
@@ -169,7 +168,7 @@ class ChainLog:
                 raise BlockConflict(block.number, known.root, block.root)
             self._drop_staged(session, block.attempt)
             return StoredBlock(known, False, self._stream_id(session))
-        # 3. A gap at the end of the chain must not come to be.
+        # 3. If the block `behind` failed, this one is not stored either, so that the end of the chain has no gap.
         if behind is not None and self.find(session, behind) is None:
             raise PredecessorMissing(block.number, behind)
         # 4. The parts become consecutive messages, each with the mark of the block, from which the index can be
@@ -254,7 +253,7 @@ class ChainLog:
     def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
         """Deletes the lowest blocks, at most `blocks`, but never the highest of the chain. Returns their locations."""
         execute = session.execute
-        # One block more is read than may go: if it is missing, the highest one is among the others.
+        # One block more is read. If there is no such block, the last one found is the highest, which stays.
         found = [BlockPlace(*row) for row in execute(sql.PLACES_FROM, (self.chain, 0, blocks + 1))]
         gone = found[:-1] if len(found) <= blocks else found[:blocks]
         if not gone:
@@ -280,9 +279,9 @@ class ChainLog:
         """Builds `block_index` again from the headers of the messages. Of blocks with one number, the first remains."""
         execute = session.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
+        # The verifier's state is lost with the row: the verifier continues from the root hashes.
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
         sql.set_chain(session, self.chain, row)
-        # The verifier's state is lost with the row: the verifier continues from the root hashes.
         blocks = size_bytes = 0
         corrected: list[tuple[int, bytes]] = []
         for place, root_before in self._stored_places(session, stream):

@@ -59,7 +59,7 @@ class Persistence(Plugin):
 
     def stopped(self) -> None:
         super().stopped()
-        # Their staged parts would stay on disk: the next worker does not know these attempts.
+        # Staged parts of unfinished blocks would stay on disk: the next worker does not know these attempts.
         for attempt in list(self._attempts):
             self._forget(attempt)
 
@@ -84,7 +84,7 @@ class Persistence(Plugin):
         if isinstance(notification, VerificationNotification):
             self._verified(notification)
         elif isinstance(notification, BackfilledBlockNotification):
-            # A whole block from another node has no attempt, and waits under its number.
+            # A whole block has no attempt, and waits for its verification under its number.
             collector = BlockCollector(0)
             collector.add(notification.items)
             self._backfilled[notification.block_number] = collector

@@ -70,6 +70,7 @@ class BlockRanges:
         return made
 
     def end_of_run(self, number: int) -> int | None:
+        """Returns the last number of the range that contains `number`, or None."""
         at = bisect_right(self._firsts, number) - 1
         return self._lasts[at] if at >= 0 and number <= self._lasts[at] else None
 
@@ -90,6 +91,7 @@ class BlockRanges:
         return holes
 
     def add(self, first: int, last: int | None = None) -> None:
+        """Adds the numbers from `first` to `last`, or only `first`."""
         last = first if last is None else last
         assert 0 <= first <= last, f"no range of block numbers: {first} to {last}"
         # Blocks usually come in order.

@@ -1,5 +1,5 @@
 """The scan: reads all stored blocks again and again, slowly, so that damage is found before a reader needs the block.
-The store makes such a block a missing one."""
+The store then treats such a block as missing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BlockScan(Worker):
             return
 
     def _has_read(self, operation: ReadBlocks) -> None:
-        """Goes on behind the blocks that were read. A block that cannot be read is left out until the next round."""
+        """Continues after the blocks that were read. A block that cannot be read is left out until the next round."""
         size_bytes = sum(len(part) for found in operation.found for part in found.parts)
         last = operation.found[-1] if operation.error is None else None
         self._number, self._part = operation.number + 1, 0

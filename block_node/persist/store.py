@@ -1,7 +1,7 @@
 """The stored blocks of a node, for use in the trio thread: which blocks are stored, and how to read and add blocks.
 
 The store survives the crash of a worker that uses it. Blocks are stored in the order of the calls, each in its own
-transaction. After one that could not be stored at the end of the chain, no higher block is stored: there is no gap.
+transaction. After a failure at the end of the chain, no higher block is stored, so that no gap arises there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = structlog.get_logger(__name__)
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a block store. `stored`, `evicted` (by retention), `mended` (in the stead of a damaged block)
+    """The statistics of a block store. `stored`, `evicted` (by retention), `mended` (in place of a damaged block)
     and `failed` count blocks since the start of the node."""
 
     blocks: int
@@ -175,7 +175,7 @@ class BlockStore:
     def store(self, block: NewBlock, on_done: Callable[[StorageError | None], None]) -> None:
         """Stores a verified block. Calls `on_done` when the block is synced to disk, or with an error."""
         assert self.is_open, "nothing is stored before it is known what is"
-        # A block above a failed one would leave a gap, which a later start could not tell from a lost block.
+        # A block above a failed one would leave a gap in the chain.
         number, behind = block.number, block.number - 1
         if self._refused_from is not None and number > self._refused_from:
             self._discard(block)
@@ -187,7 +187,7 @@ class BlockStore:
             self._note_failed(block, error)
             on_done(error)
             return
-        # This is the block that all others wait for.
+        # This is the failed block, after which higher blocks can be stored again.
         if number == self._refused_from:
             self._refused_from = None
         self._under_way[number] += 1

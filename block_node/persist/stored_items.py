@@ -20,7 +20,7 @@ Guard = Callable[[HasRead], HasRead]
 class StoredItems:
     """A reader of the items of one stored block.
 
-    - take: called with each batch of items. If it returns False, the reader stops. A BlockError: the block is damaged.
+    - take: called with each batch of items. If it returns False, the reader stops. A BlockError counts as damage.
     - on_done: called once at the end, with the reason of a failure or with an empty text.
     - guard: wraps the callback of the store, so that an exception fails the worker that reads, not the store.
     """

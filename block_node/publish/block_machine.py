@@ -147,7 +147,7 @@ class BlockInFlight:
     - publisher: None if the publisher has disconnected after all items arrived.
     - queue: received items that the plugins do not have yet.
     - attempt: the number that identifies the forwarded items to the plugins (`BlockBegun.attempt`). 0 before the first.
-    - deadline_s: when the present stage must have ended, but for COMPLETE. earned_s: how much of it items have added.
+    - deadline_s: when the present stage must have ended; unused in COMPLETE. earned_s: seconds that items have added.
     - root: the root hash of a verified block. Empty before the verification.
 
     Invariant: `queued_bytes` is the sum of `held_bytes` over `queue`.
@@ -322,7 +322,7 @@ class Blocks:
         self.next_to_verify = max(self.next_to_verify, number)
 
     def verify_again_from(self, number: int) -> None:
-        """Lowers `next_to_verify` to `number`. The plugins must have no items of these blocks."""
+        """Lowers `next_to_verify` to `number`. The plugins must have no items of blocks from this number on."""
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
@@ -332,20 +332,20 @@ class Blocks:
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """Takes the next event for the plugins out of the block: `BlockBegun`, one `ItemsReceived` a message, then
-        `BlockEnded`. The caller must publish the event at once."""
+        """Takes the next event for the plugins out of the block: `BlockBegun`, an `ItemsReceived` for each message,
+        then `BlockEnded`. The caller must publish the event at once."""
         # The plugins know the items by the attempt, so results about dropped items can be recognized.
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts
             return BlockBegun(block.number, block.attempt)
-        # The block is counted as queued until an event hands its items over.
+        # Items count as queued until an event hands them over.
         if block.queue:
             received = block.queue.popleft()
             block.queued_bytes -= received.held_bytes
             self.queued_bytes -= received.held_bytes
             return ItemsReceived(block.number, block.attempt, received.items, received.size_bytes, received.piece)
-        # All items are out. From now on the block waits for the plugins, and has their deadline.
+        # All items are forwarded. From now on the deadline is that of the plugins.
         self.step(block, Change.FORWARDED)
         self.allow_processing(block, now_s)
         return BlockEnded(block.number, block.attempt)
@@ -378,14 +378,14 @@ class Blocks:
         return InFlightStatistics(len(self._blocks), self.queued_bytes, self._begun, self._over, self._expired)
 
     def check(self) -> None:
-        # The numbers agree: durable blocks are verified, and the next block is missing.
+        # The numbers agree: durable blocks are verified, and `PublishView` computes the same next block.
         self._watermark.check()
         assert self._watermark.next_durable <= self.next_to_verify
         assert self.next_block == self.view.wanted
         # No block and no byte was lost or counted twice.
         assert self._begun - self._over == len(self._blocks), "a block was lost, or ended twice"
         assert self.queued_bytes == sum(block.queued_bytes for block in self._blocks.values())
-        # Each block in flight is listed under its number, and only the next one is with the plugins.
+        # Each block in flight is listed under its number, and the plugins have no block above the next one.
         for number, block in self._blocks.items():
             assert block.number == number >= self._watermark.next_durable
             assert number not in self._watermark.above

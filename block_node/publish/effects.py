@@ -17,7 +17,7 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class EndSession(msgspec.Struct, frozen=True):
-    """Ends a publisher's session with a last answer, if the publisher did not end it."""
+    """Ends a publisher's session. ended: the last answer; None if the publisher has left."""
 
     publisher_id: int
     ended: StreamEnded | None

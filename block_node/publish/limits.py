@@ -9,8 +9,8 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
     - block_s_max: the time from a block's header to its end. Time in which the node did not read does not count.
       Received items extend this time, by one second for every `earned_items_per_s` items and every `earned_bytes_per_s`
       bytes. So a block that is too large reaches the limits of size before this limit.
-    - processing_s_max: the time for the verification of a block, for storing it, and for which plugins may accept no
-      items. If a plugin takes longer, the node itself has failed.
+    - processing_s_max: the longest time for verifying a block, for storing it, and without room for items in a plugin.
+      If a plugin takes longer, the node itself has failed.
     - stall_blocks_max: a publisher that sends a block more than this many numbers below a complete one is ended, as by
       `producer.MaxFutureBlocksBeforeStalled` of the reference block node.
     - ahead_blocks_max, queued_bytes_max: the most blocks in flight, and received bytes that wait for the plugins. When

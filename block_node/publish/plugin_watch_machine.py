@@ -6,8 +6,8 @@ from block_node.events import NodeFailed
 
 
 class PluginWatch:
-    """Notices a plugin that hangs while no block of a publisher (these have deadlines) is in flight: it accepts no
-    items, or a backfilled block waits to be stored, for `patience_s`."""
+    """Notices a plugin that hangs, also while no block of a publisher (these have deadlines) is in flight: the plugin
+    accepts no items, or a backfilled block waits to be stored, for `patience_s`."""
 
     def __init__(self, patience_s: float, now_s: float) -> None:
         self._patience_s = patience_s

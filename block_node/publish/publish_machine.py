@@ -172,7 +172,7 @@ class PublishMachine:
             self._change(
                 self.blocks.get(before), Change.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
             )
-        # Only an accepted block is in flight afterwards. The items after any other answer are discarded by the session.
+        # The items of an accepted block are added. After any other answer, the session discards the items that follow.
         if self.offer(publisher, number, now_s) is Verdict.ACCEPT:
             session.take(Input.ACCEPTED, number)
             self._add(self.blocks.get(number), items, Piece.WHOLE, now_s)
@@ -236,7 +236,7 @@ class PublishMachine:
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
         number = notification.block_number
         block = self.blocks.find(number)
-        # Attempt 0 marks a block that backfill brought; no publisher's items were verified.
+        # Attempt 0 marks a block that came whole, by backfill or mending. No items of `block` were verified.
         if not notification.attempt:
             # If this backfilled block is the next one to verify, publishers continue after it.
             if notification.success and number == self.blocks.next_to_verify:
@@ -311,7 +311,7 @@ class PublishMachine:
         """Continues after an event that can open a gap or make room."""
         # Without blocks in flight, a header may choose the first block of an empty node anew.
         self.blocks.rest()
-        # Ask before making room: a publisher that goes back to the missing block closes the gap by itself.
+        # The lowest missing block is requested first. Blocks are given up for it only if a limit is reached.
         self._ask_for_missing(now_s)
         self._make_room(now_s)
         # The runner compares these flags with the state; a flag set in vain costs one check.

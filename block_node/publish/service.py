@@ -136,7 +136,7 @@ class PublishService:
         self.mending.tick()
         self.machine.tick(self.now_s(), is_full=self.facility.full)
         self.runner.perform()
-        # A message that comes after the end of its session opens a new one.
+        # An opening message that comes again after the end of its session opens a new session.
         for opening, address in list(self._addresses.items()):
             if not self.node.is_registered(address):
                 del self._addresses[opening]

@@ -76,7 +76,7 @@ class PublishSession(Worker):
 
     @property
     def reachable(self) -> bool:
-        """Whether the connection to the publisher still exists. Also true if its address is not local."""
+        """Whether the connection to the publisher still exists. True for a route that does not begin locally."""
         return self.route[0].type != LOCAL or self._node.is_registered(self.route[0])
 
     def started(self) -> None:

@@ -129,7 +129,7 @@ class MessageMissing(Exception):
 class SessionMachine:
     """The state machine of one publisher's session.
 
-    in_item: whether the first piece of an item has arrived, but not its last piece. next_sequence: the next message's.
+    in_item: whether the first piece of an item has arrived, but not its last. next_sequence: of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """
@@ -238,12 +238,12 @@ class PublisherState:
             self.behind = max(latest, -1 if self.behind is None else self.behind)
 
     def is_idle(self, since_s: float) -> bool:
-        """Whether the publisher is silent since `since_s` and sends no block, although the node reads from it."""
+        """Whether the publisher has been silent since `since_s` and sends no block, although the node reads from it."""
         return self.session.block_number is None and not self.is_held and self.used_s <= since_s
 
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
-        """Whether to request the block `wanted` from the publisher: it would next send a higher block, or it is silent
-        since `since_s` and offered that block or a higher one."""
+        """Whether to request the block `wanted` from the publisher: it would next send a higher block, or it has been
+        silent since `since_s` and offered that block or a higher one."""
         # A publisher that was asked a moment ago may still be on its way back.
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

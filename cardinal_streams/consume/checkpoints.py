@@ -72,7 +72,7 @@ class NodeCheckpoints:
         return msgspec.structs.replace(checkpoint, position=position, read={}, needed=())
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Saves the text of the checkpoint first, then the offset of each partition, so that a crash between skips no
+        """Saves the text of the checkpoint first, then the offset of each partition: a crash in between skips no
         message. Raises `PositionReset` if an offset was set from elsewhere since `load`, and `CheckpointTaken`."""
         stream = await self._open()
         page = await stream.pull_page(LAST, 1)

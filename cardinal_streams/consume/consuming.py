@@ -156,7 +156,7 @@ class Updates(Consumption[ChainConsumer, Update]):
             self._check_due_s = math.inf
             return
         now_s = anyio.current_time()
-        # 1. The age counts from the reorg's begin, the silence from its last message.
+        # 1. The age counts from the beginning of the reorg, the silence from its last message.
         if before is None or before.hash != self._reorg.hash:
             self._reorg_began_s = now_s
         # While the application has too many unfinished updates, the silence is not the channel's.

@@ -92,8 +92,8 @@ class Consumption(Generic[M, T]):
         """Returns the next item, and waits until there is one. Raises the error that ended a feed (subscription)."""
         while not self._items:
             await self._save_if_due()
-            # Take what has arrived. Without that, at the end of everything the machine may have more to say: blocks
-            # that were put off, or the begin of a chain. Only then is it time to end, or to wait.
+            # Messages that have arrived come first. At the end of all feeds, the machine may still return events, for
+            # blocks that were put off or at the beginning of a chain. Otherwise the iteration ends or waits.
             feed = self._feeds.next_readable(self._is_allowed)
             if feed is not None:
                 self._hand_over(feed)
@@ -129,8 +129,8 @@ class Consumption(Generic[M, T]):
         return self.machine.why_incomplete(hash_)
 
     def lags(self) -> dict[str, int]:
-        """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet, by the
-        ends that the receivers know, or the transport, while the normal feed rests because of a reorg."""
+        """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet. The
+        receivers know the ends of the topics; while the normal feed rests because of a reorg, the transport does."""
         ends = dict(self._ends)
         for receiver in self._feeds.receivers():
             for source, end in receiver.ends.items():
@@ -210,7 +210,7 @@ class Consumption(Generic[M, T]):
             else:
                 self._channel_offsets.put(ancestor, delivery.offset + 1)
                 events = receive_reorg(ancestor, delivery.key, delivery.value, source, delivery.offset)
-            # An event can forbid this feed, so the rest of the page waits.
+            # An event can forbid reading this feed, so the rest of the page waits.
             if events:
                 self.handle(events)
                 return

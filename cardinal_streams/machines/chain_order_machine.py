@@ -155,8 +155,8 @@ class ChainOrder:
         # The removed blocks are kept as a fork, so the usual weighing brings them back if they are heavier.
         state.weigh(state.branches_off(state.chain), events)
         read_again = state.weight_of_head < state.reverted_weight
-        # Some of the heavier blocks were dropped. The lighter reorg must not stay meanwhile, nor wait as a fork that
-        # would be weighed again.
+        # If some of the heavier blocks were dropped, the lighter reorg must not stay until they are read again, nor
+        # wait as a fork that would be weighed again.
         if read_again and tip.hash != hash_:
             state.go_back_to(hash_, number, tip.weight, events)
             for node in tuple(state.waiting):
@@ -200,7 +200,7 @@ class ChainOrder:
         only a Reorg message can put on the chain do not count."""
         state = self._state
         low = state.chain.final_number or 0
-        # Only the first missing block of a branch is worth a question: the others wait for it.
+        # Only the missing parent of the lowest block of a branch counts: the other blocks have their parents.
         roots = [node for node in state.waiting if node.parent is not None and state.tree.find(node.parent) is None]
         found: dict[bytes, int] = {}
         for node in sorted(roots, key=lambda node: node.number or 0):
@@ -311,7 +311,7 @@ class ChainOrder:
         ):
             self._refuse_number(batch, events)
             return
-        # A start block is one that the application has, and so are its ancestors.
+        # The application has the start block and all its ancestors.
         state.tree.fill(lowest, batch)
         lowest.is_applied = self._has_start
         bases = [lowest, *state.join_below(lowest, self._has_start)]

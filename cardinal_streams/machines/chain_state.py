@@ -25,8 +25,8 @@ class Fate(enum.Enum):
 class ChainState:
     """The newest part of the chain and the waiting blocks (of forks, or without a parent); also the fates of other
     blocks. Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from
-    the chain outweighs the blocks that it would replace, but from the begin of a reorg until the head is as heavy as
-    before."""
+    the chain outweighs the blocks that it would replace, except from the beginning of a reorg until the head is as
+    heavy as before."""
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
         self.limits = limits

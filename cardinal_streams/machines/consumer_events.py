@@ -36,7 +36,7 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
 
 class ReadAgain(msgspec.Struct, frozen=True):
     """The I/O code must read the normal feed (the application's topics) again, or the reorg channel of `ancestor`,
-    because blocks were dropped that are needed now, to save memory or for a reorg that ended lighter than they are.
+    because it needs blocks that were dropped: to save memory, or for a reorg that ended lighter than these blocks.
 
     `position`: by source, the offset at which reading begins; a source that is missing begins at its earliest message.
     """

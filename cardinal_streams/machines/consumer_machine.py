@@ -162,8 +162,8 @@ class ChainConsumer:
                 self._publish(self._chain.bury(event.hash), out)
             else:
                 out.append(event)
-        # The source has reached its end of before the restart: perhaps the chain is whole now, and can judge which
-        # ancestors it has.
+        # The source was read again up to its end before the restart. Perhaps the chain is whole now, so that it can say
+        # whether it has the common ancestor of a reorg.
         if self._to_reread and offset + 1 >= self._to_reread.get(source, offset + 2):
             del self._to_reread[source]
             self._follow(self._reorgs.open_channels(self._can_revert), out)
@@ -337,7 +337,7 @@ class ChainConsumer:
         if len(self._held) >= self.limits.held_max and self._chain.head is None:
             self._begin_chain(out)
             self._complete(batch, out)
-        # During a reorg there is no room either. The block is read again after it.
+        # During a reorg there is no room either. The block is read again after the reorg.
         elif len(self._held) >= self.limits.held_max:
             self._put_off(Dropped(batch.hash, batch.number, batch.weight, DropReason.MEMORY, batch.offsets))
         else:
@@ -358,8 +358,8 @@ class ChainConsumer:
         self._normal.forget(block.hash)
         self._normal.put_off.add(block.hash, block.offsets)
         head = self._chain.head
-        # A block of a fork below the head is needed by no growth of the chain; infinity lets only the end of the log
-        # bring it back.
+        # A chain that grows does not need a block of a fork below its head. Infinity means that the block is read again
+        # only at the end of the log.
         number = block.number if head is None or block.number > head.number else math.inf
         self._put_off_from = number if self._put_off_from is None else min(self._put_off_from, number)
 

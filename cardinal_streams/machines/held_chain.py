@@ -50,7 +50,7 @@ class HeldChain:
         if len(self._nodes) > self.removable_max + 1:
             dropped = self._nodes.popleft()
             del self._heights[dropped.hash]
-        # Final once is final for ever: a reorg that makes the chain shorter does not undo it.
+        # The lowest block stays final, even if a reorg makes the chain shorter.
         self.is_final = self.is_final or len(self._nodes) > self.removable_max
         return dropped
 

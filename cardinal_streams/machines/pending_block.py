@@ -3,8 +3,8 @@
 Messages are stored by their kind and put together at the end, so that the result does not depend on the order of
 arrival. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
 prefix that it begins with and that still expects messages. The prefixes of one key are nested, so if the longest is
-always filled first, all counters become full in any order of arrival. A key is dropped when the consumer does not want
-its longest announced prefix."""
+always filled first, and the announced numbers are right, all counters become full in any order of arrival. A key is
+dropped when the consumer does not want its longest announced prefix."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class PendingBlock:
         """Takes the Batch message, and checks all earlier messages against it while the caller iterates, to the end.
         Yields the outcome and the name of each; an outcome other than TAKEN means that the message is not used."""
         self.batch = batch
-        # The counters, for what the consumer wants. The rest is known only well enough to tell it from the unannounced.
+        # Only prefixes that the consumer wants are counted. The others are noted to tell them from unannounced ones.
         self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}
         self._unwanted = frozenset(batch.counts.keys() - self.room.keys())
         self._lengths = tuple(sorted({len(prefix) for prefix in batch.counts}, reverse=True))
@@ -265,8 +265,8 @@ class PendingBlock:
 
     def _use_room(self, key: str) -> Outcome:
         outcome = UNANNOUNCED
-        # Longest prefix first. A full counter passes the key on to the next shorter prefix, an unwanted one ends the
-        # search.
+        # Longest prefix first. A full counter passes the key on to the next shorter prefix. If no counter was full, an
+        # unwanted prefix ends the search.
         for length in self._lengths:
             prefix = key[:length]
             room = self.room.get(prefix)

@@ -164,7 +164,7 @@ class Reassembler:
     def may_read_again(self, *, at_end: bool) -> bool:
         """Whether to read again now what was put off or must be recalled. `at_end`: reading on completes no block."""
         room = self._room_at
-        # Recalled blocks wait for company for a while: one reading serves many.
+        # Recalled blocks wait for a while, so that one reading serves several of them.
         if self._recall_at < math.inf and (at_end or self._messages >= self._recall_at):
             return True
         if room is None:
@@ -194,7 +194,7 @@ class Reassembler:
         put_off, self.put_off = self.put_off, PutOff(self.limits.finished_max)
         for hash_ in put_off.hashes or ():
             self._read_again.put(hash_, None)
-        # Blocks without a name cannot be kept from being given up one by one, so none is.
+        # If the hashes of the blocks that are read again are unknown, no block is given up as idle: it could be one.
         self._gives_idle_up = put_off.hashes is not None
         self._room_at, self._recall_at = None, math.inf
         return put_off
@@ -331,7 +331,7 @@ class Reassembler:
         self._drop(victim)
         self._evicted[EvictionReason.MEMORY] += 1
         self.put_off.add(victim.hash, victim.offsets)
-        # A block that is read again must begin at its very first message, also at those before it was given up.
+        # A block is read again from its first message, which may have come before the block was given up.
         given_up = self._given_up.find(victim.hash)
         if given_up is not None:
             self.put_off.add(victim.hash, given_up.offsets)

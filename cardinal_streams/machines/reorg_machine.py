@@ -187,8 +187,8 @@ class ReorgProtocol:
         return [] if self.active else [channel.hash for channel in self._channels.values() if channel.kept]
 
     def adopt(self, ancestor: bytes, outweighs: Callable[[CompleteBatch, int], bool]) -> list[ReorgStep]:
-        """Returns the steps that put the kept blocks of this channel on the chain, if the ancestor leads to a heavy
-        enough one: `outweighs` gets the block and the weight to beat."""
+        """Returns the steps that put the kept blocks of this channel on the chain, if they lead from the
+        ancestor to a block that is heavy enough: `outweighs` gets the block and the weight to beat."""
         channel = self._channels.get(ancestor)
         if channel is None:
             return []
@@ -264,9 +264,9 @@ class ReorgProtocol:
             channel.offset = channel.resume_offset
             self._activate(channel, None, steps)
             steps.extend(map(ReorgBlock, path))
-            # Too many blocks lead nowhere. They are forgotten together, since a part of them proves nothing.
             channel.forget()
         else:
+            # Too many blocks lead nowhere. They are forgotten together, since a part of them proves nothing.
             channel.forget()
             self.refuse(
                 channel.hash, f"more than {self._limits.held_max} blocks of it are lighter than the chain", steps
@@ -302,7 +302,7 @@ class ReorgProtocol:
         others = [channel for channel in self._channels.values() if channel is not self.active]
         if not others:
             return False
-        # A reorg that has had its chance goes first. Any other one is lost, and that is reported.
+        # A reorg whose section is over goes first. Any other one is lost, and that is reported.
         victim = next((channel for channel in others if channel.state is ChannelState.WEIGHING), others[0])
         if victim.state is not ChannelState.WEIGHING:
             self.refuse(victim.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)

@@ -79,7 +79,7 @@ class PartitionMerge(Generic[K]):
             )
             if not heads:
                 break
-            # Take a run of the partition with the oldest message, up to the second oldest head and the slack.
+            # Take a run of the partition with the oldest message, up to the second oldest head plus the slack.
             part = list(self._parts.values())[heads[0][1]]
             end = len(part.deliveries)
             if len(heads) > 1:

@@ -117,8 +117,8 @@ class StreamDirectory:
         )
 
     def reserve(self, origin: Origin, addresses: Sequence[Address]) -> str | None:
-        """Counts partitions that are about to be made, until `give_back`; only returns the reason if there are too
-        many."""
+        """Counts partitions that are about to be made, until `give_back`. If there are too many, counts none of them
+        and returns the reason."""
         # Partitions that are being created count too, each once. Otherwise many creates at the same time could exceed
         # the limit, or creates of the same stream would use it up.
         new = sum(address not in self.making for address in addresses)

@@ -32,7 +32,7 @@ LONG_POLLS_MAX = 10_000
 
 
 class State(enum.IntEnum):
-    """What the queue of pulls does. In the states of HELD no pull is answered: earlier pushes are not on disk yet."""
+    """The state of the queue of pulls. In a HELD state no pull is answered: earlier pushes are not on disk yet."""
 
     READY = enum.auto()  # a batch of pulls can be taken
     READING = enum.auto()  # a reading thread reads the pages of a batch
@@ -44,7 +44,7 @@ class State(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What changes the state of the queue of pulls."""
+    """The events that change the state of the queue of pulls."""
 
     HOLD = enum.auto()  # pushes were submitted to the writing thread
     RELEASE = enum.auto()  # these pushes are stored or refused

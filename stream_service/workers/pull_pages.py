@@ -70,7 +70,7 @@ class PullPages:
     """Limits, finds and encodes the pages of one stream's pulls.
 
     A page fits the largest frame of the consumer's connection, and shrinks with the bytes that already wait to be sent
-    there: who asks faster than it reads gets shorter pages, and cannot fill the node's memory.
+    there: a consumer that asks faster than it reads gets shorter pages, and cannot fill the node's memory.
 
     A page has at least one message, unless the first message does not fit into any frame. Then a plain pull skips the
     message, because its consumer could never continue after it. A rich pull gets an error.

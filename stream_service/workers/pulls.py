@@ -48,7 +48,7 @@ PULL_MEMORY_BYTES = 1_500
 class PullQueue:
     """Answers the pulls of one stream, on behalf of the stream's worker.
 
-    One read gets the pages of several pulls, but ends at the data of one full page, so that the answers to a thousand
+    One read gets the pages of several pulls, but ends when it has as much as a full page, so that answers to a thousand
     pulls are never in memory together. A message larger than `pull_bytes_max` waits for room in memory
     (`ockam.quotas.memory.Room`).
 

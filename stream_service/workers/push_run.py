@@ -31,15 +31,16 @@ UNCHECKED_BYTES = 60_000
 class PushRun:
     """The pushes of one append, in order.
 
-    Invariant: without a rich push, `decisions`, `keys` and `headers` are None. Otherwise they are full.
+    Invariant: without a rich push, `decisions`, `keys` and `headers` are None. Otherwise `decisions` has an entry for
+    each request, and the other two for each message in `data`.
     """
 
     def __init__(self, sequences: SequenceMachine | None) -> None:
         self._sequences = sequences
         self._began_s = 0.0
         self._pushes = 0
-        self.messages: list[Message] = []  # that ask for these pushes
-        # what they ask for; a PushBatch asks for several pushes
+        self.messages: list[Message] = []  # with these pushes
+        # one for each of `messages`; a PushBatch has several pushes
         self.requests: list[PushRequest | PushBatch | RichPush] = []
         self.data: list[bytes] = []  # the messages to store
         self.keys: list[bytes | None] | None = None

@@ -30,7 +30,7 @@ SPANS_OF_PUSH = 4
 
 
 class TracedPush(NamedTuple):
-    """A push of a trace: the span of the client, and when the worker got the push, in nanoseconds since 1970."""
+    """A push of a trace: the span of the client, and when the trace was announced, in nanoseconds since 1970."""
 
     parent: Any
     arrived_ns: int
@@ -73,8 +73,8 @@ class PushTraces:
         return [each for each in found if each is not None]
 
     def stored(self, traced: Iterable[TracedPush], operation: Append | None) -> None:
-        """Makes the spans of confirmed pushes. operation: the append that has stored them; None: they were stored
-        before."""
+        """Makes the spans of confirmed pushes. operation: the append that has stored them; None: nothing was
+        new."""
         record, now_ns = self._tracing.record, time.time_ns()
         timed = operation if isinstance(operation, TimedAppend) and operation.commit_began_ns else None
         for each in traced:

@@ -67,7 +67,7 @@ class ReadableStream(Worker):
     def started(self) -> None:
         self._route = (self.context.address,)
         self.pulls.started()
-        # The stream as it was read is known to the first start only; it is not true any more after a crash.
+        # Only the first start uses the stream that was read before: after a crash it is outdated.
         stream, self._stream = self._stream, None
         if stream is not None:
             self._open(stream)
@@ -111,7 +111,7 @@ class ReadableStream(Worker):
         # The worker may have failed after it submitted the push, so it is unknown whether the push is stored.
         return failure_payload(message, Failure(Outcome.UNKNOWN, reason))
 
-    # The reads of `SERVED` that are not a part's own.
+    # The reads of `SERVED` that the worker itself serves.
 
     def pull(self, message: Message) -> None:
         self.pulls.add(message, PULL.decode_request(message.payload))
@@ -141,7 +141,7 @@ class ReadableStream(Worker):
         self._on_removed()
 
     def _maybe_resume(self) -> None:
-        # Too many pulls have paused the mailbox.
+        # Too many pulls may have paused the mailbox.
         if not self.pulls.is_full:
             self.context.resume()
 

@@ -17,8 +17,8 @@ SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
 """The pause between two steps, in seconds."""
 RECLAIM_PAGES = 32
-"""The number of free pages that one transaction returns to the file system: a quarter of a megabyte, in milliseconds.
-"""
+"""The number of free pages that one transaction returns to the file system, a quarter of a megabyte: it takes some
+milliseconds."""
 FREE_PAGES_KEPT = 128
 """The number of free database pages that stay in the file for the next messages."""
 

@@ -71,7 +71,7 @@ class Writable(typing.Protocol):
 
 
 class Read(NamedTuple):
-    """A message that every stream serves, also one that only a part of the node writes.
+    """A message that every stream serves, also a stream that only a part of the node writes.
 
     serve: takes the message at once; the answer may come later. Raises ProtocolError if the message is not valid.
     """

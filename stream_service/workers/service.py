@@ -83,7 +83,8 @@ class ServiceWorker(Worker):
     def demand(self, message: Message) -> Demand:
         """Returns the right that the sender of this message needs. Raises ProtocolError.
 
-        Every client sends a create before it uses a stream. So if the stream exists, one right on it is enough.
+        Every client sends a create before it uses a stream. So if the stream exists, one right on it is enough;
+        otherwise the right to create is needed.
         """
         payload = message.payload
         if LIST.is_in(payload):

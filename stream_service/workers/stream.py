@@ -75,7 +75,7 @@ class StreamWorker(ReadableStream):
         self._machine.open(stream.last_time_us)
 
     def stopped(self) -> None:
-        # None of these messages may be stored any more: after a restart, a new worker may already write to the stream.
+        # No message that waits may be stored any more: after a restart, a new worker may already write to the stream.
         super().stopped()
         failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
         self.context.send_run(self._take_gathered().refused(self._route, failure))
@@ -220,7 +220,7 @@ class StreamWorker(ReadableStream):
         return gathered
 
     def _append(self, pushes: PushRun) -> None:
-        """Submits the append of these pushes, or answers them at once if there is nothing to store or no room."""
+        """Submits the append of these pushes. Answers them if there is nothing to store, refuses them without room."""
         if self._bounds.refusal is not None:
             self._refuse_mirrored(pushes, self._bounds.refusal)
             return

@@ -19,8 +19,8 @@ class StreamBounds:
 
     def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
         self.stream_id = stream_id
-        self.first_index = first_index  # of the earliest stored message
-        self.next_index = next_index  # that the next message will get
+        self.first_index = first_index  # the index of the earliest stored message
+        self.next_index = next_index  # the index that the next message will get
         self.history: History = ()  # empty until somebody has asked for it
         self.mirror: MirrorRow | None = None  # what the stream has to do with a source on another node
         self.hold: str | None = None  # why a primary stores nothing at present; a change of its role does not end it

@@ -36,9 +36,9 @@ class State(enum.IntEnum):
     OPENING = enum.auto()  # the stream is being read, after all writes that its worker submitted before a crash
     SERVING = enum.auto()  # none
     APPENDING = enum.auto()  # a small append is being committed
-    STAGING = enum.auto()  # a large append is; meanwhile plain pushes are staged: decoded for the next append
+    STAGING = enum.auto()  # a large append is being committed, and plain pushes are decoded for the next one
     COPYING = enum.auto()  # copied messages are being committed
-    CHANGING = enum.auto()  # a change of the whole stream is: of its role, or of its messages by its mirror
+    CHANGING = enum.auto()  # a `StreamChange` is being committed, for example a change of the role
     LOADING = enum.auto()  # the sequence numbers of publishers are being read
     CLOSED = enum.auto()  # the worker has stopped
 

@@ -50,7 +50,7 @@ class Tails:
         self._used: OrderedDict[Tail, None] = OrderedDict()
 
     def note(self, tail: Tail, grown_bytes: int) -> None:
-        """Counts that a tail has grown, or has shrunk by a negative number, and clears others if the memory is full."""
+        """Counts that a tail has grown, or shrunk if `grown_bytes` is negative. Clears others if the memory is full."""
         self.size_bytes += grown_bytes
         if tail.size_bytes:
             self._used[tail] = None
@@ -64,7 +64,8 @@ class Tails:
 class Tail:
     """The newest messages of one stream, in memory. It keeps or drops the messages of an append together.
 
-    Invariant: the indexes in `_runs` have no gap. `size_bytes` is their sum, and at most `Tails.stream_bytes_max`.
+    Invariant: the indexes in `_runs` have no gap. `size_bytes` is the sum of their sizes, at most
+    `Tails.stream_bytes_max`.
     """
 
     def __init__(self, tails: Tails) -> None:

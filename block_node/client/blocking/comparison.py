@@ -26,7 +26,7 @@ from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """The checks that a block must pass before its root hash is computed."""
 STEP_BYTES: Final = 16 * 1024
-"""After this many bytes of small blocks the node is asked, so that it looks for roots while more are read."""
+"""One step reads this many bytes of small blocks. The node then answers the questions of the step during the next."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
@@ -64,8 +64,8 @@ class GivenReader:
 
 class Comparison:
     """Compares blocks with the node's blocks of the same numbers, in steps, between which the client sends and
-    receives. The next block is read before the node's answer: otherwise publishing blocks again would take longer than
-    at first.
+    receives. The next block is read before the node has answered: otherwise publishing blocks again would take longer
+    than at first.
 
     on_done: called once for each block with its number, and with None if the two blocks are the same; else with
     AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.

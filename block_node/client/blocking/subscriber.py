@@ -164,7 +164,7 @@ class Subscription:
         return source
 
     def _find_start(self, client: StreamClient) -> int | None:
-        """Returns the first block to ask for; None means the next new one. An empty node may have some by now."""
+        """Returns the first block to ask for; None means the next new one. A node found empty is asked again."""
         if self._next is not None or client.address not in self._found_empty:
             return self._next
         conversation = client.converse("block_status")
@@ -233,7 +233,7 @@ class Subscription:
         return BlockArrived(number, response.root)
 
     def _patience_s(self) -> float | None:
-        """Returns how many seconds to wait for a connection at most, so that the subscription fails in time."""
+        """Returns the longest wait for a connection in seconds, so that the iteration fails in time. None: no limit."""
         if self._give_up_s is None:
             return None
         return max(0.0, self._progress_s + self._give_up_s - self._now_s())
