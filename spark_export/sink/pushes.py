@@ -125,7 +125,7 @@ class Pushes:
         self._check_doubted()
 
     def drain(self) -> None:
-        """Waits for the confirmation of all sent messages, without the check that all earlier rows came again."""
+        """Waits for the confirmation of all sent messages; earlier rows are not checked. Raises SourceError."""
         while self._unconfirmed:
             self._kept(self._confirm_one)
 

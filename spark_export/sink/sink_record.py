@@ -21,7 +21,7 @@ Place = tuple[str, int]
 
 
 def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
-    """Returns the saved indexes of a client, by stream and partition."""
+    """Returns the saved indexes of a client, by stream and partition. Raises as `NodeConnection.ask`."""
     found: dict[Place, int] = {}
     after: bytes | None = None
     while True:
@@ -41,7 +41,7 @@ def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
 
 
 def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
-    """Saves an index of a client for a partition, unless a higher index is saved."""
+    """Saves an index of a client for a partition, unless a higher index is saved. Raises as `NodeConnection.ask`."""
     request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + uint(index) + optional(None)
     reader = BareReader(node.ask(SERVICE, "node/index_save/1", request))
     reader.uint()

@@ -72,7 +72,8 @@ def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) 
 def write_rows(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: Attempt | None, ends: Mapping[Place, Any]
 ) -> Written:
-    """Pushes the rows of a task, and waits for all confirmations. Without `attempt`, rows are stored at least once."""
+    """Pushes the rows of a task, and waits for all confirmations; without `attempt`, rows are stored at least once.
+    Raises SourceError."""
     with Pushes(options, attempt, ends) as pushes:
         if not pushes.is_committed():
             for batch in batches:

@@ -144,6 +144,7 @@ class ReadBlock:
 
 
 def read_block(data: bytes) -> ReadBlock:
+    """Decodes a serialized block. Raises BlockFormatError."""
     from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
 
     names = {int(kind): kind.name.lower() for kind in ItemKind}

@@ -59,7 +59,7 @@ def set_own_bundle(name: str, code: bytes) -> None:
 
 @lru_cache(maxsize=8)
 def make_bundle(modules: tuple[str, ...]) -> Bundle:
-    """Returns these modules as a bundle."""
+    """Returns these modules as a bundle. Raises SourceError if the code of a module cannot be found."""
     table = {}
     for each in (LOADER, *modules):
         spec = find_spec(each)

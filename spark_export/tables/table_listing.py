@@ -39,7 +39,7 @@ def table_files(address: str | Path | Place, options: Mapping[str, str] | None =
 
 
 def list_table_files(address: Address) -> list[dict[str, Any]]:
-    """Returns one mapping for each file, with its `path`, and on a store the other fields of `TableFile`."""
+    """Returns one mapping for each file: its `path`, on a store all fields of `TableFile`. Raises as `table_files`."""
     return list(_in_folder(address) if address.place.is_local else _on_store(address))
 
 

@@ -34,6 +34,7 @@ def find_parts(database: Path) -> list[Path]:
 
 
 def remove_parts(database: Path) -> int:
+    """Removes the files of an interrupted restore, and returns their number. Raises OSError."""
     found = find_parts(database)
     # Remove the database file first: if this is interrupted, nobody can mistake the remaining journals for a database.
     for path in found:

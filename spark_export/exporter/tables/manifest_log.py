@@ -32,7 +32,8 @@ class ManifestLog:
         return self.state
 
     def settle(self) -> None:
-        """If the last put had no answer, finds out whether the store has the manifest, and adds it to `state`."""
+        """If the last put had no answer, finds out whether the store has the manifest, and adds it to `state`. Raises
+        TakenOver."""
         if not self._is_unclear:
             return
         state = self.state
@@ -45,7 +46,7 @@ class ManifestLog:
         self._is_unclear = False
 
     def peek(self) -> TableState:
-        """Returns the present state of the table. `state` is unchanged, so `append` still notices other writers."""
+        """Returns the present state of the table as `load` does. `state` stays, so `append` notices other writers."""
         numbers = self._later_numbers()
         state, waiting = self.state, list[Manifest]()
         # Reads backwards to the last checkpoint, and then applies the later manifests in order.

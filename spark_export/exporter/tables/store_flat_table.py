@@ -42,7 +42,7 @@ class StoreFlatTable(FlatTable):
         return replace(settings, store=address, store_options=self._store.options)
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Checks that each file is complete on the store. Returns them with paths relative to the data folder."""
+        """Raises ExportError if a file is incomplete on the store. Returns them with paths below the data folder."""
         arranged = [replace(entry, path=f"{_run_folder(run_id)}/{entry.path}") for entry in entries]
         there = self._sizes(_run_folder(run_id))
         for entry in arranged:

@@ -107,7 +107,7 @@ class _Row:
 
 
 class BlockTables:
-    """The tables of blocks of the block node, in one version of all tables."""
+    """The tables of blocks of the block node, in one version of all tables. `load` comes before the first `add`."""
 
     def __init__(self, version: Version) -> None:
         self._version = version

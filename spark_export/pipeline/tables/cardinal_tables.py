@@ -191,7 +191,7 @@ class CardinalTables:
         self._version.write(OPEN_MESSAGES, self._open)
 
     def find_notes(self) -> list[str]:
-        """Returns a line for each setting that has had no effect yet, for example because a name is misspelt."""
+        """Returns, after `finish`, a line for each setting that has had no effect yet, as with a misspelt name."""
         in_memory = {chain for chain, _ in (*self._known.blocks, *self._incomplete)}
         chains = in_memory | {_split(block)[0] for block in self._open["block"].unique().to_pylist()}
         if not chains:

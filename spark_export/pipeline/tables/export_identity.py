@@ -30,7 +30,7 @@ def read_export_id(export: Path) -> str | None:
 
 
 def read_checksums(export: Path, root: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file in the ledger, by its path relative to `root`; none without a ledger."""
+    """Returns the SHA-256 of each file in the ledger, by its path below `root`; {} without one. Raises ExportError."""
     ledger = export.absolute() / LEDGER
     if not ledger.is_file() or not root.name.isdigit():
         return {}

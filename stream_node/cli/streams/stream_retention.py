@@ -104,6 +104,7 @@ def _is_beyond(found: StreamInfo, kept: Retention | None, now_us: int) -> bool:
 
 
 def make_retention(max_age: str | None, max_messages: int | None, max_bytes: str | None) -> Retention | None:
+    """Returns the retention of the options; None without any of them. Raises UsageError."""
     from stream_client import Retention
 
     if max_age is None and max_messages is None and max_bytes is None:

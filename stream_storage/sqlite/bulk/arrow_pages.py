@@ -103,6 +103,7 @@ class ArrowPages:
             self._connection.close()
 
     def find_stream(self, name: str, partition: int) -> int | None:
+        """Returns the id of a stream-partition, or None. Raises PagesError."""
         quoted = name.replace("'", "''")
         statement = f"SELECT id FROM streams WHERE name = '{quoted}' AND partition = {int(partition)}"
         try:

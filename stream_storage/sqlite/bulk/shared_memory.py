@@ -48,6 +48,7 @@ class SharedMemory:
         return memoryview(self._map)[:size_bytes]
 
     def close(self) -> None:
+        """Closes the file. Called once; the other process keeps its mapping."""
         self._map = None
         os.close(self.descriptor)
 
