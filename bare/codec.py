@@ -52,10 +52,10 @@ class Encoder(Generic[T]):
 
 
 class Decoder(Generic[T]):
-    """A decoder that is compiled for one type, as an `Encoder` is. The creation raises TypeError for a type without
-    BARE form.
+    """A decoder that is compiled for one type, as an `Encoder` is. The creation raises TypeError for a type that BARE
+    does not have.
 
-    `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError for other types."""
+    `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError if `data` is no `Buffer`."""
 
     __slots__ = ("_decode_at", "_heads", "_limits", "decode", "node")
 

@@ -56,7 +56,7 @@ def compile_encoder(
 ) -> Callable[[Any], bytes]:
     """Returns a compiled function that encodes a value and returns the message.
 
-    heads: the result of `cycle_heads`. careful: encodes the other values, or raises the error."""
+    heads: the result of `cycle_heads`. careful: encodes unusual values, or raises the error."""
     compiler = _Compiler(limits, heads, careful)
     source = compiler.source
     with source.block("def encode(value):"):
@@ -169,7 +169,7 @@ class _Compiler:
                 return []
             case EnumType(cls=cls, by_value=by_value):
                 self.source.line(_is_not(value, self.source.constant(cls)))
-                # The members of an enum are few, so all are encoded now.
+                # The members of an enum are few, so all are encoded when the codec is compiled.
                 encoded_by_value = {number: encode_uint(number) for number in by_value}
                 return [f"{self.source.constant(encoded_by_value)}[{value}._value_]"]
             case OptionalType():

@@ -177,7 +177,7 @@ class _Reader:
         return node.by_value[number]
 
     def _count(self, what: str, limit: int, least: int) -> int:
-        """Reads the number of items of a list or map (`what`). Raises DecodeError for a number that cannot be right.
+        """Reads the number of items of a list or map (`what`). Raises DecodeError if it exceeds a limit or the message.
 
         least: the smallest size of an item in bytes."""
         start = self.at

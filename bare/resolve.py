@@ -56,7 +56,7 @@ def resolve(annotation: Any) -> BareType:
 
 
 def enum_type(cls: type[enum.IntEnum]) -> EnumType:
-    """Returns the model of an enum. Raises TypeError without members, and for values above 64 bits (section 2)."""
+    """Returns the model of an enum. Raises TypeError without members, and for a value that is no u64 (section 2)."""
     by_value = {member.value: member for member in cls}
     if not by_value:
         raise TypeError(f"enum {cls.__name__} has no members")

@@ -17,7 +17,7 @@ COMPILED_FUNCTIONS = 100
 class Source:
     """The Python source of functions, and the objects to which this source refers by name.
 
-    names: objects to which the source can refer from the start. Made names are all different."""
+    names: objects to which the source can refer from the start. `name` returns no name twice."""
 
     def __init__(self, **names: Any) -> None:
         self._names: dict[str, Any] = names

@@ -23,8 +23,8 @@ FIRST_BYTE = tuple(bytes((value | 128,)) for value in range(128))
 def long_uint(data: bytes, at: int) -> tuple[int, int]:
     """Decodes the number at the offset `at`, whose first byte is over 127. Returns the number and the offset after it.
 
-    Raises Irregular if the number is not in its shortest form or has over 64 bits, or IndexError."""
-    # Numbers of two and three bytes are nearly all long numbers, so they are decoded without a loop.
+    Raises Irregular if it is not in its shortest form or has over 64 bits, and IndexError if bytes are missing."""
+    # Nearly all long numbers have two or three bytes. These are decoded without a loop.
     first = data[at] & 127
     second = data[at + 1]
     if second < 128:

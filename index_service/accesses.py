@@ -17,7 +17,7 @@ class Access(NamedTuple):
 
     save: the index to save. None for a get, which creates a missing position with index 0.
     answered: whether the client of a save expects an answer. A get always has an answer.
-    fence, mark: those that a save has. None for a client without leases, or that knows no marks.
+    fence: the number of the client's lease; None without a lease. mark: None for a get, or for an older client.
     """
 
     key: Key

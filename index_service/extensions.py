@@ -2,7 +2,7 @@
 
 - `node/index_load/1` reads the positions of a consumer, with the incarnation of the stream to which each belongs.
 - `node/index_save/2` saves a position and gets an answer. The save is refused if the consumer has lost its lease, or if
-the position was changed by somebody else. Version 1 knows only leases.
+  the position was changed by somebody else. Version 1 knows only leases.
 - `node/index_list/2` lists positions, each with the holder of its lease. Version 1 omits the incarnation of the stream.
 - `node/index_set/1` sets or deletes a position, for an operator.
 - `node/lease/1` divides the partitions of a stream among the members of a group: the consumers with one client id.
@@ -85,7 +85,7 @@ LOAD_PARTITIONS_MAX = 1_000
 # type LoadRequest struct { request_id: uint  client_id: str  stream_name: str  partitions: list<uint>  creates: bool }
 class LoadRequest(msgspec.Struct, frozen=True):
     """A request for the positions of one client in some partitions of a stream. `creates` is whether a missing position
-    is created, with index 0, as a consumer that wants to save needs it."""
+    is created, with index 0. A consumer that wants to save needs this."""
 
     request_id: bare.UInt
     client_id: str

@@ -155,8 +155,8 @@ class LeaseGroups:
             if group.machine is not None:
                 group.machine.expire(now_s)
                 changes = group.machine.take_changes()
-                # A group with rows to write leaves the memory after the write.
                 self._entries += group.machine.size
+                # A group with rows to write leaves the memory after the write.
                 if changes:
                     self._write(key, group.machine, changes, partial(self._swept, key))
                 elif key != spared:

@@ -226,7 +226,7 @@ class LeaseMachine:
         if member is None or request.leave:
             return Terms([], [], len(self._members))
         held = [Lease(each, self._slots[each].fence) for each in sorted(member.leases) if self._is_held(each)]
-        # Only the latest request gets new leases. The sender of an earlier one perhaps does not process them any more.
+        # Only the answer to the latest request has new leases. That to an earlier one has only leases that it named.
         if request != member.latest:
             named = set(request.holding)
             held = [lease for lease in held if lease in named]
@@ -283,12 +283,12 @@ class LeaseMachine:
             self._members[request.member_id] = member
         changed = joins or member.partitions != request.partitions
         member.partitions = request.partitions
-        # Every number in the request counts as lost until its lease turns out to continue.
         member.latest = request
         member.expires_s = now_s + self._ttl_s
         # A lease continues if the request names it with its current fence. A lease that is still being written also
         # continues, because no member can name it yet.
         named = {lease.partition: lease.fence for lease in request.holding}
+        # Every named lease counts as lost until it turns out to continue.
         self.counters.lost += len(named)
         for partition in list(member.leases):
             slot = self._slots[partition]
@@ -317,8 +317,8 @@ class LeaseMachine:
     def _give(self, member: Member) -> None:
         for partition in sorted(member.target - member.leases):
             slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
-            # A partition that another member still has becomes free when that member gives it up. Then `_give` gets it
-            # here.
+            # A partition that another member still has becomes free when that member gives it up. It is then given at
+            # this member's next request.
             if slot.state is State.FREE:
                 slot.fence += 1
                 slot.holder = member.member_id

@@ -32,7 +32,7 @@ lease_fences = Table(
 
 fence: the highest fence given so far.
 holder: the member that has the lease, or NULL.
-ttl_ms: the time to live of the lease, in milliseconds, for which a holder can use it after a restart of the node.
+ttl_ms: the time to live of the lease, in milliseconds: a holder can use it at most this long after a restart.
 
 Rows are never deleted, because a deleted row would let the fences of its partition begin at 1 again. Then a member that
 lost its lease long ago could save again with its old fence, as soon as a new lease gets the same number.
@@ -41,7 +41,7 @@ lost its lease long ago could save again with its old fence, as soon as a new le
 lease_floor = Table(
     "lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False), seal_column()
 )
-"""A table with at most one row, than whose fence every new fence is higher. A restore or a repair writes the row, since
+"""A table with at most one row, whose fence is lower than every new fence. A restore or a repair writes the row, since
 a restored database does not contain the fences that were given after its backup."""
 
 _insert = upsert(lease_fences).values(
@@ -206,7 +206,7 @@ def raise_fences(session: Session, floor: int) -> None:
     # Both tables may be missing in a database that never had a lease.
     for statement in _CREATE_TABLES:
         session.execute(statement)
-    # A holder stays, since its lease may continue, but with a fence that it cannot have seen.
+    # The holder stays, so that no other member gets the partition before the time to live of the lease is over.
     for *key, fence, holder, ttl_ms in session.execute(_ALL).fetchall():
         fence = max(fence + 1, floor)
         session.execute(_SET_FENCE, (fence, seal_of(lease_fences.name, (*key, fence, holder, ttl_ms)), *key))

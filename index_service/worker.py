@@ -306,7 +306,7 @@ class IndexWorker(Worker):
             self._service.fenced += status is SaveStatus.FENCED
             if index is None or isinstance(request, FencedSave):
                 self._service.saves += status is SaveStatus.OK
-                # A save that was stored proves that the database can be written again.
+                # The write has succeeded, so positions can be saved again.
                 self._service.write_failure = None
             else:
                 self._service.gets += 1
@@ -431,8 +431,8 @@ class IndexWorker(Worker):
 
     def _not_served(self, message: Message, error: ProtocolError) -> None:
         """Counts and logs a request that is not valid or not allowed."""
-        # A request of our own protocols, and every request beyond a limit, is answered. Another sender expects no
-        # `error`.
+        # A request of our own protocols, and every request beyond a limit, is answered. The senders of other
+        # requests expect no `error`.
         if isinstance(error, BeyondLimit) or is_extension(message.payload):
             self._service.refused += 1
             self._log(message, "index_request_refused", error)

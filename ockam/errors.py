@@ -27,7 +27,7 @@ class RemoteProtocolError(OckamError):
         self.kind = kind
 
     def without_frames(self) -> Self:
-        """Returns this error without its traceback, which would retain the messages that were being read."""
+        """Returns this error without its traceback and causes, which would retain the messages that were being read."""
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)
 

@@ -36,7 +36,7 @@ class LogRate:
             self._hosts.clear()
             self._lines = 0
         host = party_key(ANONYMOUS, peer)
-        # The line is counted and not written, if its host or all together have had theirs.
+        # The line is only counted if its host, or all hosts together, have had their lines.
         if self._lines >= LINES_MAX or self._hosts[host] >= HOST_LINES_MAX:
             self._left_out += 1
             return

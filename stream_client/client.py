@@ -71,7 +71,7 @@ class StreamClient:
         )
 
     async def find_stream(self, name: str) -> PartitionedStream | None:
-        """Returns all partitions of a stream; None if it does not exist. Raises RequestRefused without
+        """Returns all partitions of a stream; None if it does not exist. Raises RequestRefused if the node lacks
         `node/stream_list/1`."""
         partitions = []
         async for info in self.list_streams(name):
@@ -83,7 +83,7 @@ class StreamClient:
         return PartitionedStream(streams, is_whole=True) if streams else None
 
     async def get_stream(self, name: str) -> PartitionedStream:
-        """Returns all partitions of a stream. Raises StreamNotFound, with similar names in its text."""
+        """Returns all partitions of a stream. Raises StreamNotFound, with similar names in its text, if it has none."""
         found = await self.find_stream(name)
         if found is None:
             near = near_names(name, await self._some_names(name[:1]))

@@ -76,8 +76,8 @@ async def connect(
         push, and tells the node to which trace the push belongs. True: OTEL_EXPORTER_OTLP_ENDPOINT and the other
         standard variables say where the collector is. False: the client makes no spans.
     plain: whether the services are known to have none of our own protocols, as real Ockam services, which log each
-        request in one of them as an error. The client then raises NotSupported instead. It tests again after a lost
-        connection, and when a new stream has the address that stream nodes give.
+        request in one of them as an error. The client then sends none, and raises NotSupported instead. It tests again
+        after a lost connection, and when a new stream has the address that stream nodes give.
 
     Raises InvalidArgument if `address` is not an address, if a file of `tls`, `token` or `channel` cannot be used, or
     if `traces` are on and the extra `otel` is not installed. Raises AuthenticationFailed if the token is refused, and

@@ -205,7 +205,7 @@ class SavedIndexes:
 async def resume(
     positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset
 ) -> Sequence[Mark]:
-    """Returns the marks of these partitions, in order. Another object than SavedIndexes knows only indexes."""
+    """Returns the marks of these partitions, in order. An object without `resume` knows only indexes."""
     if hasattr(positions, "resume"):
         marks: Sequence[Mark] = await positions.resume(stream_name, partitions, on_reset)
         return marks

@@ -20,7 +20,7 @@ from stream_service.names import partition_of
 WINDOW = 1_000
 """The default window of a publisher: the largest number of unanswered pushes."""
 UNSENT_BYTES_MAX = 64 * 1024
-"""While the connection has more unsent bytes, `Publisher.push` lets the client send before it encodes another
+"""While the connection has more unsent bytes than this, `Publisher.push` lets the client send before it encodes another
 message."""
 PUBLISHER_ID_BYTES = 16
 LOOKS = 4
@@ -111,7 +111,7 @@ class Publisher:
         # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
         elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
             await self._session.shell.give_way()
-        # An idempotent publisher numbers its messages, and only a push with a key has a place for the number.
+        # An idempotent publisher numbers its messages, and only the protocol of keyed pushes has room for it.
         if self._sequenced or key is not None or headers:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
         else:
@@ -134,7 +134,7 @@ class Publisher:
         """Stores messages in order, waits for the answers, and returns the indexes. Raises PushesFailed."""
         pushes = [await self.push(data) for data in messages]
         await self.flush()
-        # The caller gets these failures as one error, so that the end of the block does not report them again.
+        # The caller gets these failures here as one error, so the end of the block must not report them again.
         failed = [push for push in pushes if push.error is not None]
         for push in failed:
             push.taken = True
@@ -203,7 +203,7 @@ class PartitionedPublisher:
         open_publisher: Callable[[int], Publisher] | None = None,
     ) -> None:
         """by_partition: the publishers of the partitions that still exist, by partition number.
-        watch, open_publisher: report added partitions, and open their publishers; None: there are no others.
+        watch, open_publisher: report added partitions, and open their publishers; None: added ones are not used.
         """
         self._name = name
         self._by_partition = dict(by_partition)
@@ -235,6 +235,7 @@ class PartitionedPublisher:
 
     @property
     def unconfirmed(self) -> int:
+        """The number of unanswered pushes in all partitions together."""
         return sum(publisher.unconfirmed for publisher in self._publishers)
 
     async def push(
@@ -269,6 +270,7 @@ class PartitionedPublisher:
         self._chooser = PartitionChooser(max(self._by_partition) + 1, sorted(self._by_partition))
 
     async def flush(self) -> None:
+        """Waits until every push to every partition is confirmed or has failed."""
         for publisher in self._publishers:
             await publisher.flush()
 

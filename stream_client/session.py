@@ -72,6 +72,7 @@ class Session:
         return (await self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     async def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
+        """Sends a request to a worker and returns the decoded answer. Raises ClientErrors."""
         return answer_of(await self.answered(self.call(target, protocol, request)), protocol)
 
     async def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
@@ -127,8 +128,8 @@ class Session:
         return call
 
     async def answered(self, call: Call, wait_s: float = 0.0) -> Call:
-        """Waits until the call has its answer, and returns it. Raises its error. `wait_s`: the seconds by which the
-        node may delay its answer; they are added to the timeout."""
+        """Waits until the call has its answer, and returns the call. Raises its error. `wait_s`: the seconds by which
+        the node may delay its answer; they are added to the timeout."""
         timeout_s = None if self.answer_timeout_s is None else self.answer_timeout_s + wait_s
         try:
             await self.finished(call, timeout_s)

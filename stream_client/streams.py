@@ -72,8 +72,7 @@ class Stream(StreamAdmin):
         queue = self.handle.queue
         data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
         push = queue.push_keyed(data, key, headers) if key is not None or headers else queue.push(data)
-        # Without the caller, nobody would take the result: a push that waits for a new connection must not be sent
-        # then.
+        # If the caller gives up, a push that still waits for a connection must not be sent later.
         try:
             await self.session.finished(push, self.session.answer_timeout_s)
         except BaseException:

@@ -1,7 +1,8 @@
 """The syntax tree of a schema text. This module checks nothing.
 
 Two trees are equal if they mean the same. Positions, comments, the order of definitions, and whether a number is
-written in the text do not count. closing: the comments before a closing brace or the end."""
+written in the text (`stated`) do not count. `closing` has the comments before a closing brace or the end; None stands
+for an empty line."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ def tokens(text: str, line: int = 1) -> list[Token]:
         if match["space"]:
             line += match[0].count("\n")
             if "\n" in match[0]:
-                # A comment behind a token on its line belongs to that token, and any other one to the next token.
                 line_start = match.start() + match[0].rindex("\n") + 1
         elif match["comment"] is not None:
+            # A comment behind a token on its line belongs to that token, and any other one to the next token.
             comment = match["comment"].rstrip()
             if found and not above and found[-1].beside is None and found[-1].at.line == line:
                 found[-1].beside = comment

@@ -16,7 +16,7 @@ DEFAULT_PORT = 4000
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s]")
-"""Matches a character that no host contains, for example of a URL: the error of a resolver would not explain it."""
+"""Matches a character that no host contains, for example the slash of a URL. A resolver would not explain it."""
 SHOWN_BYTES_MAX = 200
 
 

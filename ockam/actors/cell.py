@@ -80,7 +80,7 @@ class Cell:
         self.context = CellContext(dispatcher, self)
 
     def start(self) -> None:
-        # A new context for each worker object: late callbacks of the crashed one then do nothing.
+        # Each worker object gets a new context. That of a crashed worker has ended, and calls no function that waits.
         self.context = CellContext(self._dispatcher, self)
         self.worker.context = self.context
         self.life = Life.RUNNING
@@ -98,7 +98,7 @@ class Cell:
             self._dispatcher.queue(self)
 
     def crash(self, failed: Sequence[Message], error: BaseException) -> None:
-        """Answers the senders of the failed messages, and restarts the worker after a doubling delay."""
+        """Answers the senders of the failed messages, and restarts the worker. The delay doubles with each crash."""
         # A worker that must not restart, because its state cannot be made again, is gone with its addresses.
         if not self._restarts:
             logger.error("worker_crashed", address=str(self.addresses[0]), exc_info=error)
@@ -121,7 +121,7 @@ class Cell:
     def fail(self, messages: Sequence[Message], reason: str) -> None:
         for message in messages:
             self._dispatcher.count_drop("failed")
-            # The worker that failed may fail at this, too.
+            # The failed worker itself makes the answer, and can fail again.
             try:
                 payload = self.worker.failure_payload(message, reason)
             except Exception as error:
@@ -150,7 +150,8 @@ class Cell:
 
 
 class CellContext:
-    """The context of one worker object (`ockam.actors.worker.Context`). After its end, late callbacks do nothing."""
+    """The context of one worker object (`ockam.actors.worker.Context`). After its end, `pause` and `resume` do nothing,
+    and functions that wait in `call_later` are not called."""
 
     __slots__ = ("_cell", "_dispatcher", "_ended")
 
@@ -189,7 +190,7 @@ class CellContext:
             try:
                 function(*args, **kwargs)
             except Exception as error:
-                # A callback of a worker that is gone cannot crash its successor.
+                # An error in a late callback of an ended worker must not restart its successor.
                 if self._ended:
                     logger.error("late_call_failed", address=str(self.address), exc_info=error)
                 else:

@@ -26,7 +26,7 @@ class Life(enum.Enum):
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a mailbox. received: the number of messages that were put into it since its creation."""
+    """The statistics of a mailbox. size_bytes: of the payloads. received: the messages put into it so far."""
 
     messages: int
     size_bytes: int
@@ -42,9 +42,9 @@ class Mailbox:
     is_link: whether it is that of a connection that this node has made, by which it passes messages on.
     is_peer: whether it is that of a connection whose peer has called this node.
 
-    Invariant: if the node holds only so many bytes for an identity, its usage counts those of its waiting messages.
-    `_counted` lists these messages, oldest first, for each arrival the value of `_received` after it, its bytes, and
-    the usage."""
+    Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
+    waiting messages. `_counted` has an entry for each arrival of such messages, oldest first: the value of `_received`
+    after it, its bytes, and the usage."""
 
     __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer")
 

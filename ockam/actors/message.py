@@ -24,9 +24,9 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     """Where a message entered this node. The node sets the origin; a peer cannot choose it.
 
     kind: "local" for a worker of this node, "tcp" for a connection.
-    peer: the `host:port` of the other side, for logs. identity: the identity that it has proved.
+    peer: the `host:port` of the other side, for logs. identity: the identity that the other side has proved.
     frame_bytes_max: the largest frame that can carry an answer, in bytes.
-    backlog_bytes: returns the unsent bytes for the other side; backlog_bytes_max: above which no answer should be sent.
+    backlog_bytes: returns the unsent bytes for the other side. Above `backlog_bytes_max()`, no answer should be sent.
     holdings: the memory that this node uses for the other side. usage: what its identity uses, with its limits."""
 
     kind: str
@@ -49,7 +49,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
         return {"peer": self.peer, "identity": str(self.identity)}
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether the other side has more unsent bytes than the parameter or the attribute allows."""
+        """Whether the other side has more unsent bytes than the smaller of the parameter and the attribute."""
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 

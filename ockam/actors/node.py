@@ -27,7 +27,7 @@ RUNS_PER_BATCH_MAX = 10_000
 logger = structlog.get_logger(__name__)
 
 Forward = Callable[[Message], Mailbox | None]
-"""Forwards a message whose next hop is no worker here. Returns the mailbox that got it, or None."""
+"""Forwards a message whose next hop is no worker here. Returns the mailbox that got the message; None: refused."""
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Node:
         """Stops the worker at this address and frees all addresses of this worker. Safe to repeat."""
         cell = self._cells.get(address)
         if cell is not None:
-            # The addresses go first: what the worker sends while it stops must not come back to it.
+            # The addresses go first: messages that the worker sends while it stops must not come back to it.
             for each in cell.addresses:
                 del self._cells[each]
             cell.stop()
@@ -151,7 +151,7 @@ class Node:
         if not route:
             return None
         cell = self._cells.get(route[0])
-        # The next hop is no worker here: a transport may know the way.
+        # The next hop is no worker here: a transport may forward the message.
         if cell is None:
             return self._deliver_elsewhere(message)
         # Between a crash and the restart nobody empties the mailbox, so it must not grow without limit.
@@ -161,7 +161,7 @@ class Node:
         self._routed += 1
         mailbox = cell.mailbox
         mailbox.put(message)
-        # The cell is queued here and not by a call of `queue`, because every message of a node passes this line.
+        # The cell is queued here and not by a call of `queue`, which would cost time for each message.
         if not cell.queued and not cell.paused:
             cell.queued = True
             self._ready.append(cell)
@@ -241,6 +241,7 @@ class Node:
         self._ready.append(cell)
 
     def mailboxes(self) -> Iterator[Mailbox]:
+        """Iterates over the mailboxes of all workers. That of a worker with several addresses comes once for each."""
         return (cell.mailbox for cell in self._cells.values())
 
     def statistics(self) -> NodeStatistics:
@@ -254,7 +255,7 @@ class Node:
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None
-        # No transport takes it. It is dropped without an answer, as real nodes do.
+        # No transport takes the message. It is dropped without an answer, as in real nodes.
         if mailbox is None:
             self._dropped["unknown_address" if hop.type == LOCAL else "forward_refused"] += 1
             if logger.is_enabled_for(logging.DEBUG):
@@ -268,7 +269,7 @@ class Node:
             for _ in range(RUNS_PER_BATCH_MAX):
                 if not self._ready:
                     return
-                # A cell leaves the queue before its worker runs, so that messages to itself queue it again.
+                # A cell leaves the queue before its worker runs, so that its messages to itself queue it again.
                 cell = self._ready.popleft()
                 cell.queued = False
                 if not cell.paused:
@@ -277,13 +278,13 @@ class Node:
             self._nursery.start_soon(self._run_rest)
         finally:
             self.depth -= 1
-            # The functions are taken before the first is called: one that they add belongs to the next batch.
+            # The list is emptied first: a function may open a batch, whose end calls the functions added in it.
             functions, self._at_end = self._at_end, []
             for function in functions:
                 function()
 
     async def _run_rest(self) -> None:
-        # Another batch may have begun or finished meanwhile, which runs the rest at its end.
+        # Meanwhile another batch may have run the other workers at its end.
         await trio.lowlevel.checkpoint()
         if self._ready and not self.depth:
             self._run_ready()

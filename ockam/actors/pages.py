@@ -23,11 +23,11 @@ def ask_all(
     protocol: Protocol[Any, A],
     on_answers: Callable[[list[A]], None],
 ) -> bool:
-    """Sends a request that a worker has got to all nodes with a database of their own. Returns False if this node is
-    alone.
+    """Sends a request that a worker has received to all nodes with a database of their own. Returns False, and does
+    nothing, if this node answers alone.
 
     part: the address at which the worker answers for its own node only.
-    on_answers: called with the answers of all. A missing answer or an error goes to the sender."""
+    on_answers: called with the answers of all. If one is missing or an error, the sender gets an error instead."""
     if elsewhere is None or message.onward_route[0] == part:
         return False
 
@@ -47,8 +47,8 @@ def ask_all(
 
 
 def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any], limit: int) -> tuple[list[T], bool]:
-    """Joins pages with the same begin. Returns the first entries of all together, at most `limit`, and whether more
-    follow.
+    """Joins pages that begin at the same entry. Returns the first entries of all together, at most `limit`, and whether
+    more follow.
 
     pages: the entries of each page in order, and whether more follow there. key: the order."""
     # Behind the end of a page that is not the last one, entries can be missing.

@@ -11,24 +11,24 @@ from collections import deque
 import trio
 
 BUSY_S = 0.03
-"""The event loop is busy above this many seconds of recent work: used time minus BUSY_SHARE of the passed time."""
+"""The event loop is busy while its recent work (used time minus BUSY_SHARE of the passed time) exceeds this."""
 BUSY_SHARE = 0.8
 
 LIGHT_S = 0.005
 """A connection with at most this much recent work (used time minus LIGHT_SHARE of the passed time) goes first."""
 LIGHT_SHARE = 0.1
 TURN_LIGHT_S = 0.006
-"""The estimated time of light connections in one turn of the loop. The others have TURN_OTHERS_S."""
+"""The estimated time that light connections may use in one turn of the loop. All others may use TURN_OTHERS_S."""
 TURN_OTHERS_S = 0.004
 STEP_S = 0.003
-"""The longest step of a connection while the loop is busy. After a longer one, it reads fewer bytes at a time."""
+"""The longest step of a connection while the loop is busy. After a longer one, it reads less at a time."""
 STEP_QUIET_S = 0.01
 COST_S = 0.0002
 """The expected time of a connection's first step. Later steps are expected to take as long as the last one."""
 LIGHT_ABOUT_S = 0.1
 """After a light connection has waited, other light connections are expected for this many seconds."""
 PAUSE_S = 0.001
-"""While light connections are expected, the loop sleeps so long in each turn. The thread that writes to the database
+"""While light connections are expected, the loop sleeps this long in each turn. The thread that writes to the database
 then gets the interpreter's lock at once, and otherwise only every 5 ms."""
 LEAVE_S = 0.0005
 READ_BYTES_MAX = 256 * 1024
@@ -89,7 +89,9 @@ class TurnQueue:
 
 
 class Turns:
-    """Decides when each connection of a node may use the event loop again. Invariant: while any wait, a task runs."""
+    """Decides when each connection of a node may use the event loop again.
+
+    Invariant: while connections wait, one task lets a few of them continue in each turn of the loop."""
 
     def __init__(self, nursery: trio.Nursery, *, read_bytes_max: int) -> None:
         self._nursery = nursery

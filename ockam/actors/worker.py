@@ -1,7 +1,7 @@
 """Worker: the base class of actors. The node calls a worker with a list of its messages, called a run.
 
 A worker never blocks and never awaits. For work that takes time, it passes a callback, and may `pause` its mailbox
-until then. So a thousand workers can share one commit, and the whole node can run in virtual time."""
+until the callback is called. So a thousand workers can share one commit, and the whole node can run in virtual time."""
 
 from __future__ import annotations
 

@@ -71,4 +71,5 @@ class Verdict(NamedTuple):
 
 
 def has_authentication_beyond(route: Route) -> bool:
+    """Whether the node behind the next hop would take a message on this route for an authentication of this node."""
     return len(route) > 1 and route[1] == NODE_AUTHENTICATE

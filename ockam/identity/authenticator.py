@@ -21,7 +21,7 @@ _ROUTE = (NODE_AUTHENTICATE,)
 REQUEST_BYTES_MAX = 512
 """The largest payload that is decoded; a real one has about 100 bytes. A larger one gets no answer."""
 WAITING_MAX = 16
-"""The most refused connections of one host that wait for their answer. Further ones are closed without one."""
+"""The most refused connections of one host that wait for their answer. Further ones are closed without an answer."""
 
 NO_AUTHENTICATION = "this is no authentication with a token (docs/wire.md)"
 TOO_LARGE = f"the payload of the authentication is larger than {REQUEST_BYTES_MAX} bytes"
@@ -84,8 +84,9 @@ class Authenticator:
         return verdict
 
     async def refuse(self, peer: str, known: Identity, verdict: Verdict) -> bool:
-        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait. Meanwhile the
-        caller must retain nothing that the peer has sent: many can wait, and a frame can have 16 MiB."""
+        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait; the connection is
+        then closed without an answer. During the wait, the caller must retain nothing that the peer has sent: many
+        refusals can wait, and a frame can have 16 MiB."""
         # A host can have all addresses of its IPv6 network.
         key = party_key(ANONYMOUS, peer)
         if self._waiting[key] >= self._waiting_max:
@@ -101,6 +102,7 @@ class Authenticator:
         return True
 
     def report(self, peer: str, known: Identity, verdict: Verdict) -> None:
+        """Reports a refusal that is not answered. `refuse` reports the others itself."""
         self._on_refused(peer, known, verdict)
 
     def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict:

@@ -1,6 +1,6 @@
 """GenerationCache: a bounded cache that forgets the entries that were not used lately.
 
-A used entry belongs to the young generation. When that is full, it replaces the old one, which is forgotten."""
+A used entry belongs to the young generation. When the young generation is full, it replaces the old generation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GenerationCache(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def recall(self, key: K) -> V | None:
-        """Returns the value of a key in the old generation, which moves to the young one, or None."""
+        """Returns the value of a key in the old generation, or None. The entry moves to the young generation."""
         value = self._old.pop(key, None)
         if value is not None:
             self._old_bytes = max(0, self._old_bytes - self._size_of(key, value))
@@ -79,6 +79,7 @@ class GenerationCache(Generic[K, V]):
         self._put(key, value)
 
     def resize(self, change_bytes: int) -> None:
+        """Records that a value in the young generation has grown, or shrunk, by this many bytes."""
         self._young_bytes += change_bytes
 
     def _put(self, key: K, value: V) -> None:

@@ -46,6 +46,7 @@ class OutgoingTokens:
             )
 
     def authentication(self, destination: str, connection: Address) -> Message:
+        """Returns the first message of a connection. Raises ConnectFailed if the token cannot be read."""
         try:
             token = self._tokens[destination].read()
         except TokenError as error:

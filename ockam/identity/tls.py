@@ -17,7 +17,7 @@ from ockam.identity.tls_layer import PeerCertificate, TlsLayer
 # The limits of `ockam.identity.tls_listener` stand here, so that the settings of a node can be read without trio.
 HANDSHAKE_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 256
-"""The most handshakes at one time. Even a hundred are rare: one lasts some milliseconds and two network delays."""
+"""The most handshakes at one time. Even a hundred are rare: one lasts about a millisecond and two network delays."""
 _FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
@@ -102,7 +102,9 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
 
 
 class ServerTls:
-    """The TLS of a listener. Invariant: context and revoked fingerprints come from files that were valid together."""
+    """The TLS of a listener. Raises TlsFilesError.
+
+    Invariant: the context and the revoked fingerprints come from files that were valid together."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
         self.files = files
@@ -110,7 +112,8 @@ class ServerTls:
         self._context, self.revoked = _load(files)
 
     def reload(self, *, changed_only: bool) -> bool:
-        """Reads the files again, with `changed_only` only if one has changed. Returns whether. Raises TlsFilesError."""
+        """Reads the files again, with `changed_only` only if one has changed since the last call. Returns whether
+        they were read. Raises TlsFilesError; then the TLS in use stays as it was."""
         signature = signature_of(self.files.paths())
         if changed_only and signature == self._signature:
             return False
@@ -151,6 +154,7 @@ def _client_context(tls: Tls, signature: Signature) -> ssl.SSLContext:
 
 
 def new_client_context(tls: Tls) -> ssl.SSLContext:
+    """Returns a context of its own for a client. Raises TlsFilesError."""
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if tls.ca is None:
         context.load_default_certs()

@@ -55,7 +55,7 @@ class TlsLayer:
         self.certificate: PeerCertificate | None = None
 
     def handshake(self, data: bytes = b"") -> bytes:
-        """Processes received bytes of the handshake. Returns the bytes to send. Raises TlsFault: send its `alert`."""
+        """Takes bytes of the handshake. Returns the bytes to send. Raises TlsFault, whose `alert` must be sent."""
         # OpenSSL would wait for five bytes before it refuses bytes without TLS, and a node or a client sends only one.
         if not self._heard and data:
             self._heard = True
@@ -69,12 +69,13 @@ class TlsLayer:
             return self._outgoing.read()
         except ssl.SSLError as error:
             raise tls_fault(error, self._outgoing.read()) from error
-        # The handshake is complete only with a certificate that can be named in logs and rules.
+        # A client certificate that cannot be named in logs and rules fails the handshake.
         self.certificate = self._read_certificate()
         self.is_open = True
         return self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
+        """Returns the bytes to send for these bytes. The handshake must be complete."""
         write = self._object.write
         # One call writes at most one record.
         left = memoryview(data)

@@ -1,6 +1,6 @@
 """TlsListener: the TLS handshakes of the peers that connect to this node, and their certificates afterwards.
 
-A peer that never finishes its handshake costs a socket, so above a limit, the oldest stalled one is closed."""
+A peer that never finishes its handshake costs a socket. Above a limit, the oldest stalled handshake is closed."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ class Holdings:
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def beside(self, forget: Callable[[], None], close: Callable[[], None]) -> Holdings:
+        """Returns new `Holdings` in the same memory, for something beside the connection, such as a secure channel."""
         holdings = Holdings(self._memory, forget, close)
         holdings.count_for(self._usage)
         return holdings
@@ -80,7 +81,7 @@ class Holdings:
         memory = self._memory
         memory.header_bytes += header_bytes - self.header_bytes
         memory.unread_bytes += unread_bytes - self.unread_bytes
-        # `behind` counts the connections among which the memory is shared, so only the change from or to 0 matters.
+        # `behind` is the number of connections with unread answers, so only a change from or to 0 matters.
         if (unread_bytes > 0) != (self.unread_bytes > 0):
             memory.behind += 1 if unread_bytes else -1
         has_shrunk = unread_bytes < self.unread_bytes
@@ -160,7 +161,8 @@ class Holdings:
         return len(parked)
 
     def yield_painless(self) -> tuple[bool, int]:
-        """Forgets the headers, and answers the waiting pulls early: no data is lost. Returns whether, and how many."""
+        """Forgets the headers and answers the waiting pulls early, without loss of data. Returns whether headers were
+        forgotten, and the number of those pulls."""
         forgets = self.header_bytes > 0
         if forgets:
             self._forget()
@@ -198,8 +200,8 @@ class PeerMemory:
     """The memory for all connections of a node, kept below a limit.
 
     While all unread answers use more than half of the limit, a connection is read and gets answers only while its own
-    unread answers are at most `share_bytes`. When the limit is exceeded, connections free memory, the largest first;
-    what loses no data comes first, and closing the slowest consumers last.
+    unread answers are at most `share_bytes`. When the limit is exceeded, the connections free memory, the largest
+    first, without loss of data. If that does not free enough, the largest are closed as slow consumers.
 
     Invariant: after every change `size_bytes` is at most `bytes_max`, apart from bytes that are being sent at the time.
     `behind` is the number of connections with unread answers. `holders` are the connections with any counted memory.
@@ -224,7 +226,7 @@ class PeerMemory:
 
     def share_bytes(self, most_bytes: int) -> int:
         """Returns the bytes of unread answers above which a connection is slowed down, at most `most_bytes`."""
-        # Half of the limit is free for everybody; above, each connection with unread answers has an equal share of it.
+        # Unread answers up to half of the limit slow nobody down. Above, each connection has a share of this half.
         if self.unread_bytes * 2 <= self.bytes_max:
             return most_bytes
         return min(most_bytes, max(SHARE_BYTES_MIN, self.bytes_max // (2 * max(1, self.behind))))
@@ -240,8 +242,8 @@ class PeerMemory:
             holdings = room.holdings
             if room.has_come or holdings in busy or holdings.unread_bytes > room.backlog_bytes_max:
                 continue
-            # One room is granted in any case if it need not wait for unread answers: else a large answer might never
-            # fit.
+            # A room alone is granted in any case if no answer is unread, or if it is late: else a large answer might
+            # never fit.
             is_alone = not reserved_bytes and (room.is_late or not self.unread_bytes)
             reserved_bytes += room.size_bytes
             if self.unread_bytes + reserved_bytes > self.bytes_max and not is_alone:

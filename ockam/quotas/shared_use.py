@@ -7,8 +7,8 @@ The processes map one file. An entry of it is for one identity:
                                        steady clock in seconds
     counts     processes * 5 * 8 bytes    for each process, how many things are open, in the order of OPEN_LIMITS
 
-A lock of the file is held for each change, so that two processes never both take the last one. The counts of a process
-that has died are set to 0 by the process that takes its place."""
+A lock of the file is held for each change, so that two processes never both take the last place. The counts of a
+process that has died are set to 0 by the process that takes its place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SharedUse:
         self._size = entry_bytes(processes)
         self._own = _HEAD.size + number * len(OPEN_LIMITS) * _COUNT.size
         self._map = mmap.mmap(descriptor, shared_bytes(processes))
-        # The counts of the process that had this number before are nobody's any more.
+        # The process that had this number before has died, so its counts are cleared.
         nothing = bytes(len(OPEN_LIMITS) * _COUNT.size)
         with self._locked():
             for own in range(self._own, len(self._map), self._size):

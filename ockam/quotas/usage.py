@@ -23,7 +23,7 @@ SETTING_PREFIX = "identity_"
 """The beginning of the names of the node's settings for all identities. A field name of `IdentityLimits` follows it."""
 IPV6_PREFIX_BITS = 64
 REFUSED_CONNECTIONS_MAX = 16
-"""The new connections of an identity with too many that stay open until their first request is refused."""
+"""If an identity has too many connections, at most this many new ones stay open for a first request, to refuse it."""
 USAGES_MAX = 10_000
 ANONYMOUS_PREFIX = "anonymous:"
 SHARED = "everybody without a certificate or token at this address counts for it; "
@@ -165,6 +165,7 @@ class Usage:
             self._shared.give_back(self.key, limit)
 
     def create(self, partitions: int, now_s: float, peer: str = "") -> str | None:
+        """Counts partitions that will be created. If they are too many, returns the reason and counts nothing."""
         most = self.machine.limits.streams_per_hour
         if self._shared is not None and most is not None:
             may_create = self._shared.create(self.key, partitions, most)
@@ -174,7 +175,7 @@ class Usage:
 
     @property
     def turns_away(self) -> bool:
-        """Whether a new connection must be closed at once, because many stay open for one refused request."""
+        """Whether a new connection must be closed at once: too many others are open above the limit already."""
         return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self.machine.has_room("connections_max")
 
     def reason(self, limit: str) -> str:
@@ -236,7 +237,7 @@ class Usages:
         self._slowed: Counter[str] = Counter()
 
     def get(self, key: str, now_s: float) -> Usage:
-        """Returns the usage of an identity. A caller that retains it must count something in it."""
+        """Returns an identity's usage. A caller that retains it must count something in it, or it can be forgotten."""
         usage = self._usages.get(key)
         if usage is None:
             # Anybody can come from many addresses, so identities that use nothing are forgotten.

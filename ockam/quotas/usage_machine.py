@@ -15,7 +15,7 @@ OPEN_LIMITS = (
     "block_subscribe_sessions_max",
 )
 STEP_S = 0.005
-"""With a limit on its rate, an identity's bytes are read in pieces for this time, so others never wait long."""
+"""An identity with a limit on its rate is read in steps: at most what the limit allows in this time."""
 READ_BYTES_MIN = 2 * 1024
 BURST_S = 1.0
 """After a pause, an identity can send at once what its limit allows in this many seconds."""
@@ -54,7 +54,7 @@ NO_LIMITS = IdentityLimits()
 class Bucket:
     """A bucket of permits, which fills with time. If too many are taken, its owner must wait for the missing ones.
 
-    rate: those that come in a second. Invariant: the number of permits is at most `room_max`."""
+    rate: the permits that come in a second. Invariant: the number of permits is at most `room_max`."""
 
     __slots__ = ("_at_s", "_room", "rate", "room_max")
 
@@ -165,6 +165,7 @@ class UsageMachine:
         return 1 << 62 if found == math.inf else max(READ_BYTES_MIN, int(found))
 
     def may_create(self, partitions: int, now_s: float) -> bool:
+        """Counts created partitions. Returns False, and counts nothing, if they are too many."""
         bucket = self._streams
         if bucket is None:
             return True

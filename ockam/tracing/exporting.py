@@ -100,7 +100,7 @@ def make_exporting(
     url: str | None, service: str, on_outage: Callable[[bool], None] | None
 ) -> tuple[TracerProvider, CountingProcessor]:
     """Starts the exporting thread. OpenTelemetry's variables choose the traces, and more (OTEL_TRACES_SAMPLER,
-    OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY). url: None: as they say."""
+    OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY). url: None if they name it."""
     if on_outage is not None:
         # OpenTelemetry logs each request that fails. A collector that is down for hours must not fill the log.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

@@ -40,7 +40,7 @@ class OpenSpan:
 
 
 class Tracing:
-    """Makes spans, and hands them to the exporting thread, in any thread. Only `close` waits for the collector."""
+    """Makes spans, and hands them to the exporting thread. Any thread may call it. Only `close` waits."""
 
     def __init__(self, provider: TracerProvider, processor: CountingProcessor) -> None:
         self._processor = processor
@@ -52,10 +52,11 @@ class Tracing:
         return OpenSpan(span) if span.get_span_context().trace_flags.sampled else None
 
     def admit(self, spans: int) -> bool:
+        """Whether there is room for further spans. If not, they count as dropped: do not record them."""
         return self._processor.admit(spans)
 
     def parent_of(self, traceparent: str) -> Any | None:
-        """Returns the parent for `record` that continues a trace; None: no traceparent, or not chosen."""
+        """Returns the parent for `record` that continues a trace; None if it was not chosen, or for another text."""
         context = PROPAGATOR.extract({"traceparent": traceparent})
         span = trace.get_current_span(context).get_span_context()
         return context if span.is_valid and span.trace_flags.sampled else None

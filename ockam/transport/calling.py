@@ -45,7 +45,7 @@ class Caller:
         """Opens a connection, and sends our hello if its framing has one. Returns the connection, framing and TLS.
 
         is_own: see `OutgoingTls.find`. Raises ConnectFailed, InvalidAddress."""
-        # A destination that was asked before is not asked again: the answer of a legacy node takes AUTO_WAIT_S.
+        # A destination that was asked before is not asked again for some time: asking a legacy node takes AUTO_WAIT_S.
         known, until_s = self._known.get(destination, (None, 0.0))
         if framing == "auto" and known is not None and trio.current_time() < until_s:
             framing = known

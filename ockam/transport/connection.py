@@ -304,7 +304,7 @@ class Connection(Worker):
         """Reads and routes messages until the peer sends no more. Returns the reason: a short, fixed word."""
         machine = self._machine
         try:
-            # The handshake proves the identity of a certificate, and the limits of that identity apply from here.
+            # The TLS handshake proves the identity of a certificate. The limits of that identity apply from here.
             if self._tls_listener is not None:
                 tls = await self._tls_listener.handshake(self, self._stream, self._turns, self._share)
                 if tls is None:

@@ -39,9 +39,11 @@ FORWARDED_BYTES_MAX = 16 * 1024 * 1024
 SEND_BYTES = 1024 * 1024
 """The largest number of bytes in one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
-"""When a peer has closed its sending side, ours stays open until we have been silent for this long."""
+"""When a peer has closed its sending side, ours stays open until we have sent nothing for this long. An answer that
+still waits for its commit leaves within this time."""
 LINGER_S_MAX = 5.0
-"""The longest time for which our sending side stays open then. It is closed at once if no message came for so long."""
+"""The longest time for which our sending side stays open after the peer has closed its own. If the peer's last message
+is older than this, our side is closed at once."""
 HELLO_TIMEOUT_S = 5.0
 
 
@@ -152,7 +154,7 @@ class Backlog:
         self.forwarded_bytes += sum([len(message.payload) for message in run])
 
     def take_forwarded(self, room_bytes: int) -> list[Message]:
-        """Removes and returns the oldest forwarded messages. The last of them may exceed `room_bytes`."""
+        """Removes and returns the oldest forwarded messages up to `room_bytes`, which the last of them may exceed."""
         run: list[Message] = []
         while self.forwarded and room_bytes >= 0:
             run.append(self.forwarded.popleft())
@@ -242,7 +244,7 @@ class ConnectionMachine:
         return self._share_bytes(BACKLOG_BYTES_SOFT)
 
     def must_hold_back(self) -> bool:
-        """Returns whether the peer must take answers before more of it is read. Sets OPEN or HELD_BACK."""
+        """Returns whether the peer must take answers before it is read again. Sets OPEN or HELD_BACK."""
         is_high = self.backlog.size_bytes > self.soft_bytes()
         if is_high is not (self.state is State.HELD_BACK):
             self._change(Event.BACKLOG_HIGH if is_high else Event.BACKLOG_LOW)
@@ -279,13 +281,13 @@ class ConnectionMachine:
     # Incoming bytes.
 
     def receive_opening(self, chunk: bytes, now_s: float) -> tuple[bytes, bytes]:
-        """Processes the next bytes in the state OPENING; none: the peer's hello did not arrive. Returns the bytes to
+        """Processes the next bytes in the state OPENING; none if the peer's hello did not come. Returns the bytes to
         send at once, and the received bytes after the hello. Raises RemoteProtocolError."""
         reply = b""
         wire = self.wire
         if wire is None:
-            # The peer has called us. Its first bytes show its framing, and may begin a frame already: the deadline of a
-            # frame counts from there, or a peer could send one byte and stay.
+            # The peer has called us. Its first bytes show its framing, and may begin a frame already. The deadline of
+            # that frame counts from here, so that it cannot stay unfinished.
             detector = self._detector
             reply = detector.feed(chunk)
             if detector.frame_begun and self.frame_deadline_s == math.inf:
@@ -374,7 +376,7 @@ class ConnectionMachine:
 
     @property
     def unread_bytes(self) -> int:
-        """The unsent bytes for the peer, for a caller with its waiting answers of other nodes, which do not wait."""
+        """The unsent bytes for the peer. For a peer that has called us, with the waiting answers of others."""
         return self.backlog.size_bytes + (self.backlog.forwarded_bytes if self._has_called else 0)
 
     @property

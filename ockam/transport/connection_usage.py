@@ -16,7 +16,7 @@ from ockam.quotas.usage_waits import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX, is_sender_told
 
 REFUSED_S = 5.0
-"""The seconds after which a new connection of an identity with too many is closed. Its requests are refused."""
+"""The seconds for which a new connection of an identity with too many stays open. Its requests are refused."""
 TOO_MANY = "identity_connections_max"
 
 
@@ -27,8 +27,8 @@ class ConnectionUsage:
     refusal: the reason why its requests are refused, because the identity has too many connections."""
 
     def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:
-        """waits_room: whether reading waits while the node holds too many bytes for the identity. Requests of another
-        door, such as HTTP, have waited there, and their bytes may be those of the awaited answer."""
+        """waits_room: whether reading waits while the node holds too many bytes for the identity. With requests of
+        another door, such as HTTP, it must not: they have waited there, and the bytes may be those of their answer."""
         self._usages = usages
         self._waits_room = waits_room
         self._peer = peer
@@ -69,7 +69,7 @@ class ConnectionUsage:
             node.call_later(REFUSED_S, lambda: None if self.refusal is None else close(TOO_MANY))
 
     def refuse(self, node: Node, messages: Sequence[Message]) -> None:
-        """Answers the first requests of a connection if the identity has too many, so that it learns the limit."""
+        """Answers the first requests of a connection above the limit, so that its client learns the limit."""
         assert self.refusal is not None, "the connection is not above the limit"
         with node.batch():
             for message in filter(lambda message: message.onward_route, messages):

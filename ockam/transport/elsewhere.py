@@ -18,7 +18,7 @@ class Elsewhere(Protocol):
     def is_elsewhere(self, stream: Address) -> bool: ...
 
     def send(self, stream: Address, message: Message) -> None:
-        """Sends a message to the node that serves the stream, in the order of the calls. It waits for such a node."""
+        """Sends a message to the node that serves the stream, in the order of the calls, as soon as one serves it."""
         ...
 
     def home_of(self, stream_name: str) -> Address:
@@ -28,7 +28,7 @@ class Elsewhere(Protocol):
     def served_since_s(self, stream: Address) -> float: ...
 
     def owner_of(self, stream: Address) -> tuple[str, int]:
-        """Returns the `host:port` of the other node that serves a stream ("": none), and the epoch of its ownership."""
+        """Returns the `host:port` of another node that serves a stream, or "", and the epoch of its ownership."""
         ...
 
     def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:

@@ -45,7 +45,7 @@ class ForwardFilter:
             # Most messages of a run have the same routes, which are checked once.
             if message.return_route is not back or message.onward_route is not onward:
                 onward, back = message.onward_route, message.return_route
-                # The authentication comes first: it must not leave whatever else holds.
+                # An authentication must never leave, so it is checked first.
                 if has_authentication_beyond(onward):
                     why = AUTHENTICATION
                 else:

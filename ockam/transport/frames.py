@@ -181,7 +181,7 @@ class FrameReader:
         return_route: Route,
         found: list[Message],
     ) -> int:
-        """Appends the messages of the frames from `at` on that have one size and envelope. Returns their end."""
+        """Appends the messages of the frames from `at` on with this envelope. Returns the position after them."""
         have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self.origin
         # Comparing the bytes before and after the payload with those of the frame before is enough: decoding the frame
         # would give the same routes.
@@ -216,7 +216,7 @@ class FrameReader:
             if header is not None and start + size <= end:
                 self._last = header
                 return header
-        # The header is new. Our address becomes the first hop of the way back.
+        # The header is new. `_prefix`, our address, begins the return route.
         onward_route, return_route, at = self._wire.decode_routes(data, start, end)
         header = Header(data[start:at], onward_route, self._prefix + return_route)
         # A peer that sends very long headers must not fill the memory with them.

@@ -94,7 +94,7 @@ class SilentConnections:
         self._silent.pop(connection, None)
 
     def close_oldest(self) -> SilentConnection | None:
-        """Closes and returns the oldest silent connection without unread bytes, if one of CANDIDATES_MAX has none."""
+        """Closes and returns the oldest silent connection without unread bytes, or None. CANDIDATES_MAX are checked."""
         for connection in list(islice(self._silent, CANDIDATES_MAX)):
             # Unread bytes may be the first message of the connection.
             if not connection.has_unread():

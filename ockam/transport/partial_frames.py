@@ -1,6 +1,6 @@
 """PartialFrames: limits the memory of the unfinished frames of all connections together.
 
-Above the limit, one connection with a large one is read at a time; if none were, all would wait forever."""
+Above the limit, one connection with a large frame is read at a time; if none were, all would wait forever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PartialFrames:
     async def wait_turn(self, holder: object) -> None:
         """Waits until the connection `holder` may be read: below the limit each may, above the limit one at a time."""
         while self._size_bytes >= self._bytes_max and self._turn is not holder:
-            # Nobody else is read above the limit, so this connection may complete its frame.
+            # No other connection with a large frame is read, so this one may complete its frame.
             if self._turn is None:
                 self._turn = holder
                 return

@@ -60,6 +60,7 @@ class Presence:
         self._since, self._last = self._last, _Mark(now_s, found.received_bytes, found.sent_bytes)
 
     def rates(self, found: ConnectionStatistics, now_s: float) -> tuple[float, float]:
+        """Returns the received and the sent bytes a second, since the last call of `look` but one."""
         seconds = max(now_s - self._since.at_s, SECONDS_MIN)
         received, sent = found.received_bytes - self._since.received_bytes, found.sent_bytes - self._since.sent_bytes
         return received / seconds, sent / seconds
@@ -96,6 +97,7 @@ class Roster:
         presence.counted = moved
 
     def look(self, now_s: float) -> None:
+        """Records the bytes of all connections. To be called every few seconds."""
         for presence in self._open.values():
             presence.look(now_s)
 

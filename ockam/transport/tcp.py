@@ -145,6 +145,7 @@ class TcpTransport:
         self._nursery.start_soon(self._run, connection)
 
     async def connect_link(self, destination: str, link: LinkEnd) -> Connection:
+        """Connects to another member of this node's cluster. Raises ConnectFailed, InvalidAddress."""
         return await self._connect(destination, link=link)
 
     async def _connect(
@@ -157,8 +158,8 @@ class TcpTransport:
         stream, wire, tls = await self._caller.call(destination, framing, is_own and not has_token)
         connection = self._add(stream, wire, destination, tls, link=link)
         self._nursery.start_soon(self._run, connection)
-        # The token is the first message on the connection, so that all later ones come from the proved name. It must
-        # not travel in the clear to another computer (`check_way`).
+        # The token is the first message on the connection, so that all later ones come from the proved name. The token
+        # must not travel in the clear to another computer (`check_way`).
         if has_token:
             try:
                 tokens.check_way(destination, stream.socket.getpeername()[0], tls is not None)
@@ -357,7 +358,7 @@ class TcpTransport:
                 self._fault_lines.log(logger.warning, "connection_closed", **who, kind=fault.kind, reason=text)
             if isinstance(fault, TlsFault) and reason != PROBED:
                 self._note_tls_refused(connection, f"{fault.kind}: {fault}")
-            # Its forwarded requests get no answer any more, so their senders are informed.
+            # The requests that were forwarded over it get no answer any more, so their senders are informed.
             self._tell_gone(connection)
 
     def _note_tls_refused(self, connection: Connection, reason: str) -> None:
@@ -426,7 +427,7 @@ class TcpTransport:
             logger.warning(
                 "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
             )
-            # Nobody else will send what waits, so each sender gets an answer and may ask again later.
+            # The waiting messages cannot be sent. A sender that expects an answer gets one, and may ask again later.
             waiting = self._dialling.pop((destination, is_own))
             with self._node.batch():
                 while run := waiting.take_run():

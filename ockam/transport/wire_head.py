@@ -27,7 +27,7 @@ ONE_BYTE_SIZE = 0x58
 
 
 class HeadWire:
-    """The head framing, which Ockam programs use since June 2024. Frames have at most 16 MiB, as in Rust's node."""
+    """The head framing, which Ockam programs use since June 2024. Frames have at most 16 MiB, as in Ockam for Rust."""
 
     name = "head"
     hello = b"\x01"

@@ -64,7 +64,7 @@ class StreamAdmin:
 
     def set_retention(self, retention: Retention | None) -> StreamInfo:
         """Sets the limits above which the node deletes the partition's oldest messages; None restores the node's
-        default. Returns the changed description. Another type raises InvalidArgument."""
+        default. Returns the changed description. A value of another type raises InvalidArgument."""
         if not isinstance(retention, Retention | None):
             given = type(retention).__name__
             raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")

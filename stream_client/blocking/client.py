@@ -72,7 +72,7 @@ class StreamClient:
         )
 
     def find_stream(self, name: str) -> PartitionedStream | None:
-        """Returns all partitions of a stream; None if it does not exist. Raises RequestRefused without
+        """Returns all partitions of a stream; None if it does not exist. Raises RequestRefused if the node lacks
         `node/stream_list/1`."""
         partitions = []
         for info in self.list_streams(name):
@@ -84,7 +84,7 @@ class StreamClient:
         return PartitionedStream(streams, is_whole=True) if streams else None
 
     def get_stream(self, name: str) -> PartitionedStream:
-        """Returns all partitions of a stream. Raises StreamNotFound, with similar names in its text."""
+        """Returns all partitions of a stream. Raises StreamNotFound, with similar names in its text, if it has none."""
         found = self.find_stream(name)
         if found is None:
             near = near_names(name, self._some_names(name[:1]))

@@ -54,8 +54,8 @@ class Correspondent:
         stream.push(encode_routed(RoutedMessage(onward_route, return_route, payload, self.inbox.name)))
 
     def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
-        """Answers the received message `routed`, in the stream that it names for answers; ValueError if it names none.
-        `return_route` is as in `send`."""
+        """Answers the received message `routed`, in the stream that it names for answers. `return_route` is as in
+        `send`. Raises ValueError if the message names no stream."""
         if not routed.return_stream:
             raise ValueError("the message names no stream for an answer")
         self.send(routed.return_stream, routed.return_route, payload, return_route=return_route)

@@ -73,6 +73,7 @@ class Session:
         return (self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
+        """Sends a request to a worker and returns the decoded answer. Raises ClientErrors."""
         return answer_of(self.answered(self.call(target, protocol, request)), protocol)
 
     def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
@@ -128,8 +129,8 @@ class Session:
         return call
 
     def answered(self, call: Call, wait_s: float = 0.0) -> Call:
-        """Waits until the call has its answer, and returns it. Raises its error. `wait_s`: the seconds by which the
-        node may delay its answer; they are added to the timeout."""
+        """Waits until the call has its answer, and returns the call. Raises its error. `wait_s`: the seconds by which
+        the node may delay its answer; they are added to the timeout."""
         timeout_s = None if self.answer_timeout_s is None else self.answer_timeout_s + wait_s
         try:
             self.finished(call, timeout_s)

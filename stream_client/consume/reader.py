@@ -88,7 +88,7 @@ class Reader:
                 return
             self._asked_s = self._session.shell.now_s()
             self._call = self._pull()
-        # The caller asks for several readers in a row. An error belongs to one of them, and comes out of its `take`.
+        # The caller asks several readers in a row. The error of one comes out of its `take`, and stops no other.
         except ClientError as error:
             self._error = error
             self._on_page(self)

@@ -139,7 +139,7 @@ class ReadingLoop:
                 due_s = min(due_s, self.watch.due_s)
             reader = await self._merge.next_ready(due_s - self._session.shell.now_s())
             now_s = self._session.shell.now_s()
-            # Every due time has its own duty, and one wake can be due to several of them.
+            # The wait can have ended for several of these reasons, so each is checked.
             if now_s >= self._save_due_s:
                 self.save_nowait()
             if now_s >= self._check_due_s:
@@ -204,8 +204,8 @@ class ReadingLoop:
                 reading.reader.ask()
 
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
-        """Makes the arrived page the current one of its partition, and requests the next. Returns whether it has
-        messages."""
+        """Makes the arrived page the current one of its partition, and requests the next page. Returns whether the
+        arrived page has messages."""
         page = reading.reader.take()
         # The position means nothing in a stream that was made again, and neither does the page that begins at it.
         if page.created_us is not None and not reading.mark.is_of(page.created_us):
@@ -274,9 +274,9 @@ class ReadingLoop:
         added, self._added = self._added, []
         await self.add(added)
         partitions = sorted(self._resets & self.readings.keys())
-        # The new positions are loaded together, in one round trip.
         if not partitions:
             return
+        # The new positions are loaded together, in one round trip.
         marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
         for partition, mark in zip(partitions, marks, strict=True):
             self._resets.discard(partition)

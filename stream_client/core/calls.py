@@ -30,7 +30,7 @@ class Call(Waiting):
 
     target: the receiver: a partition, or a route from the node that the client is connected to.
     wanted: the number of answers after which the request is done. They are in `answers` and `return_routes`.
-    checks, patience: the checks for late answers since the request was sent, and those after which it is sent again.
+    checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
     """
 
     __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")

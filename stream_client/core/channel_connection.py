@@ -178,8 +178,8 @@ class ChannelConnection(ClientConnection):
         return self._opened(arrived)
 
     def settle(self) -> None:
-        """Ends the channel if the other side has closed it, after the messages before that, or if its proof has
-        expired."""
+        """Ends the channel if the other side has closed it, or if its proof has expired. To be called when the messages
+        that came before have been handled."""
         if not self._is_ended:
             machine = self._machine
             # The proof of the other side was valid at the handshake, and ends later. A new handshake has a new proof.
@@ -187,7 +187,7 @@ class ChannelConnection(ClientConnection):
                 self._lose(ConnectionLost("the proof of the other end has ended"))
             return
         self._is_ended = False
-        # A channel that has worked is made again at once. One that ended at once may be a refusal of our identity.
+        # A channel that has worked is made again at once. If no message came through it, its end may be a refusal.
         if self._worked:
             self._refused = 0
             self._lose(ConnectionLost("the other end has ended the secure channel"))
@@ -197,21 +197,22 @@ class ChannelConnection(ClientConnection):
             self._lose(ConnectionLost("the other end has ended the secure channel at once"))
             return
         own = self._settings.own
-        # Several channels in a row ended at once: a node does so whose rules refuse our identity.
+        # Several channels in a row ended without a message, as at a node whose rules refuse our identity.
         refused = (
             f"the peer did not accept our identity {own}: `stream-node trust add {own}` on that node would accept it"
         )
         self._lose(ChannelRefused(refused), begins=False)
 
     def check_channel(self) -> ClientError | None:
-        """Begins a new handshake if the last one is unanswered for too long, as long as `wire` is None. Returns the
-        error with which all requests fail after too many unanswered handshakes, if no channel has ever worked."""
+        """Begins a new handshake if the last one is unanswered for too long. To be called at intervals while `wire` is
+        None. After too many unanswered handshakes, if no channel has ever worked, returns the error with which all
+        requests fail."""
         if self.framing is None:
             return None
         self._checks += 1
         if self._checks < HANDSHAKE_CHECKS:
             return None
-        # The handshake, or its answer, was lost. The next one has new keys.
+        # The handshake, or its answer, was perhaps lost. The next one has new keys.
         self._silent += 1
         self._begin()
         # A node that has answered before may be away for a while. One that never answered probably never will.
@@ -243,7 +244,7 @@ class ChannelConnection(ClientConnection):
 
     def _begin(self) -> None:
         self._end_machine()
-        # A new return address, so that late messages of an earlier channel are not taken for messages of this one.
+        # The handshake gets a new return address, so late messages of an earlier channel are not taken for its own.
         settings = self._settings
         self._checks = 0
         self._worked = self._is_ended = False
@@ -270,7 +271,7 @@ class ChannelConnection(ClientConnection):
         onward: Route | None = None
         is_ours = False
         for message in arrived:
-            # Frames of one read share their route, so it is compared once for a whole run of them.
+            # Frames of one read mostly share one route object, so it is compared once for a whole run of them.
             if message.onward_route is not onward:
                 onward = message.onward_route
                 is_ours = onward[0] == inner
@@ -305,8 +306,8 @@ class ChannelConnection(ClientConnection):
         machine = self._machine
         if machine is None or not message.return_route:
             return
-        # A forged answer is ignored, since the genuine one may still come. A valid answer of the wrong identity ends
-        # the attempt.
+        # A forged answer is ignored, since the genuine one may still come. A genuine answer whose identity is refused
+        # ends the attempt.
         try:
             answer = machine.receive_2(message.payload, self._settings.now_s())
         except HandshakeFailed:
@@ -339,7 +340,7 @@ class ChannelConnection(ClientConnection):
             self.wire = None
 
     def _lose(self, error: ClientError, *, begins: bool = True) -> None:
-        # The core is informed first, so that its requests wait for the next channel.
+        # The core is informed before the next handshake, so that its requests wait for the new channel.
         self._end_machine()
         self.on_channel(error)
         if self.framing is None:

@@ -204,7 +204,7 @@ class ClientConnection:
         data = b"".join(self._outgoing)
         self._outgoing, self.outgoing_bytes = [], 0
         self.sent_bytes += len(data)
-        # Who waits for this may append more at once, but to the next `data_to_send`.
+        # A sender that waits for this may append more at once, which belongs to the next `data_to_send`.
         if self._taken is not None:
             self.finish_taken()
         return data

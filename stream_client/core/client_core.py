@@ -138,7 +138,7 @@ class ClientCore:
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
         """Uses a new connection: finds the routes of the streams again, and repeats all unanswered requests. `greeted`:
         whether the hello, the byte before the first frame, was already sent."""
-        # What was sent over the old connection counts as unsent, so that it is sent over the new one.
+        # Requests that were sent over the old connection count as unsent, so that they are sent over the new one.
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)
         # With a secure channel, requests are sent as soon as the channel is open.
@@ -176,7 +176,7 @@ class ClientCore:
         self._break_conversations(lost, Event.DISCONNECTED)
         self.connection.finish_taken()
         self.service_route.disconnected(lost)
-        # An error is the fault of the server, so the next connection would meet the same fault.
+        # With an error, the other side broke the protocol, and would probably do so again over the next connection.
         if error is not None:
             self.fail_all(error)
 
@@ -334,10 +334,12 @@ class ClientCore:
         self._streams.drop(handle)
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None = None) -> PushQueue:
+        """Opens a push queue for one publisher. The caller must end it with `close_queue`."""
         self.connection.check_open()
         return self._streams.open_queue(handle, sequences)
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
+        """Ends a publisher's queue, which is dropped when all its pushes are answered."""
         self._streams.close_queue(handle, queue)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
@@ -360,7 +362,7 @@ class ClientCore:
         self._open_conversations(event)
 
     def _take(self, messages: Sequence[Message]) -> None:
-        # The first message proves that this node has the services; a node on a longer route proves nothing about them.
+        # Without `via`, the connected node has the services, so its first message shows that they are reached.
         if not self._has_heard and messages and not self._via:
             self._has_heard = True
             self.service_route.heard()

@@ -33,7 +33,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 PLAIN_REFUSAL = "Invalid request"
-"""The only reason for an `error` that real Ockam services ever give (facts/ockam.md §5.1). Ours are longer."""
+"""The only reason for an `error` that real Ockam services ever give (facts/ockam.md §5.1). Our nodes say more."""
 USES = {
     "node/stream_list/1": "finding and listing streams",
     "node/stream_info/1": "telling where a stream begins and ends",

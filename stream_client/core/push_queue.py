@@ -106,7 +106,7 @@ class PushQueue:
         push = Push(data, self.partition)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
-        # The push is added before it can fail, since `_fail` and `_send` find it by its request id.
+        # The push is added before it can fail, since `_fail` finds it by its request id.
         self.pushes[request_id] = push
         if self.gone is not None or len(data) > PLAIN_BYTES_MAX:
             self._fail(request_id, self.gone or push.refusal())
@@ -122,8 +122,8 @@ class PushQueue:
         self._next_request_id = request_id + 1
         self.pushes[request_id] = push
         if self.gone is not None:
-            # The queue of an idempotent publisher may delay the push: a number must not overtake an earlier one.
             self._fail(request_id, self.gone)
+        # The queue of an idempotent publisher may delay the push: a number must not overtake an earlier one.
         elif self._admit(request_id, push) and self._header:
             self._send(request_id, push)
         return push
@@ -181,7 +181,7 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """Sends the delayed pushes that the latest answers allow, and wakes the publisher, once for several `take`."""
+        """Sends the delayed pushes that the latest answers allow, and wakes the publisher, after calls of `take`."""
         # The publisher counts also answers that finish no push: a node that gives them is not silent.
         self.answers += 1
         for request_id, push in self._released():

@@ -39,7 +39,7 @@ class ServiceRoute:
     """The state of the route to the stream service over the current connection.
 
     trouble: the error with which the route was last lost or refused; None if it never was.
-    on_lost: called each time a node on the route reports that it cannot reach the next node, with whether this is news.
+    on_lost: called each time a node on the route reports that it cannot reach the next node; True: not lost before.
         It must see to it that `ask` is called later. If `on_lost` is None, the request that met the fault fails.
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
     is_assumed_plain: whether the program says that the service has none of our own protocols. This is believed until
@@ -74,7 +74,7 @@ class ServiceRoute:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the service is known, or assumed, to have none of our own protocols. It logs each as an error."""
+        """Whether the service is known, or assumed, to have none of our own protocols. It logs their use."""
         return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property
@@ -113,7 +113,7 @@ class ServiceRoute:
             self.has_extensions = is_named
 
     def ask(self) -> Call:
-        """Tests the route: sends the test request, once more if the last one is unanswered."""
+        """Tests the route: sends the test request, again if the last one is unanswered, and returns its Call."""
         if self._question is not None:
             self._calls.send_again(self._question, self._service)
             return self._question
@@ -160,7 +160,7 @@ class ServiceRoute:
         self._question = None
         error = call.error
         if isinstance(error, RouteRefused):
-            # A node on the route refuses to forward: the service was not reached, and will not be.
+            # A node on the route refuses to forward, so the service was not reached.
             self.trouble = error
             self._on_refused(error)
             return

@@ -80,7 +80,7 @@ class LeaseMember:
         """Joins the group of a stream with this number of partitions: requests leases, and renews those that it gets.
         `on_change` is called when the result of `check` has perhaps changed."""
         assert self._machine is None, "a member joins once"
-        # The time as the first request id: higher than that of an earlier process with the same member id.
+        # Request ids begin at the time, so they are higher than those of an earlier process with the same member id.
         self._machine = LeaseClientMachine(
             self.client_id, stream_name, self.member_id, partitions, request_id=time.time_ns() // 1000
         )
@@ -148,6 +148,7 @@ class LeaseMember:
             self._saved(request, answer_of(await self._session.answered(call), protocol))
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Sends the same saves as `save`, without waiting for the answers."""
         for protocol, request in self._saves(stream_name, indexes):
             self._session.ask_nowait(INDEX_SERVICE, protocol, request, partial(self._saved, request))
 

@@ -241,7 +241,6 @@ class AsyncShell:
         core = self.core
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
-            # The core is asked even without a connection: it counts how long a handshake of a secure channel takes.
             is_dead = core.check_progress()
             if self._stream is None:
                 continue
@@ -289,7 +288,7 @@ class AsyncShell:
                 tasks.start_soon(self._send, stream, tasks.cancel_scope)
                 fault = await self._receive(stream, dialled.received)
                 tasks.cancel_scope.cancel()
-        # `close` may wait until all is sent. Nothing more is sent over this connection, so it must wake.
+        # `close` may wait until all is sent. Nothing more is sent over this connection, so `close` is woken.
         finally:
             self._stream = self._socket = self._layer = None
             self._encrypted = b""

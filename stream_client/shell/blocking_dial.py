@@ -128,7 +128,7 @@ def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[socket.socke
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if layer is not None:
-            # The handshake has the rest of the time, which began with the connection.
+            # The handshake has the time that connecting has left.
             _shake_hands(address, connection, layer, give_up_s)
         connection.setblocking(False)
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Protocol
 class Timers(Protocol):
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` after `delay_s` seconds. Returns a function that cancels this. A blocking client runs timers
-        only inside its calls, so it can be later. Raises the error that ended the client."""
+        only inside its calls, so perhaps later. Raises the error that ended the client."""
         ...
 
     def now_s(self) -> float:

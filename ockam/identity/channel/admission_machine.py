@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from ockam.identity.channel.limits import ChannelLimits
 
 HOSTS_MAX = 10_000
-"""The most hosts whose handshakes of the last second are counted. The oldest is forgotten first."""
+"""The most hosts whose handshakes of the last second are counted. That with the oldest attempt is forgotten first."""
 
 C = TypeVar("C", bound=Hashable)
 
@@ -46,7 +46,7 @@ class AdmissionMachine(Generic[C]):
     def begin(self, channel: C, peer: Hashable) -> list[C]:
         """Adds a handshake of the connection `peer`. Returns the older ones that must be dropped; mostly none."""
         dropped: list[C] = []
-        # The connection's own limit comes first, so that one peer cannot displace the handshakes of others.
+        # At its own limit, a connection replaces its own oldest handshake, and not one of another connection.
         own = self._handshakes_by_peer.setdefault(peer, {})
         if len(own) >= self._limits.peer_handshakes_max:
             dropped.append(next(iter(own)))
@@ -61,7 +61,7 @@ class AdmissionMachine(Generic[C]):
     def open(self, channel: C) -> str | None:
         """Makes a handshake an open channel. Returns None, or the reason why there is no room for it."""
         peer = self.handshakes[channel]
-        # The limits on channels apply only now: most handshakes of a flood never come so far.
+        # The limits on channels are checked only here: a handshake that never opens takes no place of a channel.
         limits = self._limits
         if len(self.channels) >= limits.channels_max:
             return "channels_max"

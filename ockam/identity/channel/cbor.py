@@ -21,7 +21,8 @@ class CborError(ValueError):
 
 
 class CborReader:
-    """Reads items of `data` one after the other, from `at` on. Each method raises CborError for other items."""
+    """Reads items of `data` one after the other, from `at` on. A method raises CborError for an item of another kind.
+    Of an array, only its head is read."""
 
     __slots__ = ("_data", "_end", "at")
 
@@ -60,6 +61,7 @@ class CborReader:
         return self._data[self.at - 1] == TRUE
 
     def null(self) -> bool:
+        """Reads a null if the next item is one. Returns whether it was."""
         is_null = self.at < self._end and self._data[self.at] == NULL
         self.at += is_null
         return is_null

@@ -117,7 +117,7 @@ class ChannelMachine:
         except PeerRefused:
             self._end(Event.REFUSED)
             raise
-        # The other side has proved itself first. Message 3 proves this side, and both have the keys.
+        # The other side has proved itself first. Message 3 proves this side; then both sides have the keys.
         answer = handshake.write_3(self._own.proof)
         self._open(handshake, peer, is_initiator=True)
         return answer
@@ -132,8 +132,8 @@ class ChannelMachine:
         try:
             peer = self._accept(proof, handshake.remote_static, now_s)
         except PeerRefused as error:
-            # The keys are known, so the refusal can be reported. Otherwise it would believe that the channel is open.
-            # It is the first and only message of this key: the machine ends here.
+            # The keys are known, so the refusal can be reported. Otherwise the other side would believe that the
+            # channel is open. The Close is the first and only message of this key: the machine ends here.
             error.close = Sealer(handshake.keys(is_initiator=False).send).seal(CLOSE)
             self._end(Event.REFUSED)
             raise
@@ -159,7 +159,7 @@ class ChannelMachine:
     def _open(self, handshake: NoiseHandshake, peer: PeerIdentity, *, is_initiator: bool) -> None:
         keys = handshake.keys(is_initiator=is_initiator)
         self._sealer, self._opener = Sealer(keys.send), Opener(keys.receive)
-        # The keys replace the handshake. Its ephemeral key is forgotten, so no later theft can decrypt this channel.
+        # The keys replace the handshake. Its ephemeral key is forgotten: a static key stolen later decrypts nothing.
         self._handshake, self.peer = None, peer
         self._change(Event.PROVED)
 
@@ -175,6 +175,7 @@ class ChannelMachine:
         return self.seal_many((plaintext,))[0]
 
     def open_many(self, run: Sequence[bytes]) -> tuple[list[bytes], list[CiphertextRefused]]:
+        """Returns the plaintexts of the valid messages, and the errors of the others. Raises ChannelClosed."""
         if self._opener is None:
             raise self._closed()
         return self._opener.open_many(run)
@@ -193,8 +194,8 @@ class ChannelMachine:
         assert not plaintext.startswith(PAYLOAD_HEAD)
         assert self.peer is not None
         renewed = read_control(plaintext)
-        # A Close has no identity. A Refresh must be of the same one, and its history must go on from the known history:
-        # otherwise a key that was replaced would count again.
+        # A Close has no identity. A Refresh must be of the same identity, and its history must go on from the known
+        # history: otherwise a key that was replaced would count again.
         if renewed is None:
             self._end(Event.CLOSE_RECEIVED)
         elif renewed.identifier != self.peer.identifier:

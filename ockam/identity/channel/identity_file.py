@@ -1,6 +1,6 @@
 """The file (JSON) with the secrets of an identity, which only its owner can read. Times: seconds since 1970.
 
-It also has the attestation, the signed statement that one of the keys is for channels, which ends and is renewed."""
+The file also has the attestation, the signed statement that one of the keys is for channels. It is renewed in time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def create_identity(file: Path, now_s: int) -> OwnIdentity:
-    """Creates an identity and stores it in `file`, which must not exist. Raises IdentityFileError, also in a race."""
+    """Creates an identity and stores it in `file`, which must not exist. Raises IdentityFileError."""
     identity = make_identity(randomness.token_bytes(32), randomness.token_bytes(32), now_s)
     try:
         make_folder(file.parent)
@@ -82,6 +82,7 @@ class IdentityHolder:
         self._identity: OwnIdentity | None = None
 
     def get(self, now_s: int) -> OwnIdentity:
+        """Returns the identity. Raises IdentityFileError."""
         if self._identity is None:
             self._identity = ensure_identity(self._file, now_s)
         elif must_renew(self._identity.secrets, now_s):

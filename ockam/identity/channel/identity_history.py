@@ -41,7 +41,7 @@ from ockam.identity.channel.errors import IdentityRefused, InvalidIdentifier
 CHANGES_MAX = 16
 """The most changes of a history: each has up to two signatures to verify."""
 VERIFIED_KEPT = 1_000
-"""The verified histories that are remembered. The times and the channel key of a proof are checked each time."""
+"""How many verified histories are remembered. The times and the channel key of a proof are checked each time."""
 CHANGE, ATTESTATION = 1, 2
 DATA_VERSION = 1
 HASH_BYTES, SIGNATURE_BYTES = 32, 64
@@ -98,6 +98,7 @@ def parse_identifier(text: str) -> bytes:
 
 @lru_cache(maxsize=VERIFIED_KEPT)
 def verify_history(history: bytes) -> PeerIdentity:
+    """Returns the identity whose whole history this is. Raises IdentityRefused."""
     try:
         reader = CborReader(history)
         identity = read_history(reader)
@@ -123,7 +124,7 @@ def read_history(reader: CborReader) -> PeerIdentity:
         data = reader.byte_string()
         signature = read_signature(reader)
         previous_signature = read_signature(reader) if has_previous else None
-        # The hash names the change for the next one; of the first change, it is the identifier.
+        # The next change names this one by its hash. The hash of the first change is the identifier.
         change_hash = sha256(data).digest()
         key, valid_from, valid_until = _read_change(data, before_hash)
         verify_signature(key, signature, change_hash)
@@ -141,7 +142,7 @@ def read_history(reader: CborReader) -> PeerIdentity:
 
 
 def _read_change(data: bytes, before_hash: bytes) -> tuple[PublicKey, int, int]:
-    """Returns the key of a change and the time for which it is valid. before_hash: empty for the first."""
+    """Returns the key of a change and the time for which it is valid. before_hash: empty for the first change."""
     reader = CborReader(read_versioned(data, CHANGE))
     reader.array(5)
     named = b"" if reader.null() else reader.byte_string(HASH_BYTES)

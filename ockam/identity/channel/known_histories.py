@@ -29,13 +29,15 @@ logger = structlog.get_logger(__name__)
 
 
 class KnownHistories:
-    """The longest history that each identity has shown. file: stores the histories over restarts, if it is not None."""
+    """The longest history that each identity has shown. file: stores them over restarts, if not None. Raises
+    IdentityFileError."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._known = {} if file is None else _load(file)
 
     def refusal(self, peer: PeerIdentity) -> str | None:
+        """Returns None if this history continues the known one, else why the identity is refused."""
         known = self._known.get(peer.identifier, ())
         if peer.changes[: len(known)] == known:
             return None

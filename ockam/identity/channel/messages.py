@@ -78,7 +78,7 @@ PLAINTEXT = PlaintextWire()
 
 
 class Alike(NamedTuple):
-    """What plaintexts in a row have in common: the bytes before the payload (head), the whole size, and the routes."""
+    """The parts that plaintexts in a row share: the bytes before the payload (head), the whole size, and the routes."""
 
     head: bytes
     size_bytes: int
@@ -87,7 +87,7 @@ class Alike(NamedTuple):
 
 
 class PlaintextReader:
-    """Decodes the Payloads of one channel. outer: the channel's address that return routes begin with, or None."""
+    """Decodes the Payloads of one channel. outer: the first hop of all return routes, or None."""
 
     __slots__ = ("_alike", "_origin", "_prefix", "_reader")
 
@@ -126,7 +126,7 @@ class PlaintextReader:
         return messages, bad, end
 
     def _take_alike(self, plaintexts: Sequence[bytes], at: int, messages: list[Message]) -> int:
-        """Appends the messages of plaintexts that differ from `_alike` in their payload only. Returns their end."""
+        """Appends the messages that differ from `_alike` in the payload only. Returns the position after them."""
         if self._alike is None:
             return at
         head, size_bytes, onward_route, return_route = self._alike

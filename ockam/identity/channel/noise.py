@@ -140,7 +140,7 @@ class NoiseHandshake:
         symmetric.mix_hash(public)
         symmetric.mix_key(self._ephemeral, self._remote_ephemeral)
         static = symmetric.encrypt(public_bytes(self._static))
-        # Then the static key is mixed in (es): only its owner can compute the keys that follow.
+        # Then the static key is mixed in (es), which proves that this side owns it.
         symmetric.mix_key(self._static, self._remote_ephemeral)
         message = public + static + symmetric.encrypt(payload)
         self._symmetric = symmetric
@@ -150,7 +150,7 @@ class NoiseHandshake:
         _check_size(data, 2 * KEY_BYTES + 2 * TAG_BYTES, MESSAGE_BYTES_MAX)
         symmetric = self._symmetric.copy()
         ephemeral, static_end = data[:KEY_BYTES], 2 * KEY_BYTES + TAG_BYTES
-        # The same exchanges as in `write_2`, from the other side: ee, and es with the static key that it shows.
+        # The same exchanges as in `write_2`, from the other side: ee, and es with the static key in the message.
         symmetric.mix_hash(ephemeral)
         symmetric.mix_key(self._ephemeral, ephemeral)
         static = symmetric.decrypt(data[KEY_BYTES:static_end])
@@ -173,13 +173,14 @@ class NoiseHandshake:
         symmetric = self._symmetric.copy()
         static_end = KEY_BYTES + TAG_BYTES
         static = symmetric.decrypt(data[:static_end])
-        # The exchange se, from the other side. A key that the initiator does not own cannot decrypt what follows.
+        # The exchange se, from the other side. The payload decrypts only if the initiator owns its static key.
         symmetric.mix_key(self._ephemeral, static)
         payload = symmetric.decrypt(data[static_end:])
         self._symmetric, self.remote_static = symmetric, static
         return payload
 
     def keys(self, *, is_initiator: bool) -> ChannelKeys:
+        """Returns the keys of the channel. To be called after the last message."""
         first, second = self._symmetric.split()
         return ChannelKeys(second, first) if is_initiator else ChannelKeys(first, second)
 

@@ -50,7 +50,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 class OwnIdentity:
-    """An identity of this process, which shows its secrets nowhere.
+    """An identity of this process. Its texts show no secrets. Raises IdentityRefused if its parts do not fit together.
 
     static: the X25519 key of all handshakes. proof: the payload of handshake messages that proves this identity."""
 

@@ -75,7 +75,7 @@ def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_stati
     reader.array(2)
     data = reader.byte_string()
     signature = read_signature(reader)
-    # The signed content is read first, because the signature tells nothing about the subject and the key in it.
+    # First the signed content is read. It must be of this identity, and of the key of this handshake.
     content = CborReader(read_versioned(data, ATTESTATION))
     content.array(5)
     subject, latest_change = content.byte_string(HASH_BYTES), content.byte_string(HASH_BYTES)

@@ -62,7 +62,7 @@ class Sealer:
         while at < count:
             nonce = self.nonce
             place = nonce % REKEY_INTERVAL
-            # The key is replaced every 32 messages, so a later one tells nothing about earlier messages.
+            # The key is replaced every 32 messages, so a later key tells nothing about earlier messages.
             if not place and nonce:
                 self._cipher = AESGCM(next_key(self._cipher))
             # All messages that the present key can encrypt use up their nonces here, before the first is encrypted.
@@ -108,8 +108,8 @@ class Opener:
         # The nonce is checked before the tag: a replay costs no cryptography.
         if ahead <= 0 and self._seen >> -ahead & 1:
             raise CiphertextRefused("replayed", f"nonce {nonce} was accepted before")
-        # The message may be of the key before or after the present one, whose cipher is then made here and used only if
-        # the tag is right.
+        # The message may have the key before or after the present one. The cipher of the next key is made here, and
+        # retained only if the tag is right.
         interval = nonce // REKEY_INTERVAL
         cipher = self._cipher_of(interval)
         try:
@@ -127,7 +127,7 @@ class Opener:
         return plaintext
 
     def open_many(self, run: Sequence[bytes]) -> tuple[list[bytes], list[CiphertextRefused]]:
-        """Decrypts messages as `open` does, but faster. Returns the plaintexts and the errors, in order."""
+        """Decrypts messages as `open` does, but faster. Returns the plaintexts, and the errors of the refused ones."""
         plaintexts: list[bytes] = []
         refused: list[CiphertextRefused] = []
         at, count = 0, len(run)

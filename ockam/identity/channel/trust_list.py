@@ -68,7 +68,9 @@ def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[byte
 
 
 class TrustList:
-    """The trusted identifiers of a node. A file that cannot be read trusts nobody. anyone: all are accepted."""
+    """The trusted identifiers of a node. A file that cannot be read trusts nobody. Raises InvalidIdentifier.
+
+    anyone: whether every identity is accepted."""
 
     def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
         self._file = file
@@ -109,6 +111,7 @@ class TrustList:
         return peer.identifier in self._always or peer.identifier in self._from_file
 
     def refusal(self, peer: PeerIdentity) -> str | None:
+        """Returns None if this identity is trusted, else a text that says how to trust it."""
         if self.anyone or self.is_named(peer):
             return None
         return f"{peer} is not trusted here; `stream-node trust add {peer}` on this node would trust it"

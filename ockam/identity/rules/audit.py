@@ -27,9 +27,9 @@ logger = structlog.get_logger(__name__)
 
 
 class Audit:
-    """The audit log of a node. failed: the number of lines that could not be written.
+    """The audit log of a node, whose file is opened at once. Raises OSError. failed: how many lines were not written.
 
-    file: None: nothing is written. now_us: returns microseconds since 1970. chain: the name for `AuditChain`."""
+    file: None: no line is written. now_us: returns microseconds since 1970. chain: the name for `AuditChain`."""
 
     def __init__(self, file: Path | None, now_us: Callable[[], int], chain: str = "w00") -> None:
         self._file = file
@@ -94,7 +94,7 @@ class Audit:
             self.note(entry)
 
     def admitted(self, entry: Entry, party: str | None = None) -> None:
-        """Writes one administrative act, or only counts it. Its bounds are apart, so no refusals can hide an act."""
+        """Writes one administrative act, or only counts it. Acts have their own bounds: no refusals hide them."""
         if self._acts.take(entry, party):
             self.note(entry)
 

@@ -73,7 +73,7 @@ class AuditChain:
         self._is_first = True
 
     def open(self, file: Path) -> None:
-        """Begins to write to a file: the chain goes on after the last written line, at first after that of the file."""
+        """Begins to write to a file. A new process goes on after the last line of its chain there. Raises OSError."""
         end = _find_end(file, self._name)
         self._is_first = end is None
         if end is not None and not self._number:
@@ -85,6 +85,7 @@ class AuditChain:
         return b'%s%08x"}' % (head, crc32(head))
 
     def note_written(self, line: bytes) -> None:
+        """Makes a line of `sealed` the last one of the chain. To be called when the line is in the file."""
         self._number, self._is_first, self._checksum = self._number + 1, False, crc32(line[:-_CHECKSUM_BYTES])
 
 
@@ -99,6 +100,7 @@ def audit_files(file: Path) -> list[Path]:
 
 
 def examine_audit(files: Iterable[Path]) -> Examined:
+    """Checks the seals of all lines. files: as `audit_files` returns them. Raises OSError."""
     examiner = _Examiner()
     for file in files:
         examiner.take_file(file)
@@ -118,8 +120,7 @@ class _Examiner:
         half = None
         # After a full disk, a line of another process can follow a cut one without an end of line between them.
         for number, part in ((number, part) for number, whole in enumerate(_lines(file), 1) for part in _parts(whole)):
-            # Something was written after the line before. If that line is incomplete, it counts as cut and not as
-            # changed.
+            # The line before is not the last one. If it is incomplete, it counts as cut and not as changed.
             self.cut += half is not None
             half = None
             line = part.removesuffix(b"\n")
@@ -147,7 +148,7 @@ class _Examiner:
             self.problems.append(problem)
 
     def _follow(self, seal: Seal, *, is_first: bool) -> str | None:
-        """Returns what is wrong with a line's position in its chain. is_first: whether its file has none before."""
+        """Returns what is wrong with a line's position in its chain. is_first: whether it is the first in its file."""
         # Each line of a chain follows the one before, by its number and by its checksum.
         end = self._ends.get(seal.chain)
         if end is None or (seal.number == 1 and is_first):

@@ -105,9 +105,10 @@ class AuditLines:
         return False
 
     def end_interval(self) -> Iterator[Entry]:
+        """Returns the lines with the counts since the last call. To be called every second."""
         repeated, self._repeated = self._repeated, {}
         left_out, self._left_out = self._left_out, Counter()
-        # The bounds leak: each second makes room for some more lines.
+        # Each second makes room for some more lines.
         self._by_party = _less(self._by_party, self._bound.party_per_s)
         self._by_kind = _less(self._by_kind, self._bound.kind_per_s)
         for key, each in repeated.items():

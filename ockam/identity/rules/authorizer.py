@@ -108,7 +108,6 @@ class Authorizer:
                     message for message in run if message.origin is not origin or not message.payload.startswith(tags)
                 ]:
                     return run
-        # Everything else is decided message by message.
         admitted = [message for message in run if self._is_admitted(worker, message)]
         return run if len(admitted) == len(run) else admitted
 
@@ -139,7 +138,7 @@ class Authorizer:
     def replace_rules(self, rules: Rules) -> Callable[[Identity], bool]:
         """Replaces the rules. Returns a function that tells whether the rules for an identity have changed.
 
-        The caller closes the connections of such identities: the old rules have allowed what waits there."""
+        The caller closes the connections of such identities: the old rules have allowed requests that wait there."""
         before, self.rules = self.rules, rules
         self._last_origin = HERE
         self._last_grants = rules.grants(HERE.identity)
@@ -169,7 +168,7 @@ class Authorizer:
             return True
         if isinstance(worker, Connection):
             return self._may_pass(worker, message)
-        # A message that cannot be decoded is left to its worker, which answers with an error that tells nothing else.
+        # A message that cannot be decoded needs only some right: its worker answers with an error.
         demand: Demand | list[Demand] | None = None
         if ask is not None:
             try:
@@ -188,8 +187,8 @@ class Authorizer:
         return decision.allowed
 
     def _may_pass(self, connection: Connection, message: Message) -> bool:
-        # The messages of this node's own workers are, and answers to requests that this node has forwarded. Another
-        # member of the cluster decides itself about what it gets.
+        # The messages of this node's own workers may leave, and answers to requests that this node has forwarded.
+        # Another member of the cluster (`link`) decides itself about the messages that it gets.
         if message.origin.kind == "local" or connection.link is not None or self._is_answer(connection, message):
             return True
         # This node has made the connection, so the sender needs the right to forward messages to its other end.

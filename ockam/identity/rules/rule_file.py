@@ -43,6 +43,7 @@ class RulesError(Exception):
 
 
 def load_rules(file: Path) -> Rules:
+    """Reads the rules of a file. Raises RulesError with all mistakes."""
     return parse_rules(_read(file), str(file))
 
 

@@ -81,7 +81,8 @@ class KnownNames:
         self._holders: dict[int, dict[str, int]] = {}
 
     def has_room(self, name: str, holder: dict[str, int]) -> bool:
-        """Counts a name before it is remembered in `holder`. Returns False for a name that must not be remembered."""
+        """Counts a name that the caller then adds to `holder`. If there are too many in all, empties all holders.
+        Returns False for a name that must not be remembered."""
         if len(name) > KNOWN_NAME_CHARACTERS_MAX:
             return False
         size = len(name) + KNOWN_NAME_CHARACTERS

@@ -97,7 +97,7 @@ def create_token(
 ) -> tuple[str, TokenRecord]:
     """Creates a token and stores its hash. Returns its text, which is stored nowhere, and its record.
 
-    replace: whether a token of this name is revoked; if not, it is an error. Raises TokenFileError."""
+    replace: whether an existing token of this name is revoked; otherwise it is an error. Raises TokenFileError."""
     check_name(name)
     text = new_token()
     record = TokenRecord(name, hash_of(text), now_s, expires_s)

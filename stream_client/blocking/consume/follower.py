@@ -113,7 +113,7 @@ class Follower:
         return False
 
     def _check(self, page: Page) -> None:
-        """Raises StreamRemade if the stream was made again meanwhile, and PositionBeyondEnd if it ends too early."""
+        """Raises StreamRemade if the stream was made again, and PositionBeyondEnd if it ends before the position."""
         handle, created_us = self._reader.handle, page.created_us
         if created_us is not None:
             if self._reader.created_us not in (0, created_us):
@@ -126,7 +126,7 @@ class Follower:
             )
 
     def _wait_page(self) -> None:
-        # Without end, a page may take for ever to come. A follower that stops at the end must not hang if the node is
+        # A follower without end may wait for a page for ever. One that stops at the end must not hang if the node is
         # silent.
         timeout_s = self._session.answer_timeout_s
         if not self._stop_at_end or timeout_s is None:

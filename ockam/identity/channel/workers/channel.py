@@ -37,7 +37,7 @@ from ockam.transport.wire_head import HEAD
 REFRESHES_PER_S, REFRESHES_MAX = 1.0, 10.0
 
 HANDSHAKE_FAILURES_MAX = 3
-"""The wrong messages 3 after which a handshake ends: each costs a Diffie-Hellman computation."""
+"""A handshake ends after this many wrong messages 3: each costs a Diffie-Hellman computation."""
 
 logger = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ class ChannelWorker(Worker):
 
     inner: the worker's address that receives ciphertext from the other side.
     outer: the worker's address that receives plaintext from this node's workers, to encrypt and send it.
-    used_at_s: the time of the last message that was decrypted, on trio's clock. Everybody can send others.
+    used_at_s: the time of the last message that was decrypted or encrypted, on trio's clock. Others do not count.
     gone_at_s: the time at which its connection was first seen to have ended; None while the connection is there.
 
     Invariant: messages to the other side are sent in the order in which they were encrypted. The route to the other
@@ -196,8 +196,8 @@ class ChannelWorker(Worker):
 
     def _move(self, message: Message) -> None:
         """From now on, sends answers over the route by which this message came, for example over a new connection."""
-        # An encrypted message gives no return route of its own, so it has only the hops that nodes have added. The last
-        # hop, the other side's inner address, is known from message 3.
+        # The sender of an encrypted message gives no return route, so its route has only the hops that nodes have
+        # added. The last hop, the other side's inner address, is known from message 3.
         self._last_return = message.return_route
         inner = self._way_back[-1:]
         way_back = message.return_route if message.return_route[-1:] == inner else (*message.return_route, *inner)

@@ -139,7 +139,7 @@ class SecureChannels:
         for given in self._admission.begin(channel, message.origin.peer):
             self._ended["gave_way"] += 1
             given.end("gave_way")
-        # The worker has message 2 sent for it. It must be registered before, because message 3 comes to its address.
+        # The worker is registered before message 2 is sent, because message 3 comes to its address.
         self._node.register((inner, outer), lambda: channel, restarts=False)
         self._node.call_later(self._limits.handshake_s_max, lambda: self._give_up(channel))
         self._node.deliver(Message(message.return_route, (inner,), answer))
@@ -162,10 +162,12 @@ class SecureChannels:
             channel.end("handshake_timeout")
 
     def replace_trusted(self, identifiers: Iterable[str]) -> None:
+        """Replaces those of the settings. The next `watch` ends the channels of others. Raises InvalidIdentifier."""
         self._trust.replace_identifiers(identifiers)
 
     def watch(self, interval: int) -> None:
-        """Ends channels that are not trusted any more, and once in IDLE_INTERVALS calls the idle and expired ones."""
+        """Ends channels that are not trusted any more. If `interval`, the number of the call, is a multiple of
+        IDLE_INTERVALS, also ends those that are idle or expired, or have lost their connection."""
         if self._trust.refresh():
             ended = self._end_where(lambda channel, peer: self._trust.refusal(peer) is not None, "not_trusted")
             if self._audit is not None:
@@ -216,7 +218,7 @@ class SecureChannels:
         return None
 
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
-        """Returns the usage for which the messages out of this channel count: its identity's if that is trusted."""
+        """Returns the usage for which the channel's messages count: its identity's if that is named, or `below`."""
         taken = self._usages.get(channel)
         named = channel.identity is not None and self._trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below
