@@ -104,6 +104,9 @@ class VersionedStore(Store):
         selector = fs.FileSelector(self.data.path(folder), recursive=recursive, allow_not_found=True)
         try:
             return list(self.data.filesystem.get_file_info(selector))
+        except FileNotFoundError:
+            # Another writer has made the folder between Arrow's first look, which found none, and its second.
+            return self._files(folder, recursive=recursive)
         except OSError as error:
             raise StoreError(f"{self.place / folder} cannot be listed: {one_line(error)}") from error
 

@@ -164,8 +164,7 @@ async def test_a_silent_member_is_named_until_it_is_back(url: str, tmp_path: Pat
             page = await wait_page(client, "lost a lost was silent and is fenced", "/cluster")
             assert {owner for owner, _ in cells_of(page)} == {"a"}
             assert f"lost {lost.address} silent, and fenced 0 not connected" in page.text
-            overview = await get(client, "")
-            assert "The member lost was silent, and another member has taken its shards." in overview.text
+            overview = await wait_page(client, "The member lost was silent, and another member has taken its shards.")
             assert f"Look whether it runs at {lost.address}" in overview.text
             assert overview.links("/dashboard/cluster")
             assert 'stream_node_troubles{kind="member_silent"} 1' in (await client.get("/metrics")).text
