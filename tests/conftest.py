@@ -289,35 +289,11 @@ def quiet_logs() -> Iterator[None]:
 
 
 FORKED = (
-    *(
-        "tests/ockam/identity/rules/",
-        "tests/block_manager/",
-        "tests/block_node/",
-        "tests/cardinal_streams/",
-        "tests/cli/",
-    ),
-    *(
-        "tests/client/",
-        "tests/stream_node/doors/dashboard/",
-        "tests/deploy/",
-        "tests/stream_node/doors/http/",
-        "tests/limits/",
-        "tests/metrics/",
-    ),
-    *(
-        "tests/stream_node/fleet/mirror/",
-        "tests/ockam/",
-        "tests/ockam/identity/channel/",
-        "tests/service/",
-        "tests/stream_storage/test_upgrade.py",
-    ),
-    *(
-        "tests/test_examples.py",
-        "tests/tls/",
-        "tests/tokens/",
-        "tests/ockam/tracing/",
-        "tests/stream_node/fleet/workers/",
-    ),
+    *("tests/block_manager/", "tests/block_node/", "tests/cardinal_streams/", "tests/cli/", "tests/client/"),
+    *("tests/deploy/", "tests/limits/", "tests/metrics/", "tests/ockam/", "tests/service/"),
+    *("tests/stream_node/doors/dashboard/", "tests/stream_node/doors/http/"),
+    *("tests/stream_node/fleet/mirror/", "tests/stream_node/fleet/workers/"),
+    *("tests/stream_storage/test_upgrade.py", "tests/test_examples.py", "tests/tls/", "tests/tokens/"),
 )
 """Folders and files whose tests need nodes and commands, but no interpreter for each (`tests/support/forked.py`)."""
 
