@@ -73,7 +73,7 @@ def compile_decoder(
     """Returns a compiled function that decodes a whole message and returns its value.
 
     heads: the result of `cycle_heads`. careful: called with the message if anything in the message is unusual."""
-    compiler = _Compiler(limits, heads, careful=careful)
+    compiler = _DecoderCompiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data):"):
         with source.block("try:"):
@@ -95,7 +95,7 @@ def compile_prefix_decoder(
     """Returns a compiled function that decodes the value at an offset (not negative) of a buffer.
 
     The function returns the value and the offset after it. heads, careful: as for `compile_decoder`."""
-    compiler = _Compiler(limits, heads, careful=careful)
+    compiler = _DecoderCompiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data, start):"):
         with source.block("try:"):
@@ -111,7 +111,7 @@ def compile_prefix_decoder(
     return compiler.made()
 
 
-class _Compiler:
+class _DecoderCompiler:
     """A writer of decoders, which writes Python statements into `source`.
 
     Each method takes a type and a position in the message. It writes the statements that read a value of the type

@@ -57,7 +57,7 @@ def compile_encoder(
     """Returns a compiled function that encodes a value and returns the message.
 
     heads: the result of `cycle_heads`. careful: encodes unusual values, or raises the error."""
-    compiler = _Compiler(limits, heads, careful)
+    compiler = _EncoderCompiler(limits, heads, careful)
     source = compiler.source
     with source.block("def encode(value):"):
         with source.block("try:"):
@@ -80,7 +80,7 @@ def _uint(value: str) -> str:
     return f"(ONE[{value}] if {value} < 128 else {two} if {value} < 16384 else encode_uint({value}))"
 
 
-class _Compiler:
+class _EncoderCompiler:
     """A writer of encoders, which writes Python statements into `source`.
 
     Each method takes a type and the name of a local variable with a value. It writes the statements that check the

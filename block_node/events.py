@@ -5,7 +5,7 @@ The events of an attempt are, in order: `BlockBegun`, any number of `ItemsReceiv
 `BlockDropped`. The events of two blocks are never mixed. A dropped block can begin again, with a new attempt number.
 
 After `BlockEnded`, exactly one `VerificationNotification` with the same attempt number follows. If it reports success,
-exactly one `PersistedNotification` follows, unless a `NodeFailed` comes first. A failure can be reported before
+exactly one `PersistedNotification` follows, unless a `NodeFailure` comes first. A failure can be reported before
 `BlockEnded`; then no more events of this attempt follow.
 """
 
@@ -23,7 +23,7 @@ ITEM_OVERHEAD_BYTES = 64
 """The memory that an item takes in addition to its content: a million empty items also occupy memory."""
 
 
-class Source(enum.Enum):
+class BlockOrigin(enum.Enum):
     """Where a block came from. BACKFILL: another node, because it was missing here. HISTORY: it was already on disk."""
 
     PUBLISHER = "publisher"
@@ -36,7 +36,7 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
     block_number: int
     attempt: int
-    source: Source = Source.PUBLISHER
+    source: BlockOrigin = BlockOrigin.PUBLISHER
 
 
 class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +83,7 @@ class VerificationNotification(msgspec.Struct, frozen=True):
 
     block_number: int
     attempt: int
-    source: Source
+    source: BlockOrigin
     success: bool
     root: bytes = b""
     failure: str | None = None
@@ -104,7 +104,7 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
     block_number: int
     succeeded: bool
-    source: Source
+    source: BlockOrigin
     reason: str = ""
     root: bytes = b""
 
@@ -116,7 +116,7 @@ class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
     block_number: int
     items: list[bytes]
     size_bytes: int
-    source: Source = Source.BACKFILL
+    source: BlockOrigin = BlockOrigin.BACKFILL
     roots: tuple[bytes, ...] = ()
 
 
@@ -152,7 +152,7 @@ class PublisherStatus(msgspec.Struct, frozen=True):
     active: int
 
 
-class NodeFailed(msgspec.Struct, frozen=True):
+class NodeFailure(msgspec.Struct, frozen=True):
     """The node must abandon the blocks in progress: blocks that are not on disk are discarded, and all streams end.
 
     Each plugin discards its parts of unfinished blocks and waits for new ones. It ignores later verification results of
@@ -178,7 +178,7 @@ Notification: TypeAlias = (
     | BlockDamaged
     | CatchUpStalled
     | PublisherStatus
-    | NodeFailed
+    | NodeFailure
     | NodeStopping
 )
 Event: TypeAlias = ItemEvent | Notification

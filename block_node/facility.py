@@ -17,7 +17,7 @@ from typing import ClassVar
 import msgspec
 import structlog
 
-from block_node.events import ITEM_EVENTS, Event, ItemEvent, NodeFailed, Notification, event_bytes
+from block_node.events import ITEM_EVENTS, Event, ItemEvent, NodeFailure, Notification, event_bytes
 from ockam.actors.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
@@ -38,7 +38,7 @@ class Plugin(Worker):
     current one, to all plugins including this one.
 
     If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If the
-    plugin is gating, the crash also publishes `NodeFailed`, which ends all streams. The new plugin ignores the rest of
+    plugin is gating, the crash also publishes `NodeFailure`, which ends all streams. The new plugin ignores the rest of
     a block whose beginning it did not receive. When it starts, it must find out the results of events that it missed.
     """
 
@@ -208,12 +208,12 @@ class Facility:
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)
             logger.error("block_plugin_lost", plugin=inlet.name)
-            self.publish(NodeFailed(f"the {inlet.name} plugin failed; it is restarted"))
+            self.publish(NodeFailure(f"the {inlet.name} plugin failed; it is restarted"))
 
     def publish(self, event: Event) -> None:
         """Delivers an event to every plugin, after all events that were published earlier."""
         self._published += 1
-        self._failures += isinstance(event, NodeFailed)
+        self._failures += isinstance(event, NodeFailure)
         size_bytes = event_bytes(event)
         for inlet in self._inlets:
             inlet.put(event, size_bytes)
@@ -226,13 +226,13 @@ class Facility:
         self._running = True
         # A delivery can make room, and a source that finds room can publish. The loop runs until neither happens.
         try:
-            while self._deliver() or self._tell_room():
+            while self._deliver() or self._report_room():
                 pass
         finally:
             self._running = False
 
     def close(self) -> None:
-        """Records that the node is stopping: from now on a gating plugin can detach without a `NodeFailed`."""
+        """Records that the node is stopping: from now on a gating plugin can detach without a `NodeFailure`."""
         self._closed = True
 
     def statistics(self) -> FacilityStatistics:
@@ -249,7 +249,7 @@ class Facility:
                 inlet.drop()
         return delivered
 
-    def _tell_room(self) -> bool:
+    def _report_room(self) -> bool:
         if not self._waiting or self.full:
             return False
         waiting, self._waiting = self._waiting, []

@@ -21,9 +21,9 @@ from block_node.blocks.verifier import Verifier
 from block_node.events import BlockDamaged, NodeStopping
 from block_node.facility import Facility, FacilityStatistics
 from block_node.persist.newest_roots import find_roots
-from block_node.persist.operations import FindBlock, ReadRoots
 from block_node.persist.plugin import Persistence
 from block_node.persist.retention import BlockRetention
+from block_node.persist.schema import BlockPlace
 from block_node.persist.store import BlockStore, BlockStoreStatistics
 from block_node.publish.limits import PublishLimits
 from block_node.publish.service import SERVICE_ADDRESS, PublishService
@@ -34,7 +34,7 @@ from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
-from stream_storage.contract import StreamRecord
+from stream_storage.contract import Do, StreamRecord
 from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
 
@@ -203,10 +203,10 @@ class BlockNode:
         else:
             self._serve()
 
-    def _roots_read(self, operation: ReadRoots) -> None:
+    def _roots_read(self, operation: Do[list[bytes]]) -> None:
         if operation.error is None:
             sizes = {scheme.rules.size: scheme.rules for scheme in reversed(self.verifier.settings.hash_schemes)}
-            before = ChainState.from_roots(operation.roots[:-1], sizes.get(len(operation.roots[-1]), SHA384))
+            before = ChainState.from_roots(operation.result[:-1], sizes.get(len(operation.result[-1]), SHA384))
             self._reopen(msgspec.structs.replace(before, claims=self.durable_chain().claims))
         else:
             logger.error("block_roots_not_read", reason=str(operation.error))
@@ -231,8 +231,8 @@ class BlockNode:
         chain = self.verifier.chain
         opened = tuple(each.root for each in chain.open) if chain.next_number == number + 1 else ()
 
-        def found(operation: FindBlock) -> None:
-            place = operation.place
+        def found(operation: Do[BlockPlace | None]) -> None:
+            place = None if operation.error is not None else operation.result
             on_found(opened or (() if place is None or not place.root else (place.root,)))
 
         try:

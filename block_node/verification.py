@@ -22,12 +22,12 @@ from block_node.events import (
     BlockBegun,
     BlockDropped,
     BlockEnded,
+    BlockOrigin,
     ItemEvent,
     ItemsReceived,
-    NodeFailed,
+    NodeFailure,
     Notification,
     PersistedNotification,
-    Source,
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
@@ -77,7 +77,7 @@ class Verification(Plugin):
             ahead = next_number is not None and notification.block_number >= next_number
             if ahead or not notification.succeeded:
                 self._go_back()
-        elif isinstance(notification, NodeFailed):
+        elif isinstance(notification, NodeFailure):
             self._begun = self._block = None
             self._go_back()
 
@@ -121,7 +121,9 @@ class Verification(Plugin):
         else:
             self._publish_success(result, 0, backfilled.source, continues=continues)
 
-    def _publish_success(self, result: BlockResult, attempt: int, source: Source, *, continues: bool = True) -> None:
+    def _publish_success(
+        self, result: BlockResult, attempt: int, source: BlockOrigin, *, continues: bool = True
+    ) -> None:
         state = self._verifier.chain.encode() if continues else b""
         self.facility.publish(
             VerificationNotification(
@@ -137,7 +139,7 @@ class Verification(Plugin):
             )
         )
 
-    def _publish_failure(self, number: int, attempt: int, source: Source, failure: VerificationFailed) -> None:
+    def _publish_failure(self, number: int, attempt: int, source: BlockOrigin, failure: VerificationFailed) -> None:
         next_number = self._verifier.chain.next_number
         # The block was verified from another source in the meantime, so nobody caused this failure.
         superseded = failure.kind is FailureKind.BAD_CHAIN_LINK and next_number is not None and number < next_number

@@ -16,7 +16,7 @@ from cardinal_streams.prefixes import TRACK_ALL
 from cardinal_streams.transports.transport import Delivery
 
 # The largest number of problems that a summary lists. Further problems are only counted.
-PROBLEMS_TOLD_MAX = 20
+PROBLEMS_REPORTED_MAX = 20
 
 
 class TopicSummary(msgspec.Struct):
@@ -45,7 +45,7 @@ class Summary(msgspec.Struct):
 
     def problem(self, text: str) -> None:
         self.problems += 1
-        if len(self.told) < PROBLEMS_TOLD_MAX:
+        if len(self.told) < PROBLEMS_REPORTED_MAX:
             self.told.append(text)
 
 

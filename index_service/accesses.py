@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from index_service.keys import Key
 from index_service.lease_storage import find_fences
-from index_service.storage import RAISE, REPLACE, Position, checked, find_positions, sealed_row
+from index_service.storage import RAISE, REPLACE, StoredPosition, checked, find_positions, sealed_row
 from stream_storage.contract import Operation, Session
 from stream_storage.errors import DatabaseCorrupt
 
@@ -24,10 +24,10 @@ class Access(NamedTuple):
     save: int | None
     answered: bool = False
     fence: int | None = None
-    mark: Mark | None = None
+    mark: PositionMark | None = None
 
 
-class Mark(NamedTuple):
+class PositionMark(NamedTuple):
     """The incarnation of the stream (its creation time in microseconds since 1970; 0: unknown) and the generation of
     the position, as the consumer that saves knows them."""
 
@@ -39,12 +39,12 @@ class IndexRequests(Operation):
     """Carries out many gets and saves in their order.
 
     A save never lowers a saved index. A save with a fence is refused if its fence is not the newest one of the
-    partition. A save with a Mark is refused if the position has another generation. If it is of another incarnation of
-    the stream than the position, it replaces the position, whose generation changes.
+    partition. A save with a `PositionMark` is refused if the position has another generation. If it is of another
+    incarnation of the stream than the position, it replaces the position, whose generation changes.
 
     indexes: for each request, the saved index after the request; None for a save whose client expects no answer.
     fenced, reset: the places of the refused saves in `requests`, counted from 0, by the reason.
-    generations: the generations of the positions after the saves with a Mark, by the place in `requests`.
+    generations: the generations of the positions after the saves with a `PositionMark`, by the place in `requests`.
     """
 
     __slots__ = ("fenced", "generations", "indexes", "now_us", "requests", "reset")
@@ -73,7 +73,7 @@ class IndexRequests(Operation):
         fences = find_fences(session, _keys([each for each in requests if each.fence is not None]))
         rows = find_positions(session, _keys([each for each in requests if each.save is None or each.answered]))
         # Several requests can have the same key: a later one sees what the earlier ones have saved.
-        changed: dict[Key, Position] = {}
+        changed: dict[Key, StoredPosition] = {}
         raised: dict[Key, int] = {}
         for place, access in enumerate(requests):
             key, index = access.key, access.save
@@ -101,13 +101,13 @@ class IndexRequests(Operation):
                 RAISE, [sealed_row(key, index, self.now_us, 0, self.now_us) for key, index in raised.items()]
             )
 
-    def _after(self, place: int, access: Access, before: Position | None) -> Position | None:
+    def _after(self, place: int, access: Access, before: StoredPosition | None) -> StoredPosition | None:
         """Returns the position after one request on the position `before`; None if there is none."""
         index, mark = access.save, access.mark
         if mark is None:
             # A get creates a missing position, as the specification demands.
             if before is None:
-                return Position(index or 0, self.now_us, 0, self.now_us)
+                return StoredPosition(index or 0, self.now_us, 0, self.now_us)
             return before if index is None or index <= before.next_index else before.moved(index, self.now_us)
         # Somebody has set, deleted or made the position anew, and this consumer does not know it yet.
         if before is None or before.generation != mark.generation:
@@ -119,7 +119,7 @@ class IndexRequests(Operation):
             # A position of an unknown incarnation is one of the stream that was there when it was saved.
             is_other = before.created_us != 0 or before.saved_us < mark.created_us
             generation = max(self.now_us, before.generation + 1) if is_other else before.generation
-            after = Position(0 if is_other else before.next_index, self.now_us, mark.created_us, generation)
+            after = StoredPosition(0 if is_other else before.next_index, self.now_us, mark.created_us, generation)
         # A save never lowers a position of the same incarnation.
         if index > after.next_index:
             after = after.moved(index, self.now_us)
@@ -127,49 +127,29 @@ class IndexRequests(Operation):
         return after
 
 
-class LoadPositions(Operation):
-    """Reads the positions of one client in partitions of one stream, into `found`, in order; None for a missing one.
-    With `creates`, the operation also writes: it creates missing positions, with index 0."""
-
-    __slots__ = ("client_id", "creates", "found", "now_us", "partitions", "stream_name")
-    needs_little = True
-
-    def __init__(
-        self,
-        client_id: str,
-        stream_name: str,
-        partitions: Sequence[int],
-        now_us: int,
-        on_done: Callable[[LoadPositions], None],
-        *,
-        creates: bool,
-    ) -> None:
-        super().__init__(on_done)
-        self.client_id = client_id
-        self.stream_name = stream_name
-        self.partitions = partitions
-        self.now_us = now_us
-        self.creates = creates
-        self.found: list[Position | None] = []
-
-    def apply(self, session: Session) -> None:
-        keys = [(self.client_id, self.stream_name, partition) for partition in self.partitions]
-        rows = find_positions(session, keys)
-        self.found = []
-        for key in keys:
-            row = rows[key]
-            position = None if row is None else checked(key, row)
-            if position is None and self.creates:
-                position = Position(0, self.now_us, 0, self.now_us)
-                session.execute(REPLACE, sealed_row(key, *position))
-            self.found.append(position)
+def load_positions(
+    session: Session, client_id: str, stream_name: str, partitions: Sequence[int], now_us: int, *, creates: bool
+) -> list[StoredPosition | None]:
+    """Returns the positions of one client in partitions of one stream, in order; None for a missing one.
+    With `creates`, it also writes: it creates missing positions, with index 0."""
+    keys = [(client_id, stream_name, partition) for partition in partitions]
+    rows = find_positions(session, keys)
+    found: list[StoredPosition | None] = []
+    for key in keys:
+        row = rows[key]
+        position = None if row is None else checked(key, row)
+        if position is None and creates:
+            position = StoredPosition(0, now_us, 0, now_us)
+            session.execute(REPLACE, sealed_row(key, *position))
+        found.append(position)
+    return found
 
 
 def _keys(requests: Sequence[Access]) -> list[Key]:
     return list(dict.fromkeys(each.key for each in requests))
 
 
-def _find_valid(key: Key, row: tuple[int, ...] | None, save: int | None) -> Position | None:
+def _find_valid(key: Key, row: tuple[int, ...] | None, save: int | None) -> StoredPosition | None:
     """Returns the position of a stored row; None without a row, or if a higher index is going to replace a damaged one.
     Raises DatabaseCorrupt for another damaged row."""
     if row is None:

@@ -6,8 +6,7 @@ are higher than all that its source can have given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from sqlalchemy import BigInteger, Integer, bindparam, literal_column, select, tuple_
@@ -17,7 +16,7 @@ from index_service.extensions import MarkedPosition, PositionKey
 from index_service.lease_storage import FENCE_REMEDY, FLOOR, SET_FENCE, WRITE_FENCE, lease_fences, raise_floor
 from index_service.storage import REPLACE_OLDER, sealed_row
 from ockam.protocol import Protocol
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Session
 from stream_storage.seal import check_sealed, seal_of
 from stream_storage.statement import compiled
 
@@ -58,9 +57,7 @@ FENCES = Protocol("node/index_fences/1", FencesRequest, FencesResponse)
 
 _fence = lease_fences.c
 _LIST = compiled(
-    select(
-        _fence.client_id, _fence.stream_name, _fence.partition, _fence.fence, _fence.holder, _fence.ttl_ms, _fence.seal
-    )
+    select(*_fence)
     .where(
         _fence.stream_name == bindparam("stream_name"),
         tuple_(_fence.client_id, _fence.partition) > tuple_(bindparam("after_client"), bindparam("after_partition")),
@@ -73,24 +70,13 @@ _LIST = compiled(
 _EVERYTHING = 2**31 - 1
 
 
-class ListFences(Operation):
-    """Reads a page of the fences of a stream. If more rows follow, `rows` has one more than `limit`."""
-
-    __slots__ = ("limit", "request", "rows")
-
-    def __init__(self, request: FencesRequest, limit: int, on_done: Callable[[ListFences], None]) -> None:
-        super().__init__(on_done)
-        self.request = request
-        self.limit = limit
-        self.rows: list[StoredFence] = []
-
-    def apply(self, session: Session) -> None:
-        after = self.request.after
-        start = ("", -1) if after is None else (after.client_id, after.partition)
-        self.rows = list_fences(session, self.request.stream_name, start, self.limit + 1)
-
-
-class CopyPositions(Operation):
+def copy_positions(
+    session: Session,
+    stream_name: str,
+    positions: Sequence[MarkedPosition],
+    fences: Sequence[StoredFence],
+    created: Mapping[int, int],
+) -> None:
     """Stores positions and fences of the source of a mirror.
 
     A position replaces an older one of the same consumer, even a higher one, since an operator may have set it back. A
@@ -98,65 +84,38 @@ class CopyPositions(Operation):
 
     created: when the present partitions of the source were created, by number, in microseconds since 1970.
     """
-
-    __slots__ = ("created", "fences", "positions", "stream_name")
-
-    def __init__(
-        self,
-        stream_name: str,
-        positions: Sequence[MarkedPosition],
-        fences: Sequence[StoredFence],
-        created: Mapping[int, int],
-        on_done: Callable[[Any], None],
-    ) -> None:
-        super().__init__(on_done)
-        self.stream_name = stream_name
-        self.created = created
-        self.positions = positions
-        self.fences = fences
-
-    def apply(self, session: Session) -> None:
-        for each in self.positions:
-            key = (each.client_id, self.stream_name, each.partition)
-            created_us, generation = each.created_us, each.generation or each.saved_us
-            stream = session.log.find_stream(self.stream_name, each.partition)
-            # A position of the present stream of the source is one of the present stream here, also if its incarnation
-            # is unknown.
-            if stream is not None and created_us in (0, self.created.get(each.partition)):
-                created_us = stream.created_us
-            session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))
-        known = {(row.client_id, row.partition): row.fence for row in list_fences(session, self.stream_name)}
-        # A fence that is lower than the present one would let a former holder save.
-        for fence in self.fences:
-            if fence.fence > known.get((fence.client_id, fence.partition), -1):
-                values = (fence.client_id, self.stream_name, fence.partition, fence.fence, None, 0)
-                names = ("client_id", "stream_name", "partition", "fence", "holder", "ttl_ms", "seal")
-                row = dict(zip(names, (*values, seal_of(lease_fences.name, values)), strict=True))
-                session.execute(WRITE_FENCE, row)
+    for each in positions:
+        key = (each.client_id, stream_name, each.partition)
+        created_us, generation = each.created_us, each.generation or each.saved_us
+        stream = session.log.find_stream(stream_name, each.partition)
+        # A position of the present stream of the source is one of the present stream here, also if its incarnation is
+        # unknown.
+        if stream is not None and created_us in (0, created.get(each.partition)):
+            created_us = stream.created_us
+        session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))
+    known = {(row.client_id, row.partition): row.fence for row in list_fences(session, stream_name)}
+    # A fence that is lower than the present one would let a former holder save.
+    for fence in fences:
+        if fence.fence > known.get((fence.client_id, fence.partition), -1):
+            values = (fence.client_id, stream_name, fence.partition, fence.fence, None, 0)
+            names = ("client_id", "stream_name", "partition", "fence", "holder", "ttl_ms", "seal")
+            row = dict(zip(names, (*values, seal_of(lease_fences.name, values)), strict=True))
+            session.execute(WRITE_FENCE, row)
 
 
-class RaiseFences(Operation):
+def raise_fences(session: Session, stream_name: str, now_us: int) -> None:
     """Raises the fences of one stream above all that its source can have given.
 
     now_us: the present time in microseconds since 1970, which is above every fence: fences rise more slowly than time.
         New fences of all streams begin there, too.
     """
-
-    __slots__ = ("now_us", "stream_name")
-
-    def __init__(self, stream_name: str, now_us: int, on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.stream_name = stream_name
-        self.now_us = now_us
-
-    def apply(self, session: Session) -> None:
-        for each in list_fences(session, self.stream_name):
-            key = (each.client_id, self.stream_name, each.partition)
-            fence = max(each.fence + 1, self.now_us)
-            # Nobody holds a lease here that was given by the source.
-            seal = seal_of(lease_fences.name, (*key, fence, None, 0))
-            session.execute(SET_FENCE, (fence, None, 0, seal, *key))
-        raise_floor(session, max([self.now_us, *(floor for floor, _ in session.execute(FLOOR))]))
+    for each in list_fences(session, stream_name):
+        key = (each.client_id, stream_name, each.partition)
+        fence = max(each.fence + 1, now_us)
+        # Nobody holds a lease here that was given by the source.
+        seal = seal_of(lease_fences.name, (*key, fence, None, 0))
+        session.execute(SET_FENCE, (fence, None, 0, seal, *key))
+    raise_floor(session, max([now_us, *(floor for floor, _ in session.execute(FLOOR))]))
 
 
 def list_fences(

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
-from index_service.lease_machine import LeaseCounters, LeaseMachine, Member, StoredLease
+from index_service.lease_machine import GroupMember, LeaseCounters, LeaseMachine, StoredLease
 from index_service.lease_storage import LoadLeases, WriteLeases
 from index_service.limits import LeaseLimits, LeaseStatistics
 from index_service.listing import PositionRow
@@ -108,7 +108,7 @@ class LeaseGroups:
     def has_member(self, key: GroupKey, member_id: str) -> bool:
         return self._find_member(key, member_id) is not None
 
-    def _find_member(self, key: GroupKey, member_id: str) -> Member | None:
+    def _find_member(self, key: GroupKey, member_id: str) -> GroupMember | None:
         group = self._groups.get(key)
         return None if group is None or group.machine is None else group.machine.find_member(member_id)
 

@@ -25,7 +25,7 @@ from index_service.assignment import Candidate, assign
 from index_service.extensions import Lease, LeaseRequest
 
 
-class State(enum.Enum):
+class LeaseState(enum.Enum):
     """The state of one partition.
 
     FREE: no member has the lease.
@@ -40,7 +40,7 @@ class State(enum.Enum):
     OLD = enum.auto()
 
 
-class Event(enum.Enum):
+class LeaseEvent(enum.Enum):
     """An event that changes the state of one partition.
 
     GIVEN: a member is given the lease.
@@ -60,18 +60,18 @@ class Event(enum.Enum):
 
 
 TRANSITIONS = {
-    (State.FREE, Event.GIVEN): State.WRITING,
-    (State.WRITING, Event.WRITTEN): State.HELD,
-    (State.WRITING, Event.NOT_WRITTEN): State.FREE,
-    (State.WRITING, Event.NOT_NAMED): State.WRITING,
-    (State.WRITING, Event.ENDED): State.FREE,
-    (State.HELD, Event.NAMED): State.HELD,
-    (State.HELD, Event.NOT_NAMED): State.FREE,
-    (State.HELD, Event.ENDED): State.FREE,
-    (State.OLD, Event.NAMED): State.HELD,
-    (State.OLD, Event.NOT_NAMED): State.OLD,
-    (State.OLD, Event.ENDED): State.FREE,
-    (State.OLD, Event.LAPSED): State.FREE,
+    (LeaseState.FREE, LeaseEvent.GIVEN): LeaseState.WRITING,
+    (LeaseState.WRITING, LeaseEvent.WRITTEN): LeaseState.HELD,
+    (LeaseState.WRITING, LeaseEvent.NOT_WRITTEN): LeaseState.FREE,
+    (LeaseState.WRITING, LeaseEvent.NOT_NAMED): LeaseState.WRITING,
+    (LeaseState.WRITING, LeaseEvent.ENDED): LeaseState.FREE,
+    (LeaseState.HELD, LeaseEvent.NAMED): LeaseState.HELD,
+    (LeaseState.HELD, LeaseEvent.NOT_NAMED): LeaseState.FREE,
+    (LeaseState.HELD, LeaseEvent.ENDED): LeaseState.FREE,
+    (LeaseState.OLD, LeaseEvent.NAMED): LeaseState.HELD,
+    (LeaseState.OLD, LeaseEvent.NOT_NAMED): LeaseState.OLD,
+    (LeaseState.OLD, LeaseEvent.ENDED): LeaseState.FREE,
+    (LeaseState.OLD, LeaseEvent.LAPSED): LeaseState.FREE,
 }
 """The next state, by state and event. A pair that is missing here can only be caused by a mistake in this program."""
 
@@ -102,12 +102,12 @@ class LeaseCounters(msgspec.Struct):
 class Slot(msgspec.Struct):
     """The lease of one partition, in memory. Partitions that were never leased have no Slot."""
 
-    state: State
+    state: LeaseState
     fence: int
     holder: str | None
 
 
-class Member(msgspec.Struct):
+class GroupMember(msgspec.Struct):
     """A member of the group.
 
     partitions: the number of partitions of the stream, as the member's latest request names it.
@@ -161,15 +161,17 @@ class LeaseMachine:
         self._fence_floor = fence_floor
         self._old_until_s = old_until_s
         self._slots: dict[int, Slot] = {}
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, GroupMember] = {}
         self._changes: dict[int, StoredLease] = {}
         # Each stored holder comes back as a member without a request, so that its leases can continue when it names
         # them.
         for row in stored:
-            state = State.FREE if row.holder is None else State.OLD
+            state = LeaseState.FREE if row.holder is None else LeaseState.OLD
             self._slots[row.partition] = Slot(state, max(row.fence, fence_floor), row.holder)
             if row.holder is not None:
-                member = self._members.setdefault(row.holder, Member(row.holder, 0, None, old_until_s, set(), set()))
+                member = self._members.setdefault(
+                    row.holder, GroupMember(row.holder, 0, None, old_until_s, set(), set())
+                )
                 member.partitions = max(member.partitions, row.partition + 1)
                 member.leases.add(row.partition)
                 member.target.add(row.partition)
@@ -192,7 +194,7 @@ class LeaseMachine:
         """The number of partitions of the stream: the highest that a member knows; 0 without members."""
         return max((each.partitions for each in self._members.values()), default=0)
 
-    def find_member(self, member_id: str) -> Member | None:
+    def find_member(self, member_id: str) -> GroupMember | None:
         return self._members.get(member_id)
 
     def find_holder(self, partition: int, now_s: float) -> str | None:
@@ -237,7 +239,7 @@ class LeaseMachine:
         """Raises the fence of a free partition, so that no earlier holder can save a position with its lease."""
         slot = self._slots.get(partition)
         if slot is not None:
-            assert slot.state is State.FREE, f"partition {partition} is held"
+            assert slot.state is LeaseState.FREE, f"partition {partition} is held"
             slot.fence += 1
             self._note(partition, slot)
 
@@ -249,8 +251,8 @@ class LeaseMachine:
         if now_s >= self._old_until_s:
             self._old_until_s = float("inf")
             for partition, slot in self._slots.items():
-                if slot.state is State.OLD:
-                    self._apply(partition, Event.LAPSED)
+                if slot.state is LeaseState.OLD:
+                    self._apply(partition, LeaseEvent.LAPSED)
 
     def take_changes(self) -> list[StoredLease]:
         """Returns the changed rows since the last call. The caller must write them before the rows of a later call."""
@@ -263,23 +265,25 @@ class LeaseMachine:
         for row in changes:
             # A later change of the partition has rows of its own, and decides by those.
             slot = self._slots[row.partition]
-            if slot.state is State.WRITING and slot.fence == row.fence:
-                self._apply(row.partition, Event.WRITTEN if stored else Event.NOT_WRITTEN)
+            if slot.state is LeaseState.WRITING and slot.fence == row.fence:
+                self._apply(row.partition, LeaseEvent.WRITTEN if stored else LeaseEvent.NOT_WRITTEN)
 
     def check(self) -> None:
         leased = [(partition, each.member_id) for each in self._members.values() for partition in each.leases]
-        holders = {partition: slot.holder for partition, slot in self._slots.items() if slot.state is not State.FREE}
+        holders = {
+            partition: slot.holder for partition, slot in self._slots.items() if slot.state is not LeaseState.FREE
+        }
         assert sorted(leased) == sorted(holders.items())
-        assert all(slot.holder is None for slot in self._slots.values() if slot.state is State.FREE)
+        assert all(slot.holder is None for slot in self._slots.values() if slot.state is LeaseState.FREE)
         targets = [partition for each in self._members.values() for partition in each.target]
         assert sorted(targets) == list(range(self.partitions))
 
-    def _hear(self, member: Member | None, request: LeaseRequest, now_s: float) -> None:
+    def _hear(self, member: GroupMember | None, request: LeaseRequest, now_s: float) -> None:
         """Processes a new request of a member that joins the group or renews its leases."""
         # A new member, or a member that knows another number of partitions, changes the shares of all members.
         joins = member is None
         if member is None:
-            member = Member(request.member_id, request.partitions, None, 0.0, set(), set())
+            member = GroupMember(request.member_id, request.partitions, None, 0.0, set(), set())
             self._members[request.member_id] = member
         changed = joins or member.partitions != request.partitions
         member.partitions = request.partitions
@@ -292,44 +296,44 @@ class LeaseMachine:
         self.counters.lost += len(named)
         for partition in list(member.leases):
             slot = self._slots[partition]
-            names = slot.state is not State.WRITING and named.get(partition) == slot.fence
+            names = slot.state is not LeaseState.WRITING and named.get(partition) == slot.fence
             self.counters.lost -= names
-            self._apply(partition, Event.NAMED if names else Event.NOT_NAMED)
+            self._apply(partition, LeaseEvent.NAMED if names else LeaseEvent.NOT_NAMED)
         # The shares must be right before the member gets the free partitions of its share.
         if changed:
             self._rebalance()
         self._give(member)
 
-    def _leave(self, member: Member | None, request: LeaseRequest) -> None:
+    def _leave(self, member: GroupMember | None, request: LeaseRequest) -> None:
         """Ends the leases of a member that leaves the group."""
         if member is None:
             return
         # A lease from before the start of the node ends only if the request names it. A request that does not name it
         # is perhaps late: sent before the member got the lease.
         named = set(request.holding)
-        old = {partition for partition in member.leases if self._slots[partition].state is State.OLD}
+        old = {partition for partition in member.leases if self._slots[partition].state is LeaseState.OLD}
         kept = {partition for partition in old if Lease(partition, self._slots[partition].fence) not in named}
         if not kept:
             self._remove([member])
         for partition in member.leases - kept:
-            self._apply(partition, Event.ENDED)
+            self._apply(partition, LeaseEvent.ENDED)
 
-    def _give(self, member: Member) -> None:
+    def _give(self, member: GroupMember) -> None:
         for partition in sorted(member.target - member.leases):
-            slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
+            slot = self._slots.setdefault(partition, Slot(LeaseState.FREE, self._fence_floor, None))
             # A partition that another member still has becomes free when that member gives it up. It is then given at
             # this member's next request.
-            if slot.state is State.FREE:
+            if slot.state is LeaseState.FREE:
                 slot.fence += 1
                 slot.holder = member.member_id
                 member.leases.add(partition)
                 self.counters.given += 1
-                self._apply(partition, Event.GIVEN)
+                self._apply(partition, LeaseEvent.GIVEN)
 
-    def _remove(self, members: Sequence[Member]) -> None:
+    def _remove(self, members: Sequence[GroupMember]) -> None:
         for member in members:
             for partition in list(member.leases):
-                self._apply(partition, Event.ENDED)
+                self._apply(partition, LeaseEvent.ENDED)
             del self._members[member.member_id]
         if members:
             self._rebalance()
@@ -348,21 +352,21 @@ class LeaseMachine:
         for partition, member_id in assign(candidates, owners, settled).items():
             self._members[member_id].target.add(partition)
 
-    def _apply(self, partition: int, event: Event) -> None:
+    def _apply(self, partition: int, event: LeaseEvent) -> None:
         """Applies an event to one partition, and records its row for writing if it changed."""
         slot = self._slots[partition]
         before, slot.state = slot.state, TRANSITIONS[slot.state, event]
         # The member loses the partition in the same step, as the invariant demands.
-        if slot.state is State.FREE:
+        if slot.state is LeaseState.FREE:
             assert slot.holder is not None, "only what was held becomes free"
             self._members[slot.holder].leases.discard(partition)
             slot.holder = None
         # When a member names its OLD lease, the row is written again, because the time to live may have changed.
-        if slot.state is not before and event is not Event.WRITTEN:
+        if slot.state is not before and event is not LeaseEvent.WRITTEN:
             self._note(partition, slot)
 
     def _note(self, partition: int, slot: Slot) -> None:
         self._changes[partition] = StoredLease(partition, slot.fence, slot.holder)
 
     def _is_held(self, partition: int) -> bool:
-        return self._slots[partition].state is State.HELD
+        return self._slots[partition].state is LeaseState.HELD

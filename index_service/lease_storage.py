@@ -44,15 +44,7 @@ lease_floor = Table(
 """A table with at most one row, whose fence is lower than every new fence. A restore or a repair writes the row, since
 a restored database does not contain the fences that were given after its backup."""
 
-_insert = upsert(lease_fences).values(
-    client_id=bindparam("client_id"),
-    stream_name=bindparam("stream_name"),
-    partition=bindparam("partition"),
-    fence=bindparam("fence"),
-    holder=bindparam("holder"),
-    ttl_ms=bindparam("ttl_ms"),
-    seal=bindparam("seal"),
-)
+_insert = upsert(lease_fences)
 WRITE_FENCE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
@@ -65,32 +57,17 @@ _of_group = (
     lease_fences.c.stream_name == bindparam("stream_name"),
 )
 _LOAD = compiled(
-    select(
-        lease_fences.c.partition,
-        lease_fences.c.fence,
-        lease_fences.c.holder,
-        lease_fences.c.ttl_ms,
-        lease_fences.c.seal,
-    )
+    select(*lease_fences.c["partition", "fence", "holder", "ttl_ms", "seal"])
     .where(*_of_group)
     .order_by(lease_fences.c.partition)
 )
 FLOOR = compiled(select(lease_floor.c.fence, lease_floor.c.seal))
 _FENCE = compiled(
-    select(lease_fences.c.fence, lease_fences.c.holder, lease_fences.c.ttl_ms, lease_fences.c.seal).where(
+    select(*lease_fences.c["fence", "holder", "ttl_ms", "seal"]).where(
         *_of_group, lease_fences.c.partition == bindparam("partition")
     )
 )
-_ALL = compiled(
-    select(
-        lease_fences.c.client_id,
-        lease_fences.c.stream_name,
-        lease_fences.c.partition,
-        lease_fences.c.fence,
-        lease_fences.c.holder,
-        lease_fences.c.ttl_ms,
-    )
-)
+_ALL = compiled(select(*lease_fences.c["client_id", "stream_name", "partition", "fence", "holder", "ttl_ms"]))
 _raised = update(lease_fences).where(*_of_group, lease_fences.c.partition == bindparam("of_partition"))
 _SET_FENCE = compiled(
     _raised.values(fence=bindparam("fence"), seal=bindparam("seal")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from index_service.extensions import PositionsRequest
 from index_service.lease_storage import lease_fences
 from index_service.limits import INDEX_MAX
 from index_service.storage import saved_indexes
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Session
 from stream_storage.statement import Statement, compiled
 
 
@@ -31,36 +30,26 @@ class PositionRow(NamedTuple):
     generation: int
 
 
-class ListPositions(Operation):
-    """Reads a page of positions, sorted by client, stream and partition, and one more if more follow."""
-
-    __slots__ = ("limit", "request", "rows")
-
-    def __init__(self, request: PositionsRequest, limit: int, on_done: Callable[[ListPositions], None]) -> None:
-        super().__init__(on_done)
-        self.request = request
-        self.limit = limit
-        self.rows: list[PositionRow] = []
-
-    def apply(self, session: Session) -> None:
-        after, stream_name = self.request.after, self.request.stream_name
-        after_partition = None if after is None else after.partition
-        if after is not None and stream_name not in (None, after.stream_name):
-            # Only one stream is listed, but `after` names another stream. The page begins with the same client if the
-            # listed stream sorts after that stream, and with the next client if not.
-            after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
-        found = session.execute(
-            _LISTS[self.request.client_id is not None, self.request.stream_name is not None, after is not None],
-            {
-                "client_id": self.request.client_id,
-                "stream_name": stream_name,
-                "after_client": None if after is None else after.client_id,
-                "after_stream": None if after is None else after.stream_name,
-                "after_partition": after_partition,
-                "limit": self.limit + 1,
-            },
-        )
-        self.rows = [PositionRow(*row) for row in found]
+def list_positions(session: Session, request: PositionsRequest, limit: int) -> list[PositionRow]:
+    """Returns a page of positions, sorted by client, stream and partition, and one more if more follow."""
+    after, stream_name = request.after, request.stream_name
+    after_partition = None if after is None else after.partition
+    if after is not None and stream_name not in (None, after.stream_name):
+        # Only one stream is listed, but `after` names another stream. The page begins with the same client if the
+        # listed stream sorts after that stream, and with the next client if not.
+        after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
+    found = session.execute(
+        _LISTS[request.client_id is not None, request.stream_name is not None, after is not None],
+        {
+            "client_id": request.client_id,
+            "stream_name": stream_name,
+            "after_client": None if after is None else after.client_id,
+            "after_stream": None if after is None else after.stream_name,
+            "after_partition": after_partition,
+            "limit": limit + 1,
+        },
+    )
+    return [PositionRow(*row) for row in found]
 
 
 def _list_statement(by_client: bool, by_stream: bool, after: bool) -> Statement:
@@ -72,15 +61,9 @@ def _list_statement(by_client: bool, by_stream: bool, after: bool) -> Statement:
         & (lease.partition == position.partition),
     )
     statement = select(
-        position.client_id,
-        position.stream_name,
-        position.partition,
-        position.idx,
-        position.saved_us,
-        lease.holder,
-        lease.ttl_ms,
-        position.created_us,
-        position.generation,
+        *position["client_id", "stream_name", "partition", "idx", "saved_us"],
+        *lease["holder", "ttl_ms"],
+        *position["created_us", "generation"],
     ).select_from(joined)
     if by_client:
         statement = statement.where(position.client_id == bindparam("client_id"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from index_service.accesses import Access, Mark
+from index_service.accesses import Access, PositionMark
 from index_service.extensions import (
     FENCED_SAVE,
     LEASE,
@@ -89,7 +89,7 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
 
 
 def access_of(request: FencedSave) -> Access:
-    mark = Mark(request.created_us, request.generation) if isinstance(request, MarkedSave) else None
+    mark = PositionMark(request.created_us, request.generation) if isinstance(request, MarkedSave) else None
     key = (request.client_id, request.stream_name, request.partition)
     return Access(key, request.index, True, request.fence, mark)
 

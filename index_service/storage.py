@@ -61,17 +61,10 @@ saved_indexes = Table(
 )
 
 
-_insert = upsert(saved_indexes).values(
-    client_id=bindparam("client_id"),
-    stream_name=bindparam("stream_name"),
-    partition=bindparam("partition"),
-    idx=bindparam("idx"),
-    saved_us=bindparam("saved_us"),
-    created_us=bindparam("created_us"),
-    generation=bindparam("generation"),
-    seal=bindparam("seal"),
-)
+_insert = upsert(saved_indexes)
+_KEY = ("client_id", "stream_name", "partition")
 _CHANGED = ("idx", "saved_us", "created_us", "generation", "seal")
+_replaced = {column: _insert.excluded[column] for column in _CHANGED}
 
 
 def _number(value: int) -> ColumnElement[int]:
@@ -87,39 +80,22 @@ _kept_seal = (
 ).op("%")(_number(MODULUS))
 RAISE = compiled(
     _insert.on_conflict_do_update(
-        index_elements=["client_id", "stream_name", "partition"],
+        index_elements=_KEY,
         set_={"idx": _insert.excluded.idx, "saved_us": _insert.excluded.saved_us, "seal": _kept_seal},
         where=_insert.excluded.idx > saved_indexes.c.idx,
     )
 )
-REPLACE = compiled(
-    _insert.on_conflict_do_update(
-        index_elements=["client_id", "stream_name", "partition"],
-        set_={column: _insert.excluded[column] for column in _CHANGED},
-    )
-)
+REPLACE = compiled(_insert.on_conflict_do_update(index_elements=_KEY, set_=_replaced))
 REPLACE_OLDER = compiled(
     _insert.on_conflict_do_update(
-        index_elements=["client_id", "stream_name", "partition"],
-        set_={column: _insert.excluded[column] for column in _CHANGED},
+        index_elements=_KEY,
+        set_=_replaced,
         # A get makes a position 0 that nobody has saved.
         where=(_insert.excluded.saved_us > saved_indexes.c.saved_us) | (saved_indexes.c.idx == literal_column("0")),
     )
 )
-_of_key = (
-    saved_indexes.c.client_id == bindparam("client_id"),
-    saved_indexes.c.stream_name == bindparam("stream_name"),
-    saved_indexes.c.partition == bindparam("partition"),
-)
-_FIND = compiled(
-    select(
-        saved_indexes.c.idx,
-        saved_indexes.c.saved_us,
-        saved_indexes.c.created_us,
-        saved_indexes.c.generation,
-        saved_indexes.c.seal,
-    ).where(*_of_key)
-)
+_of_key = [saved_indexes.c[column] == bindparam(column) for column in _KEY]
+_FIND = compiled(select(*saved_indexes.c[_CHANGED]).where(*_of_key))
 _DELETE_OF_STREAM = compiled(
     delete(saved_indexes).where(
         saved_indexes.c.stream_name == bindparam("stream_name"), saved_indexes.c.partition == bindparam("partition")
@@ -147,7 +123,7 @@ _EVERY_ROW = compiled(text("SELECT * FROM saved_indexes NOT INDEXED"))
 """For a damaged SQLite file: reading without the table's index finds the rows even if the index is damaged."""
 
 
-class Position(NamedTuple):
+class StoredPosition(NamedTuple):
     """A row of the table of positions, without its key and its seal. The times are in microseconds since 1970."""
 
     next_index: int
@@ -155,8 +131,8 @@ class Position(NamedTuple):
     created_us: int
     generation: int
 
-    def moved(self, index: int, now_us: int) -> Position:
-        return Position(index, now_us, self.created_us, self.generation)
+    def moved(self, index: int, now_us: int) -> StoredPosition:
+        return StoredPosition(index, now_us, self.created_us, self.generation)
 
 
 class SetPosition(WriteLeases):
@@ -222,14 +198,14 @@ def merge_positions(session: Session, other: Session) -> None:
 
 
 def find_positions(session: Session, keys: Sequence[Key]) -> dict[Key, tuple[int, ...] | None]:
-    """Returns the row of each key: the columns of a Position, and the checksum, which is not compared; or None."""
+    """Returns the row of each key: the columns of a `StoredPosition` and the checksum (not compared), or None."""
     return dict(zip(keys, session.find_many(_FIND, list(map(_row, keys))), strict=True))
 
 
-def checked(key: Key, row: tuple[int, ...]) -> Position:
+def checked(key: Key, row: tuple[int, ...]) -> StoredPosition:
     """Returns the position of a stored row. Raises DatabaseCorrupt if the row is damaged."""
     check_sealed(saved_indexes.name, (*key, *row), "set the position anew with `stream-node index set`")
-    return Position(*row[:-1])
+    return StoredPosition(*row[:-1])
 
 
 def delete_positions(session: Session, stream_name: str, partition: int) -> None:
@@ -246,10 +222,7 @@ def move_positions(session: Session, stream_name: str, partition: int, from_us: 
 def sealed_row(key: Key, index: int, saved_us: int, created_us: int, generation: int) -> dict[str, Any]:
     """Returns the row of a position, with its checksum (`seal`), as the parameters of a statement."""
     client_id, stream_name, partition = key
-    return {
-        "client_id": client_id,
-        "stream_name": stream_name,
-        "partition": partition,
+    return _row(key) | {
         "idx": index,
         "saved_us": saved_us,
         "created_us": created_us,
@@ -259,5 +232,4 @@ def sealed_row(key: Key, index: int, saved_us: int, created_us: int, generation:
 
 
 def _row(key: Key) -> dict[str, str | int]:
-    client_id, stream_name, partition = key
-    return {"client_id": client_id, "stream_name": stream_name, "partition": partition}
+    return dict(zip(_KEY, key, strict=True))

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 import trio
 
-from index_service.accesses import Access, IndexRequests, LoadPositions
+from index_service.accesses import Access, IndexRequests, load_positions
 from index_service.answers import access_payload, fitting, list_payload, page_bytes_max, protocol_of_list
 from index_service.extensions import (
     LEASE,
@@ -36,7 +36,7 @@ from index_service.extensions import (
     SetRequest,
     SetResponse,
 )
-from index_service.fences import FENCES, FencesRequest, FencesResponse, ListFences
+from index_service.fences import FENCES, FencesRequest, FencesResponse, StoredFence, list_fences
 from index_service.lease_groups import LeaseGroups, Refusal
 from index_service.limits import (
     FAILURE_DELAY_S,
@@ -47,7 +47,7 @@ from index_service.limits import (
     IndexStatistics,
     LeaseLimits,
 )
-from index_service.listing import ListPositions, PositionRow
+from index_service.listing import PositionRow, list_positions
 from index_service.member_watch import MemberWatch
 from index_service.protocol import (
     Request,
@@ -55,7 +55,7 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from index_service.requests import BeyondLimit, access_of, is_extension, read_extension, read_plain
-from index_service.storage import SetPosition
+from index_service.storage import SetPosition, StoredPosition
 from ockam.actors.address import local
 from ockam.actors.message import Message, reply_to
 from ockam.actors.node import Node
@@ -64,7 +64,8 @@ from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.remote_streams import RemoteStreams
+from stream_storage.contract import Do, DoLittle
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.runner import Runner
 
@@ -91,14 +92,14 @@ class IndexService:
         *,
         lease_limits: LeaseLimits = LEASE_LIMITS,
         monotonic_s: Callable[[], float] = trio.current_time,
-        elsewhere: Elsewhere | None = None,
+        remote_streams: RemoteStreams | None = None,
     ) -> None:
         """elsewhere: knows which streams other nodes of a cluster serve; None: this node serves all streams."""
         self.storage = storage
         self.now_us = now_us
         self.node: Node | None = None
-        self.elsewhere = elsewhere
-        since_s = None if elsewhere is None else partial(_served_since_s, elsewhere)
+        self.remote_streams = remote_streams
+        since_s = None if remote_streams is None else partial(_served_since_s, remote_streams)
         self.groups = LeaseGroups(storage, lease_limits, now_us=now_us, monotonic_s=monotonic_s, served_since_s=since_s)
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
@@ -109,34 +110,37 @@ class IndexService:
 
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
         self.node = node
-        part = (PART_ADDRESS,) if self.elsewhere is not None else ()
+        part = (PART_ADDRESS,) if self.remote_streams is not None else ()
         node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
 
     def sweep(self) -> None:
         self.groups.sweep()
-        known, elsewhere = self.groups.has_member, self._is_kept_elsewhere
-        self.members.forget(lambda key: not (elsewhere(key[1]) or known(key[:2], key[2])))
+        known, is_kept_elsewhere = self.groups.has_member, self.is_kept_elsewhere
+        self.members.forget(lambda key: not (is_kept_elsewhere(key[1]) or known(key[:2], key[2])))
 
     def end_member(self, message: Message, request: LeaseRequest) -> None:
         """Ends the leases of a member whose connection has ended. `message`: its last request."""
         # The node that keeps the leases of the stream ends them, be it this one or another.
-        home = None if self.elsewhere is None else self.elsewhere.home_of(request.stream_name)
-        if self.elsewhere is None or home is None or not self.elsewhere.is_elsewhere(home):
+        if self.remote_streams is None or not self.is_kept_elsewhere(request.stream_name):
             # A node that fails closes its storage before its connections.
             with suppress(StorageClosed):
                 self.groups.leave((request.client_id, request.stream_name), request.member_id)
             return
         # If the member has asked for leases by another connection since, the other node ignores the lower number.
         leave = LEASE.encode_request(msgspec.structs.replace(request, holding=[], leave=True))
-        self.elsewhere.send(home, Message(message.onward_route, message.return_route, leave, message.origin))
+        home = self.remote_streams.home_of(request.stream_name)
+        self.remote_streams.send(home, Message(message.onward_route, message.return_route, leave, message.origin))
 
-    def _is_kept_elsewhere(self, stream_name: str) -> bool:
-        return self.elsewhere is not None and self.elsewhere.is_elsewhere(self.elsewhere.home_of(stream_name))
+    def is_kept_elsewhere(self, stream_name: str) -> bool:
+        """Returns whether another node of the cluster keeps the consumers of a stream."""
+        return self.remote_streams is not None and self.remote_streams.is_remote(
+            self.remote_streams.home_of(stream_name)
+        )
 
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of a position's partition now, or None if no member has it. If another
         node of the cluster keeps the leases of the stream, the stored holder counts."""
-        if self._is_kept_elsewhere(row.stream_name):
+        if self.is_kept_elsewhere(row.stream_name):
             return row.holder
         return self.groups.find_holder(row)
 
@@ -155,8 +159,8 @@ class IndexService:
         )
 
 
-def _served_since_s(elsewhere: Elsewhere, stream_name: str) -> float:
-    return elsewhere.served_since_s(elsewhere.home_of(stream_name))
+def _served_since_s(remote_streams: RemoteStreams, stream_name: str) -> float:
+    return remote_streams.served_since_s(remote_streams.home_of(stream_name))
 
 
 class IndexWorker(Worker):
@@ -175,10 +179,10 @@ class IndexWorker(Worker):
         # Collect gets and saves until all messages are read, or until a request follows that must not overtake them.
         asked: list[tuple[Message, Request | FencedSave]] = []
         accesses: list[Access] = []
-        elsewhere = self._service.elsewhere
+        remote_streams = self._service.remote_streams
         for position, message in enumerate(run):
             try:
-                if elsewhere is not None and self._passed_on(elsewhere, message):
+                if remote_streams is not None and self._passed_on(remote_streams, message):
                     continue
                 if is_extension(message.payload):
                     self._receive_extension(message, asked, accesses)
@@ -219,7 +223,7 @@ class IndexWorker(Worker):
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason) if is_extension(message.payload) else None
 
-    def _passed_on(self, elsewhere: Elsewhere, message: Message) -> bool:
+    def _passed_on(self, remote_streams: RemoteStreams, message: Message) -> bool:
         """Sends a request to the node of the cluster that keeps the consumers of its stream. Returns False if this is
         that node. Raises ProtocolError if the request is not valid."""
         if is_extension(message.payload):
@@ -230,10 +234,9 @@ class IndexWorker(Worker):
         if isinstance(request, PositionsRequest):
             return False
         name = request.key.stream_name if isinstance(request, SetRequest) else getattr(request, "stream_name")  # noqa: B009
-        home = elsewhere.home_of(name)
-        if not elsewhere.is_elsewhere(home):
+        if not self._service.is_kept_elsewhere(name):
             return False
-        elsewhere.send(home, message)
+        remote_streams.send(remote_streams.home_of(name), message)
         # The answer comes from the other node, but only this one sees the member's connection end.
         if isinstance(request, LeaseRequest):
             self._service.members.watch(message, request)
@@ -319,16 +322,23 @@ class IndexWorker(Worker):
         """Answers with the positions of one client. Only a request that may create positions waits for a write."""
         service = self._service
 
-        def loaded(operation: LoadPositions) -> None:
+        def loaded(operation: DoLittle[list[StoredPosition | None]]) -> None:
             if operation.error is not None:
                 self._failed(message, operation.error)
                 return
-            service.gets += len(operation.found)
-            positions = [None if each is None else LoadedPosition(*each) for each in operation.found]
+            service.gets += len(operation.result)
+            positions = [None if each is None else LoadedPosition(*each) for each in operation.result]
             self.reply(message, LOAD_POSITIONS.encode_response(LoadResponse(request.request_id, positions)))
 
-        asked = (request.client_id, request.stream_name, request.partitions, service.now_us())
-        operation = LoadPositions(*asked, self.context.guard(loaded), creates=request.creates)
+        work = partial(
+            load_positions,
+            client_id=request.client_id,
+            stream_name=request.stream_name,
+            partitions=request.partitions,
+            now_us=service.now_us(),
+            creates=request.creates,
+        )
+        operation = DoLittle(work, self.context.guard(loaded))
         (service.storage.submit_write if request.creates else service.storage.submit_read)(operation)
 
     def _list(self, message: Message, request: PositionsRequest) -> None:
@@ -336,12 +346,13 @@ class IndexWorker(Worker):
         protocol = protocol_of_list(message)
         # Other nodes may have positions in databases of their own.
         joined = partial(self._join_lists, message, request)
-        if ask_all(self, service.elsewhere, PART_ADDRESS, message, protocol, joined):
+        if ask_all(self, service.remote_streams, PART_ADDRESS, message, protocol, joined):
             return
         if service.lists_waiting >= LISTS_WAITING_MAX:
             raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
-        listed = self.context.guard(lambda operation: self._listed(message, operation))
-        service.storage.submit_read(ListPositions(request, min(request.limit, PAGE_POSITIONS_MAX), on_done=listed))
+        limit = min(request.limit, PAGE_POSITIONS_MAX)
+        listed = self.context.guard(lambda operation: self._listed(message, request, limit, operation))
+        service.storage.submit_read(Do(partial(list_positions, request=request, limit=limit), listed))
         service.lists_waiting += 1
 
     def _join_lists(self, message: Message, request: PositionsRequest, pages: list[Any]) -> None:
@@ -355,14 +366,16 @@ class IndexWorker(Worker):
         more = more or len(fits) < len(positions)
         self.reply(message, list_payload(message, request.request_id, fits, more))
 
-    def _listed(self, message: Message, operation: ListPositions) -> None:
+    def _listed(
+        self, message: Message, request: PositionsRequest, limit: int, operation: Do[list[PositionRow]]
+    ) -> None:
         service = self._service
         service.lists_waiting -= 1
         if operation.error is not None:
             self._failed(message, operation.error)
             return
-        rows = fitting(operation.rows[: operation.limit], page_bytes_max(message))
-        more = len(operation.rows) > len(rows)
+        rows = fitting(operation.result[:limit], page_bytes_max(message))
+        more = len(operation.result) > len(rows)
         gate = service.node.gate if service.node is not None else None
         shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
         # A client goes on after the last position of a page, so a page without a position would end its list. The next
@@ -371,29 +384,35 @@ class IndexWorker(Worker):
             following = gate.find_next(message.origin, Right.INDEX, rows[-1].client_id)
             if following is not None:
                 after = PositionKey(following, "", -1)
-                self._list(message, msgspec.structs.replace(operation.request, after=after))
+                self._list(message, msgspec.structs.replace(request, after=after))
                 return
             more = False
         service.lists += 1
         positions = [MarkedPosition(*row[:5], service.find_holder(row), *row[7:]) for row in shown]
-        self.reply(message, list_payload(message, operation.request.request_id, positions, more))
+        self.reply(message, list_payload(message, request.request_id, positions, more))
 
     def _list_fences(self, message: Message, request: FencesRequest) -> None:
         service = self._service
         if service.lists_waiting >= LISTS_WAITING_MAX:
             raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
-        listed = self.context.guard(lambda operation: self._fences_listed(message, operation))
-        service.storage.submit_read(ListFences(request, max(1, min(request.limit, PAGE_FENCES_MAX)), on_done=listed))
+        limit, after = max(1, min(request.limit, PAGE_FENCES_MAX)), request.after
+        start = ("", -1) if after is None else (after.client_id, after.partition)
+        # If more rows follow, one more than the page holds is read.
+        work = partial(list_fences, stream_name=request.stream_name, after=start, limit=limit + 1)
+        listed = self.context.guard(lambda operation: self._fences_listed(message, request, limit, operation))
+        service.storage.submit_read(Do(work, listed))
         service.lists_waiting += 1
 
-    def _fences_listed(self, message: Message, operation: ListFences) -> None:
+    def _fences_listed(
+        self, message: Message, request: FencesRequest, limit: int, operation: Do[list[StoredFence]]
+    ) -> None:
         self._service.lists_waiting -= 1
         if operation.error is not None:
             self._failed(message, operation.error)
             return
-        node, request, rows = self._service.node, operation.request, operation.rows[: operation.limit]
+        node, rows = self._service.node, operation.result[:limit]
         following = None
-        if len(operation.rows) > operation.limit:
+        if len(operation.result) > limit:
             following = PositionKey(rows[-1].client_id, request.stream_name, rows[-1].partition)
         gate = None if node is None else node.gate
         shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]

@@ -10,7 +10,7 @@ from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.core.statistics import ClientStatistics
 from stream_client.correspondent import Correspondent
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.streams import PartitionedStream, Stream, create_streams
 from stream_service.extensions import LIST, ListRequest
 from stream_service.names import near_names
@@ -28,7 +28,7 @@ class StreamClient:
     session: sends the requests of this client and of its streams. Programs do not need it.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self.address = session.address
         self.session = session
 

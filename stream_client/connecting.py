@@ -12,7 +12,7 @@ from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.shell.async_shell import open_shell
 from stream_client.shell.backoff import Reconnect
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
@@ -113,6 +113,6 @@ async def connect(
             tls=tls,
             token=checked,
         ) as shell:
-            yield StreamClient(Session(address, core, shell, answer_timeout_s))
+            yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
     finally:
         await end_tracing(tracing)

@@ -11,7 +11,7 @@ from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import connection_of
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.shell.async_dial import Dialled
 from stream_client.shell.async_shell import AsyncShell
 from stream_client.shell.background import background_tasks
@@ -46,6 +46,6 @@ async def connect_over(
     async with background_tasks() as tasks:
         shell.start(tasks, Dialled(stream, HEAD), None)
         try:
-            yield StreamClient(Session(address, core, shell, answer_timeout_s))
+            yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
         finally:
             await shell.close()

@@ -14,10 +14,10 @@ from ockam.actors.address import Address, Route, local
 from stream_client.arguments import NEW
 from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, RequestRefused, RequestTimeout, UnexpectedAnswer
 from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.streams import Stream, create_streams
 from stream_service.extensions import FromIndex, RichMessage
 
@@ -29,11 +29,11 @@ class Correspondent:
     strays: the number of messages in the inbox that answered no waiting request, or that were not routed messages.
     """
 
-    def __init__(self, session: Session, inbox: Stream) -> None:
+    def __init__(self, session: ClientSession, inbox: Stream) -> None:
         self._session = session
         self._streams: dict[str, Stream] = {}
         self._reader: Reader | None = None
-        self._waiting: dict[Address, _Answer] = {}
+        self._waiting: dict[Address, _RoutedAnswer] = {}
         self._name = f"asked_{secrets.token_hex(8)}_"
         self._requests = 0
         self.strays = 0
@@ -70,7 +70,7 @@ class Correspondent:
         reader = await self._reading()
         self._requests += 1
         address = local(f"{self._name}{self._requests}")
-        answer = self._waiting[address] = _Answer()
+        answer = self._waiting[address] = _RoutedAnswer()
         try:
             await self.send(to_stream, onward_route, payload, return_route=(address,))
             reader.ask()
@@ -158,7 +158,7 @@ class RoutedMessages:
                 self.strays += 1
 
 
-class _Answer(Waiting):
+class _RoutedAnswer(PendingResult):
     __slots__ = ("routed",)
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, StreamNotFound
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.watch import PartitionWatch
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.names import partition_of
@@ -40,7 +40,7 @@ class Publisher:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         handle: PartitionHandle,
         window: int,
         sequences: SequenceMachine | None,
@@ -86,7 +86,7 @@ class Publisher:
 
     def close(self) -> None:
         """Ends the publisher: the program must not push after this. Earlier pushes still get their answers."""
-        self._session.core.close_queue(self._handle, self._queue)
+        self._session.core.streams.close_queue(self._handle, self._queue)
 
     @property
     def unconfirmed(self) -> int:
@@ -110,7 +110,7 @@ class Publisher:
                 await self._session.shell.wait(queue.room())
         # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
         elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
-            await self._session.shell.give_way()
+            await self._session.shell.yield_control()
         # An idempotent publisher numbers its messages, and only the protocol of keyed pushes has room for it.
         if self._sequenced or key is not None or headers:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))

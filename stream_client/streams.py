@@ -32,7 +32,7 @@ from stream_client.publish import (
     make_sequences,
     missing_partition,
 )
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.share.leases import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer
 from stream_client.watch import PartitionWatch
@@ -307,7 +307,7 @@ class PartitionedStream:
         return sum([await stream.delete(keep_positions=keep_positions) for stream in self.partitions])
 
 
-async def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
+async def create_streams(session: ClientSession, name: str | None, partitions: int = 1) -> list[Stream]:
     call = session.core.create(name, partitions)
     await session.answered(call)
-    return [Stream(session, handle) for handle in session.core.handles(call)]
+    return [Stream(session, handle) for handle in session.core.streams.handles(call)]

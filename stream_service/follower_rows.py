@@ -6,13 +6,12 @@ A primary that starts asks them whether one of them has taken its place (`stream
 from __future__ import annotations
 
 import msgspec
-from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select
+from sqlalchemy import BigInteger, Column, Integer, String, Table
 
 from stream_storage.contract import Session
-from stream_storage.errors import DatabaseCorrupt, corrupt_text
 from stream_storage.schema import metadata
-from stream_storage.seal import is_sealed, seal_column, seal_of
-from stream_storage.statement import compiled
+from stream_storage.seal import seal_column
+from stream_storage.sealed_rows import SealedRows
 
 FOLLOWERS_MAX = 8
 """The largest number of written mirrors of one stream-partition. All of them are asked after a start."""
@@ -40,19 +39,13 @@ followers = Table(
     sqlite_with_rowid=False,
 )
 
-_COLUMNS = ("stream_id", "address", "stream_name", "heard_us")
-_ALL = (*followers.columns,)
-_of_stream = followers.c.stream_id == bindparam("stream_id")
-_LIST = compiled(select(*_ALL))
-_OF_STREAM = compiled(select(*_ALL).where(_of_stream), "stream_id")
-_DELETE = compiled(delete(followers).where(_of_stream), "stream_id")
-_INSERT = compiled(insert(followers), *(column.name for column in _ALL))
+_rows = SealedRows(followers, "a row of the mirrors of stream {} is not what was written")
 
 
 def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
     """Returns the mirrors by the ids of their streams. Raises DatabaseCorrupt if a row is damaged, as all below."""
     found: dict[int, list[FollowerRow]] = {}
-    for row in map(_checked, session.execute(_LIST).fetchall()):
+    for row in map(_read, _rows.all(session)):
         found.setdefault(row.stream_id, []).append(row)
     return found
 
@@ -62,7 +55,7 @@ def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
 
     Call it, as all functions that write, inside a transaction.
     """
-    known = map(_checked, session.execute(_OF_STREAM, (row.stream_id,)).fetchall())
+    known = map(_read, _rows.of(session, row.stream_id))
     since_us = row.heard_us - FORGET_S * 1_000_000
     others = [
         each
@@ -74,24 +67,18 @@ def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
 
 
 def drop_follower(session: Session, stream_id: int, address: str, stream_name: str) -> None:
-    known = map(_checked, session.execute(_OF_STREAM, (stream_id,)).fetchall())
+    known = map(_read, _rows.of(session, stream_id))
     _set(session, stream_id, [each for each in known if (each.address, each.stream_name) != (address, stream_name)])
 
 
 def forget_followers(session: Session, stream_id: int) -> None:
-    session.execute(_DELETE, (stream_id,))
+    _rows.forget(session, stream_id)
 
 
 def _set(session: Session, stream_id: int, rows: list[FollowerRow]) -> list[FollowerRow]:
-    session.execute(_DELETE, (stream_id,))
-    values = [(row.stream_id, row.address, row.stream_name, row.heard_us) for row in rows]
-    session.execute_many(_INSERT, [(*each, seal_of(followers.name, each)) for each in values])
+    _rows.write(session, stream_id, map(msgspec.structs.astuple, rows))
     return rows
 
 
-def _checked(row: tuple[object, ...]) -> FollowerRow:
-    if not is_sealed(followers.name, _COLUMNS, row):
-        raise DatabaseCorrupt(corrupt_text(f"a row of the mirrors of stream {row[0]} is not what was written"))
-    stream_id, address, stream_name, heard_us, _ = row
-    values = {"stream_id": stream_id, "address": address, "stream_name": stream_name, "heard_us": heard_us}
-    return msgspec.convert(values, FollowerRow)
+def _read(row: tuple[object, ...]) -> FollowerRow:
+    return msgspec.convert(dict(zip(FollowerRow.__struct_fields__, row, strict=True)), FollowerRow)

@@ -5,28 +5,15 @@ Functions that write are called inside a transaction. Functions that read raise 
 
 from __future__ import annotations
 
-import enum
-
 import msgspec
-from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select
+from sqlalchemy import BigInteger, Column, Integer, String, Table
 
+from stream_service.role_machine import FOLLOWING, StreamRole
 from stream_storage.contract import Session
-from stream_storage.errors import DatabaseCorrupt, StorageError, corrupt_text
+from stream_storage.errors import StorageError
 from stream_storage.schema import metadata
-from stream_storage.seal import is_sealed, seal_column, seal_of
-from stream_storage.statement import compiled
-
-
-class Task(enum.IntEnum):
-    """What the node does for a stream of this table."""
-
-    FOLLOW = 1  # the stream is a mirror and follows its source
-    FENCE = 2  # it was a mirror and is a primary now; the node makes its former source a mirror
-    PROMOTE = 4  # it follows and is being promoted, also after a start: its source may be a mirror already
-    GIVE_BACK = 5  # it follows, and a promotion failed; its source becomes a primary again
-
-
-FOLLOWING = frozenset({Task.FOLLOW, Task.PROMOTE, Task.GIVE_BACK})
+from stream_storage.seal import seal_column
+from stream_storage.sealed_rows import SealedRows
 
 
 class NoMirror(StorageError):
@@ -42,7 +29,7 @@ class MirrorRow(msgspec.Struct, frozen=True):
     """One row of the table of mirrors."""
 
     stream_id: int
-    task: Task
+    role: StreamRole
     source: str  # the `host:port` of the source's node
     source_name: str
     sets_aside: bool = False  # whether messages that the source does not have may be moved to another stream
@@ -53,16 +40,11 @@ class MirrorRow(msgspec.Struct, frozen=True):
 
     @property
     def follows(self) -> bool:
-        return self.task in FOLLOWING
+        return self.role in FOLLOWING
 
     def fences_another(self, source: str, source_name: str) -> bool:
         """Whether the stream has a former source to fence, and this is another one."""
-        return self.task is Task.FENCE and (self.source, self.source_name) != (source, source_name)
-
-    @property
-    def source_role(self) -> int:
-        """What the stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
-        return {Task.FOLLOW: 1, Task.FENCE: 2, Task.PROMOTE: 3, Task.GIVE_BACK: 3}[self.task]
+        return self.role is StreamRole.FENCING and (self.source, self.source_name) != (source, source_name)
 
     def find_refusal(self, name: str) -> str | None:
         """Returns the reason why the stream of this name takes no pushes; None if it takes them."""
@@ -94,39 +76,22 @@ mirrors = Table(
     sqlite_with_rowid=False,
 )
 
-_COLUMNS = tuple(column.name for column in mirrors.columns)
-_of_stream = mirrors.c.stream_id == bindparam("stream_id")
-_FIND = compiled(select(*mirrors.columns).where(_of_stream), "stream_id")
-_LIST = compiled(select(*mirrors.columns))
-_DELETE = compiled(delete(mirrors).where(_of_stream), "stream_id")
-_INSERT = compiled(insert(mirrors), *_COLUMNS)
+_rows = SealedRows(mirrors, "the row of the mirror with the stream id {} is not what was written")
 
 
 def find_mirror(session: Session, stream_id: int) -> MirrorRow | None:
     """Returns the row of a stream; None if it neither follows nor fences."""
-    row = session.execute(_FIND, (stream_id,)).fetchone()
-    return None if row is None else _checked(row)
+    return next(map(_read, _rows.of(session, stream_id)), None)
 
 
 def list_mirrors(session: Session) -> dict[int, MirrorRow]:
-    rows = map(_checked, session.execute(_LIST).fetchall())
+    rows = map(_read, _rows.all(session))
     return {row.stream_id: row for row in rows}
 
 
 def write_mirror(session: Session, row: MirrorRow) -> None:
-    values = (
-        row.stream_id,
-        int(row.task),
-        row.source,
-        row.source_name,
-        int(row.sets_aside),
-        row.source_next_index,
-        row.heard_us,
-        row.aside_name,
-        row.aside_messages,
-    )
-    session.execute(_DELETE, (row.stream_id,))
-    session.execute(_INSERT, (*values, seal_of(mirrors.name, values)))
+    stream_id, role, source, source_name, sets_aside, *known = msgspec.structs.astuple(row)
+    _rows.write(session, stream_id, [(stream_id, int(role), source, source_name, int(sets_aside), *known)])
 
 
 def change_following(session: Session, stream_id: int, **changes: object) -> MirrorRow:
@@ -144,16 +109,9 @@ def change_following(session: Session, stream_id: int, **changes: object) -> Mir
 
 
 def forget_mirror(session: Session, stream_id: int) -> None:
-    session.execute(_DELETE, (stream_id,))
+    _rows.forget(session, stream_id)
 
 
-def _checked(row: tuple[object, ...]) -> MirrorRow:
-    if not is_sealed(mirrors.name, _COLUMNS[:-1], row):
-        raise DatabaseCorrupt(
-            corrupt_text(f"the row of the mirror with the stream id {row[0]} is not what was written")
-        )
-    stream_id, task, source, source_name, sets_aside, source_next_index, heard_us, aside_name, aside_messages, _ = row
-    known = {"source_next_index": source_next_index, "heard_us": heard_us}
-    aside = {"aside_name": aside_name, "aside_messages": aside_messages}
-    values = {"stream_id": stream_id, "source": source, "source_name": source_name, **known, **aside}
-    return msgspec.convert({**values, "task": task, "sets_aside": bool(sets_aside)}, MirrorRow)
+def _read(row: tuple[object, ...]) -> MirrorRow:
+    values = dict(zip(MirrorRow.__struct_fields__, row, strict=True))
+    return msgspec.convert({**values, "sets_aside": bool(values["sets_aside"])}, MirrorRow)

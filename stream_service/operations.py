@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from stream_service import stored
 from stream_service.copying import CopyRequest
-from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
-from stream_service.mirror_rows import list_mirrors
+from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo
 from stream_service.publisher_rows import Times, forget_old, note_messages
 from stream_service.stored import NO_EXTRAS, Extras, StoredStream, encode_extras
 from stream_storage.contract import Append, Operation, Record, Session, StreamRecord
@@ -31,58 +30,19 @@ class NothingFits(StorageError):
         )
 
 
-class EnsureStreams(Operation):
-    """Creates the given partitions of a stream, where they are missing. streams: afterwards all of them, in order."""
-
-    __slots__ = ("created_us", "name", "partitions", "streams")
-
-    def __init__(
-        self,
-        name: str,
-        partitions: Sequence[int],
-        created_us: int,
-        on_done: Callable[[EnsureStreams], None],
-    ) -> None:
-        super().__init__(on_done)
-        self.name = name
-        self.partitions = partitions
-        self.created_us = created_us
-        self.streams: list[StoredStream] = []
-
-    def apply(self, session: Session) -> None:
-        records = [session.log.ensure_stream(self.name, partition, self.created_us) for partition in self.partitions]
-        for record in records:
-            ensure_history(session, record.stream_id)
-        self.streams = [stored.stored_stream(session, record) for record in records]
+def ensure_streams(session: Session, name: str, partitions: Sequence[int], created_us: int) -> list[StoredStream]:
+    """Creates the given partitions of a stream, where they are missing. Returns all of them, in order."""
+    records = [session.log.ensure_stream(name, partition, created_us) for partition in partitions]
+    for record in records:
+        ensure_history(session, record.stream_id)
+    return [stored.stored_stream(session, record) for record in records]
 
 
-class FindEnd(Operation):
-    __slots__ = ("stream", "stream_id")
-
-    def __init__(self, stream_id: int, on_done: Callable[[FindEnd], None]) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id
-        self.stream: StoredStream | None = None
-
-    def apply(self, session: Session) -> None:
-        self.stream = stored.stored_stream(session, session.log.get_stream(self.stream_id))
+def find_end(session: Session, stream_id: int) -> StoredStream:
+    return stored.stored_stream(session, session.log.get_stream(stream_id))
 
 
-class ListStored(Operation):
-    """Reads the streams that are wanted. is_wanted: must not change while the operation runs."""
-
-    __slots__ = ("is_wanted", "streams")
-
-    def __init__(self, is_wanted: Callable[[StreamRecord], bool], on_done: Callable[[ListStored], None]) -> None:
-        super().__init__(on_done)
-        self.is_wanted = is_wanted
-        self.streams: list[StoredStream] = []
-
-    def apply(self, session: Session) -> None:
-        self.streams = list(stored.list_stored(session, list_mirrors(session), self.is_wanted))
-
-
-class Page:
+class PullPage:
     """One page of messages: the request of a pull, and after the read also the result."""
 
     __slots__ = (
@@ -123,7 +83,7 @@ class ReadPages(Operation):
     __slots__ = ("bytes_max", "needs_room", "pages", "read", "stream_id")
 
     def __init__(
-        self, stream_id: int, pages: Sequence[Page], bytes_max: int, on_done: Callable[[ReadPages], None]
+        self, stream_id: int, pages: Sequence[PullPage], bytes_max: int, on_done: Callable[[ReadPages], None]
     ) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
@@ -162,7 +122,7 @@ class ReadPages(Operation):
             return max(record.first_index, record.next_index - start.messages)
         return stored.first_index_at(session, record, start.time_us)
 
-    def _read(self, session: Session, page: Page) -> list[Record] | None:
+    def _read(self, session: Session, page: PullPage) -> list[Record] | None:
         """Returns the messages of a page, or None if the page needs room for its first message."""
         read, index = session.log.read, page.index
         first_bytes_max = page.first_bytes_max if page.has_room else min(page.first_bytes_max, self.bytes_max)
@@ -188,7 +148,7 @@ class ReadPages(Operation):
         return read(self.stream_id, fitting, page.limit, page.bytes_max, first_bytes_max=page.first_bytes_max)
 
 
-def _checked(page: Page, found: list[Record]) -> list[Record]:
+def _checked(page: PullPage, found: list[Record]) -> list[Record]:
     """Returns these messages. Raises NothingFits if the first one is too large for the consumer's connection."""
     if found:
         size_bytes = size_of(found[0]) if page.rich else len(found[0][1])
@@ -197,71 +157,24 @@ def _checked(page: Page, found: list[Record]) -> list[Record]:
     return found
 
 
-class DescribeStreams(Operation):
-    """Reads the descriptions (`infos`) of one stream, or of a page of all streams, sorted by name and partition."""
+def describe_streams(
+    session: Session, prefix: str, after: tuple[str, int] | None, limit: int
+) -> tuple[list[StreamInfo], bool]:
+    """Returns the descriptions of a page of streams, sorted by name and partition, and whether further ones follow.
 
-    __slots__ = ("after", "infos", "limit", "more", "prefix", "stream_id")
-
-    def __init__(
-        self,
-        on_done: Callable[[DescribeStreams], None],
-        *,
-        stream_id: int | None = None,
-        prefix: str = "",
-        after: tuple[str, int] | None = None,
-        limit: int = 1,
-    ) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id  # None: a page of all streams
-        self.prefix = prefix  # of their names
-        self.after = after  # name and partition of the last stream of the previous page
-        self.limit = limit
-        self.infos: list[StreamInfo] = []
-        self.more = False  # whether further streams follow
-
-    def apply(self, session: Session) -> None:
-        log = session.log
-        if self.stream_id is not None:
-            records = [log.get_stream(self.stream_id)]
-        else:
-            # One stream more than the page holds is read: it shows that the listing continues.
-            records = log.list_streams(self.prefix, self.after, self.limit + 1)
-        self.more = len(records) > self.limit
-        self.infos = [describe(session, record) for record in records[: self.limit]]
-
-
-class FindCut(Operation):
-    """Computes the index before which messages are to be deleted, from `before` or from `retention`.
-
-    now_us: the present time in microseconds since 1970, for a retention by age.
+    prefix: of their names. after: name and partition of the last stream of the previous page.
     """
+    # One stream more than the page holds is read: it shows that the listing continues.
+    records = session.log.list_streams(prefix, after, limit + 1)
+    return [describe(session, record) for record in records[:limit]], len(records) > limit
 
-    __slots__ = ("before", "index", "now_us", "retention", "stream_id")
 
-    def __init__(
-        self,
-        stream_id: int,
-        on_done: Callable[[FindCut], None],
-        *,
-        before: BeforeIndex | BeforeTime | None = None,
-        retention: Retention | None = None,
-        now_us: int = 0,
-    ) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id
-        self.before = before
-        self.retention = retention
-        self.now_us = now_us
-        self.index = 0
-
-    def apply(self, session: Session) -> None:
-        record = session.log.get_stream(self.stream_id)
-        if isinstance(self.before, BeforeIndex):
-            self.index = min(self.before.index, record.next_index)
-        elif isinstance(self.before, BeforeTime):
-            self.index = stored.first_index_at(session, record, self.before.time_us)
-        elif self.retention is not None:
-            self.index = stored.first_index_kept(session, record, self.retention, self.now_us)
+def find_cut(session: Session, stream_id: int, before: BeforeIndex | BeforeTime) -> int:
+    """Returns the index before which messages are to be deleted."""
+    record = session.log.get_stream(stream_id)
+    if isinstance(before, BeforeIndex):
+        return min(before.index, record.next_index)
+    return stored.first_index_at(session, record, before.time_us)
 
 
 class TruncateStep(Operation):
@@ -354,20 +267,6 @@ class StoreCopy(Operation):
 
     def row_count(self) -> int:
         return sum(append.row_count() for append in self.appends)
-
-
-class ChangeStream(Operation):
-    """Calls a function that changes a stream, inside one transaction."""
-
-    __slots__ = ("change",)
-    needs_little = True
-
-    def __init__(self, change: Callable[[Session], None], on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.change = change
-
-    def apply(self, session: Session) -> None:
-        self.change(session)
 
 
 def data_bytes(records: Sequence[Record]) -> int:

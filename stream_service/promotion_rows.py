@@ -6,16 +6,12 @@ another address in the middle of the promotion, it recognizes by this table that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from sqlalchemy import Column, Integer, String, Table
 
-import msgspec
-from sqlalchemy import Column, Integer, String, Table, bindparam, delete, insert, select
-
-from stream_storage.contract import Operation, Session
-from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.contract import Session
 from stream_storage.schema import metadata
-from stream_storage.seal import is_sealed, seal_column, seal_of
-from stream_storage.statement import compiled
+from stream_storage.seal import seal_column
+from stream_storage.sealed_rows import SealedRows
 
 ADDRESSES_MAX = 16
 """The largest number of addresses that one promotion keeps. Each needs a start of the node at a new address."""
@@ -30,46 +26,20 @@ promotions = Table(
 )
 """`addresses` has the `host:port` of each address of the node, the latest first, with a space between two."""
 
-_COLUMNS = ("stream_id", "addresses")
-_of_stream = promotions.c.stream_id == bindparam("stream_id")
-_FIND = compiled(select(*promotions.columns).where(_of_stream), "stream_id")
-_DELETE = compiled(delete(promotions).where(_of_stream), "stream_id")
-_INSERT = compiled(insert(promotions), *(column.name for column in promotions.columns))
+_rows = SealedRows(promotions, "the addresses of the promotion of stream {} are not as written")
 
 
 def list_addresses(session: Session, stream_id: int) -> list[str]:
     """Returns the addresses of this node during the promotion of a stream. Raises DatabaseCorrupt."""
-    row = session.execute(_FIND, (stream_id,)).fetchone()
-    if row is None:
-        return []
-    if not is_sealed(promotions.name, _COLUMNS, row):
-        raise DatabaseCorrupt(corrupt_text(f"the addresses of the promotion of stream {stream_id} are not as written"))
-    return msgspec.convert(row[1], str).split()
+    return [address for _, addresses in _rows.of(session, stream_id) for address in addresses.split()]
 
 
 def note_address(session: Session, stream_id: int, address: str) -> None:
     """Writes down at which address this node is reached now, in a transaction. Raises DatabaseCorrupt."""
     known = list_addresses(session, stream_id)
-    if address in known:
-        return
-    values = (stream_id, " ".join([address, *known][:ADDRESSES_MAX]))
-    session.execute(_DELETE, (stream_id,))
-    session.execute(_INSERT, (*values, seal_of(promotions.name, values)))
+    if address not in known:
+        _rows.write(session, stream_id, [(stream_id, " ".join([address, *known][:ADDRESSES_MAX]))])
 
 
 def forget_addresses(session: Session, stream_id: int) -> None:
-    session.execute(_DELETE, (stream_id,))
-
-
-class ListAddresses(Operation):
-    """Reads the addresses of this node during the promotion of a stream. found: the addresses, after the operation."""
-
-    __slots__ = ("found", "stream_id")
-
-    def __init__(self, stream_id: int, on_done: Callable[[ListAddresses], None]) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id
-        self.found: list[str] = []
-
-    def apply(self, session: Session) -> None:
-        self.found = list_addresses(session, self.stream_id)
+    _rows.forget(session, stream_id)

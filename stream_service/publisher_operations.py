@@ -18,7 +18,7 @@ from stream_service.publisher_rows import (
     note_messages,
     write_publishers,
 )
-from stream_storage.contract import Operation, Session, TimedAppend
+from stream_storage.contract import Append, Operation, Session
 
 
 class LoadSequences(Operation):
@@ -86,11 +86,11 @@ class NotePublishers(Operation):
         forget_old(session, self.stream_id, self.end, self.times.forget_us)
 
 
-class NotedAppend(TimedAppend):
+class NotedAppend(Append):
     """An append that writes further rows in its transaction.
 
     falls: whether its time is lower than that of the previous message, so that its first index goes to `time_falls`.
-    publishers: the rows to write, see `SequenceMachine.notes`.
+    publishers: the rows to write, see `PublisherSequences.notes`.
     """
 
     __slots__ = ("falls", "publishers")

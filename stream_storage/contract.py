@@ -11,7 +11,7 @@ text that UTF-8 can encode. Whatever a file, a disk or another process can cause
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from stream_storage.errors import StorageError
 
 if TYPE_CHECKING:
     from stream_storage.statement import Rows, Statement, Values
+
+T = TypeVar("T")
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
 """One stored message: its index, data, time in microseconds since 1970, key and headers."""
@@ -74,8 +76,37 @@ class Operation:
         return False
 
 
+class Do(Operation, Generic[T]):
+    """Calls a function inside one transaction. result: what it has returned, after the operation."""
+
+    __slots__ = ("_work", "result")
+    result: T
+
+    def __init__(self, work: Callable[[Session], T], on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self._work = work
+
+    def apply(self, session: Session) -> None:
+        self.result = self._work(session)
+
+
+class DoLittle(Do[T]):
+    """Calls a function that frees room, or saves what a consumer or a stream needs to go on."""
+
+    __slots__ = ()
+    needs_little = True
+
+
 def ignore_done(operation: Operation) -> None:
     """The `on_done` of an operation for which no caller waits."""
+
+
+class CommitTimes(NamedTuple):
+    """A committed transaction: its times, in nanoseconds since 1970, and its messages, of all streams together."""
+
+    began_ns: int
+    ended_ns: int
+    rows: int
 
 
 class Append(Operation):
@@ -83,9 +114,10 @@ class Append(Operation):
 
     first_index: the index of the first message, chosen by the worker that owns the stream.
     time_us: the time of all the messages, in microseconds since 1970.
-    keys, headers: one for each message; None if no message has any."""
+    keys, headers: one for each message; None if no message has any.
+    commit: the transaction that stored the messages, if its runner times appends; None before, and after a failure."""
 
-    __slots__ = ("data", "first_index", "headers", "keys", "stream_id", "time_us")
+    __slots__ = ("commit", "data", "first_index", "headers", "keys", "stream_id", "time_us")
 
     def __init__(
         self,
@@ -108,6 +140,7 @@ class Append(Operation):
         self.data = data
         self.keys = keys
         self.headers = headers
+        self.commit: CommitTimes | None = None
 
     def apply(self, session: Session) -> None:
         session.log.append((self,))
@@ -121,30 +154,6 @@ class Append(Operation):
 
     def is_short(self) -> bool:
         return len(self.data) <= SHORT_MESSAGES_MAX and sum(map(len, self.data)) <= SHORT_BYTES_MAX
-
-
-class TimedAppend(Append):
-    """An append whose commit is timed, if its runner times appends.
-
-    commit_began_ns, commit_ended_ns: the times of the transaction, in nanoseconds since 1970; 0 before, and after a
-        failure.
-    commit_rows: the number of messages that the transaction has stored for all streams together."""
-
-    __slots__ = ("commit_began_ns", "commit_ended_ns", "commit_rows")
-
-    def __init__(
-        self,
-        stream_id: int,
-        first_index: int,
-        time_us: int,
-        data: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[bytes | None] | None = None,
-        *,
-        on_done: Callable[[Any], None] = ignore_done,
-    ) -> None:
-        super().__init__(stream_id, first_index, time_us, data, keys, headers, on_done=on_done)
-        self.commit_began_ns = self.commit_ended_ns = self.commit_rows = 0
 
 
 class Log(Protocol):

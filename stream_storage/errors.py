@@ -282,7 +282,7 @@ class DatabaseCorrupt(StorageError):
     """The error of a database that is damaged, or that another program has made."""
 
 
-class Behind(NamedTuple):
+class MessagesBehind(NamedTuple):
     """The messages `first` up to, not including, `end` of a stream-partition, in a write-ahead log after its damage."""
 
     name: str
@@ -307,7 +307,7 @@ class WalDamaged(DatabaseCorrupt):
         frames: int,  # from the frame `bad` to the last commit
         commits: int,  # in these frames
         lost: int,  # how many of these frames cannot be recovered
-        behind: Sequence[Behind] | None,  # the messages after the damage; None if they cannot be read
+        behind: Sequence[MessagesBehind] | None,  # the messages after the damage; None if they cannot be read
         kept: Path | None,  # a copy of the log
     ) -> None:
         text = f"the write-ahead log in {directory} is damaged: its frame {bad} does not fit, and from there on stand "

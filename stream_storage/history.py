@@ -13,19 +13,21 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
-from sqlalchemy import BigInteger, Column, Integer, Table, bindparam, delete, insert, select
+from sqlalchemy import BigInteger, Column, Integer, Table, select
 from sqlalchemy.schema import CreateTable
 
 from stream_storage.contract import Session
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
 from stream_storage.schema import metadata
-from stream_storage.seal import is_sealed, seal_column, seal_of
+from stream_storage.seal import seal_column
+from stream_storage.sealed_rows import SealedRows
 from stream_storage.statement import compiled
 
 ENTRIES_MAX = 1_000
 """The largest number of entries of one history. A stream that gets more forgets its oldest entry."""
 ENTRY_ID_MAX = 2**63 - 1
 """The largest id of an entry: the largest integer of SQLite and PostgreSQL."""
+DAMAGED = "the history of stream {} is not what was written"
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -50,18 +52,9 @@ histories = Table(
 )
 """The table of entries. `place` counts the entries of a stream from 0, oldest first."""
 
-_of_stream = histories.c.stream_id == bindparam("stream_id")
-_LIST = compiled(
-    select(histories.c.stream_id, histories.c.place, histories.c.entry_id, histories.c.first_index, histories.c.seal)
-    .where(_of_stream)
-    .order_by(histories.c.place),
-    "stream_id",
-)
+_rows = SealedRows(histories, DAMAGED)
 _STREAMS = compiled(select(histories.c.stream_id).distinct())
-_DELETE = compiled(delete(histories).where(_of_stream), "stream_id")
-_INSERT = compiled(insert(histories), "stream_id", "place", "entry_id", "first_index", "seal")
 _CREATE_TABLE = compiled(CreateTable(histories, if_not_exists=True))
-_COLUMNS = ("stream_id", "place", "entry_id", "first_index")
 
 
 def random_entry_id() -> int:
@@ -70,18 +63,16 @@ def random_entry_id() -> int:
 
 def list_history(session: Session, stream_id: int) -> History:
     """Returns the history of a stream; empty if it has none yet. Raises DatabaseCorrupt if a row is damaged."""
-    rows = session.execute(_LIST, (stream_id,)).fetchall()
-    for place, row in enumerate(rows):
-        if row[1] != place or not is_sealed(histories.name, _COLUMNS, row):
-            raise DatabaseCorrupt(corrupt_text(f"the history of stream {stream_id} is not what was written"))
+    rows = _rows.of(session, stream_id)
+    if [row[1] for row in rows] != list(range(len(rows))):
+        raise DatabaseCorrupt(corrupt_text(DAMAGED.format(stream_id)))
     return tuple(HistoryEntry(row[2], row[3]) for row in rows)
 
 
 def set_history(session: Session, stream_id: int, history: Sequence[HistoryEntry]) -> None:
     """Replaces the history of a stream, inside a transaction."""
-    session.execute(_DELETE, (stream_id,))
-    rows = [(stream_id, place, entry.entry_id, entry.first_index) for place, entry in enumerate(history[-ENTRIES_MAX:])]
-    session.execute_many(_INSERT, [(*row, seal_of(histories.name, row)) for row in rows])
+    entries = enumerate(history[-ENTRIES_MAX:])
+    _rows.write(session, stream_id, [(stream_id, place, each.entry_id, each.first_index) for place, each in entries])
 
 
 def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] = random_entry_id) -> History:
@@ -117,7 +108,7 @@ def begin_entries(session: Session, new_id: Callable[[], int] = random_entry_id)
 
 def forget_history(session: Session, stream_id: int) -> None:
     """Deletes the history of a stream that is being deleted, inside a transaction."""
-    session.execute(_DELETE, (stream_id,))
+    _rows.forget(session, stream_id)
 
 
 def find_parting(ours: Sequence[HistoryEntry], theirs: Sequence[HistoryEntry]) -> int | None:

@@ -11,15 +11,7 @@ from stream_storage.statement import compiled, upsert
 
 # Streams.
 
-_record = (
-    streams.c.id,
-    streams.c.name,
-    streams.c.partition,
-    streams.c.first_index,
-    streams.c.next_index,
-    streams.c.size_bytes,
-    streams.c.created_us,
-)
+_record = streams.c["id", "name", "partition", "first_index", "next_index", "size_bytes", "created_us"]
 _zero: ColumnElement[int] = literal_column("0")
 _by_id = streams.c.id == bindparam("stream_id")
 _listed = (
@@ -33,13 +25,8 @@ _listed = (
 INSERT_STREAM: Final = compiled(
     upsert(streams)
     .values(
-        name=bindparam("name"),
-        partition=bindparam("partition"),
-        first_index=_zero,
-        next_index=_zero,
-        size_bytes=_zero,
-        created_us=bindparam("created_us"),
-        seal=bindparam("seal"),
+        {column: bindparam(column) for column in ("name", "partition", "created_us", "seal")}
+        | dict.fromkeys(("first_index", "next_index", "size_bytes"), _zero)
     )
     .on_conflict_do_nothing(),
     *("name", "partition", "created_us", "seal"),
@@ -74,14 +61,7 @@ SET_STREAM_BOUNDS: Final = compiled(
 )
 SEALED_STREAM: Final = compiled(
     select(
-        streams.c.name,
-        streams.c.partition,
-        streams.c.created_us,
-        streams.c.attributes,
-        streams.c.first_index,
-        streams.c.next_index,
-        streams.c.size_bytes,
-        streams.c.seal,
+        *streams.c["name", "partition", "created_us", "attributes", "first_index", "next_index", "size_bytes", "seal"]
     ).where(_by_id),
     "stream_id",
 )

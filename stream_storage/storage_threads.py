@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import structlog
 
 from stream_storage.commit import apply_read, commit_batch, fail_all
-from stream_storage.contract import Operation, Session, TimedAppend
+from stream_storage.contract import Append, CommitTimes, Operation, Session
 from stream_storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError
 from stream_storage.failpoint import failpoint
 from stream_storage.histogram import COUNTS, SECONDS, Histogram
@@ -182,7 +182,10 @@ class WritingThread(threading.Thread):
             self.commit_seconds.add(self.commit_s_last)
             self.batch_rows.add(rows)
             if self._times_appends:
-                _note_times(done, began_ns, time.time_ns(), rows)
+                times = CommitTimes(began_ns, time.time_ns(), rows)
+                for operation in done:
+                    if isinstance(operation, Append):
+                        operation.commit = times
 
     def _write_again(self, batch: list[Operation]) -> None:
         """Commits operations once more, after the log is copied, so that the commit can overwrite it."""
@@ -232,10 +235,3 @@ def _close_session(session: Session) -> None:
         session.close()
     except StorageError as error:
         logger.error("close_failed", reason=str(error))
-
-
-def _note_times(done: list[Operation], began_ns: int, ended_ns: int, rows: int) -> None:
-    for operation in done:
-        if isinstance(operation, TimedAppend):
-            operation.commit_began_ns, operation.commit_ended_ns = began_ns, ended_ns
-            operation.commit_rows = rows

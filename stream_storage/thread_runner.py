@@ -76,7 +76,7 @@ class ThreadRunner:
         times_appends: bool = False,
     ) -> None:
         """Opens the sessions and starts the threads. batches: the node that submits the operations. times_appends:
-        whether to time each TimedAppend. Raises StorageError if a connection cannot be opened."""
+        whether to time the commits of appends. Raises StorageError if a connection cannot be opened."""
         assert reading_threads > 0, "a runner needs a thread that reads"
         self._batches: Batches = NoBatches() if batches is None else batches
         self._completions = Completions(self._batches)
@@ -102,12 +102,12 @@ class ThreadRunner:
             for session in sessions:
                 session.close()
             raise
-        self._writer = WritingThread(sessions[0], database.upkeep(sessions[0]), self._post_written, times_appends)
+        self.writer = WritingThread(sessions[0], database.upkeep(sessions[0]), self._post_written, times_appends)
         self._readers = [
             ReadingThread(number, session, self._reads, self._post) for number, session in enumerate(sessions[1:], 1)
         ]
         self._arrow: ArrowThread | None = None
-        for thread in (self._writer, *self._readers):
+        for thread in (self.writer, *self._readers):
             thread.start()
         # System tasks live as long as the trio run, whatever happens to the task that made this runner.
         trio.lowlevel.spawn_system_task(self._end_with_trio)
@@ -124,12 +124,12 @@ class ThreadRunner:
     def submit_write(self, operation: Operation) -> None:
         self._completions.admit()
         self._writes += 1
-        self._writer.submit(operation)
+        self.writer.submit(operation)
         if self._completes_one and not self._is_for_here(operation):
             # This operation was submitted by the `on_done` of an operation that was alone in its transaction, so no
             # other operations are likely to join it. The writing thread commits it while the trio thread makes the
             # answers to the operation before.
-            self._writer.wake_up()
+            self.writer.wake_up()
         elif not self._wake_planned:
             # The rest of the batch may submit more operations, for other streams. All of them should become one
             # transaction.
@@ -170,21 +170,9 @@ class ThreadRunner:
             self._post([operation])
             return
         if self._arrow is None:
-            self._arrow = ArrowThread(self._database.path, self._post, lambda: self._writer.rows)
+            self._arrow = ArrowThread(self._database.path, self._post, lambda: self.writer.rows)
             self._arrow.start()
         self._arrow.submit(operation)
-
-    def save_room(self, tight: bool) -> None:
-        self._writer.save_room(tight)
-
-    @property
-    def writing_passes(self) -> int:
-        return self._writer.passes
-
-    def wake_writer(self) -> None:
-        """Makes the writing thread do one more pass, also if nothing waits, so that a watchdog sees whether it
-        lives."""
-        self._writer.wake_up()
 
     async def wait_idle(self) -> None:
         await self._completions.wait_idle()
@@ -202,9 +190,9 @@ class ThreadRunner:
             self._stop_reading()
             for reader in (*self._readers, *((self._arrow,) if self._arrow else ())):
                 await trio.to_thread.run_sync(reader.join)
-            self._writer.stop()
-            await trio.to_thread.run_sync(self._writer.join)
-            if self._writer.failure is not None:
+            self.writer.stop()
+            await trio.to_thread.run_sync(self.writer.join)
+            if self.writer.failure is not None:
                 # After a fatal error the next open must check the file, as after a crash.
                 self._database.distrust()
             self._short_scope.cancel()
@@ -212,15 +200,15 @@ class ThreadRunner:
 
     @property
     def histograms(self) -> StorageHistograms:
-        writer = self._writer
+        writer = self.writer
         return StorageHistograms(writer.commit_seconds, writer.sync_seconds, writer.batch_rows)
 
     @property
     def is_writing(self) -> bool:
-        return self._writer.is_alive() and self._writer.failure is None
+        return self.writer.is_alive() and self.writer.failure is None
 
     def statistics(self) -> RunnerStatistics:
-        writer, completions = self._writer, self._completions
+        writer, completions = self.writer, self._completions
         upkeep = writer.upkeep.statistics()
         return RunnerStatistics(
             commits=writer.commits,
@@ -252,12 +240,12 @@ class ThreadRunner:
     def _wake_writer(self) -> None:
         self._wake_planned = False
         # The batch has ended, so the queue has everything that can be one transaction.
-        alone = self._writer.first_waiting
+        alone = self.writer.first_waiting
         if alone is not None and self._is_for_here(alone):
             self._short_wanted = True
             self._short_parking.unpark()
         else:
-            self._writer.wake_up()
+            self.writer.wake_up()
 
     async def _commit_short_ones(self) -> None:
         """Commits operations in the trio thread, as a system task of trio."""
@@ -272,9 +260,9 @@ class ThreadRunner:
                 self._short_wanted = False
                 # If one of them has submitted another operation, the writing thread commits both together. It may also
                 # be at work still, with an operation that this one must not overtake.
-                written = self._writer.commit_here() if self._writes == 1 else None
+                written = self.writer.commit_here() if self._writes == 1 else None
                 if written is None:
-                    self._writer.wake_up()
+                    self.writer.wake_up()
                 elif written:
                     self._complete_written(written)
 
@@ -282,10 +270,10 @@ class ThreadRunner:
         self._post(operations, self._complete_written)
 
     def _complete_written(self, operations: list[Operation]) -> None:
-        self._short.note(self._writer.commit_s_last)
+        self._short.note(self.writer.commit_s_last)
         # Pushes are refused before the answers go out: their senders must not take the room that was just given up.
-        if self._writer.gave_up_ballast:
-            self._writer.gave_up_ballast = False
+        if self.writer.gave_up_ballast:
+            self.writer.gave_up_ballast = False
             self.tell_no_room()
         # Counted before the calls of `on_done`: a write that one of them submits is committed here only if it is alone.
         self._writes -= len(operations)
@@ -314,7 +302,7 @@ class ThreadRunner:
             if not self._completions.closed:
                 self._completions.closed = True
                 self._stop_reading()
-                self._writer.stop()
+                self.writer.stop()
 
     def _stop_reading(self) -> None:
         for _ in self._readers:

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from stream_node.demo.guarded import run_guarded
-from stream_node.demo.proof import Proof, prove
+from stream_node.demo.proof import DemoProof, prove
 
 TEXT = Path(email.__file__).parent
 UNDER_WAY = 1
@@ -32,7 +32,7 @@ class Evidence(msgspec.Struct):
     stored: dict[int, dict[int, bytes]]
     consumed: list[tuple[int, int, bytes]]
 
-    def prove(self, under_way: int = UNDER_WAY) -> Proof:
+    def prove(self, under_way: int = UNDER_WAY) -> DemoProof:
         return prove(self.confirmed, self.stored, self.consumed, under_way)
 
 
@@ -45,12 +45,12 @@ def evidence() -> Evidence:
 
 
 def test_kept_promises_are_counted(evidence: Evidence) -> None:
-    assert evidence.prove() == Proof(5, 6, 1, 6, 0, ())
+    assert evidence.prove() == DemoProof(5, 6, 1, 6, 0, ())
 
 
 def test_a_message_read_twice_breaks_nothing(evidence: Evidence) -> None:
     evidence.consumed.append((1, 0, b"x"))
-    assert evidence.prove() == Proof(5, 6, 1, 6, 1, ())
+    assert evidence.prove() == DemoProof(5, 6, 1, 6, 1, ())
 
 
 def test_a_confirmed_message_that_is_lost(evidence: Evidence) -> None:

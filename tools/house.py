@@ -49,7 +49,7 @@ HEARTS = (
     *("stream_client/core/client_core.py", "block_node/publish/publish_machine.py"),
     *("spark_export/exporter/runs/step.py", "stream_node/fleet/cluster/router.py"),
     *("stream_storage/thread_runner.py", "stream_storage/sqlite/log.py"),
-    *("stream_node/fleet/mirror/tasks.py", "stream_node/fleet/mirror/follower.py"),
+    *("stream_node/fleet/mirror/tasks.py", "stream_node/fleet/mirror/message_copier.py"),
 )
 """The files whose steps need comments most."""
 HEART_COMMENTS_MIN = 8.0
@@ -212,15 +212,15 @@ def figures(house: House) -> list[Figure]:
         return Figure(name, len(found), bar, recorded, found)
 
     return [
-        Figure("installed lines", lines, 112_000, 125_750, by_lines),
-        Figure("installed lines of code", code, 73_000, 86_200, by_code),
+        Figure("installed lines", lines, 112_000, 124_540, by_lines),
+        Figure("installed lines of code", code, 73_000, 85_030, by_code),
         listed("installed top-level packages", house.packages, 12, 12),
         listed("names that other distributions install", clashes(house), 0, 0),
         listed("entries of the root", root_entries(house), 32, 32),
         listed(f"folders with more than {FOLDER_FILES_MAX} files", full_folders(house), 0, 6),
         listed("__init__ with code, outside the faces", full_inits(house), 0, 1),
-        listed("class names of three modules or more", shared_classes(house, 3), 0, 20),
-        listed("class names of two modules or more", shared_classes(house, 2), 0, 106),
+        listed("class names of three modules or more", shared_classes(house, 3), 0, 3),
+        listed("class names of two modules or more", shared_classes(house, 2), 0, 23),
         listed(f"calls with more than {ARGUMENTS_MAX} arguments by place", wide_calls(house), 0, 3),
         listed("hearts with few comments", silent_hearts(house), 0, 3),
     ]

@@ -23,16 +23,11 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from stream_node.cli import options  # noqa: E402
 from stream_node.cli.app import build  # noqa: E402
+from stream_node.cli.groups import options_of  # noqa: E402
 from stream_node.cli.node.serve import serve  # noqa: E402
-from stream_node.cli.request_options import (  # noqa: E402
-    TLS_OPTIONS,
-    FramingOption,
-    IndexServiceOption,
-    ServiceOption,
-    TimeoutOption,
-)
+from stream_node.cli.options import NodeOptions  # noqa: E402
+from stream_node.cli.request_options import RequestOptions  # noqa: E402
 from stream_node.cli.units import SECONDS, parse_duration, parse_size  # noqa: E402
 from stream_node.node import config  # noqa: E402
 from stream_node.node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
@@ -47,14 +42,8 @@ from tools.reference_site import llms_text  # noqa: E402
 MARK = "<!-- Made by `python tools/reference.py`; change the program, not the lines below. -->"
 
 SHARED: dict[str, Any] = {
-    "node": options.NodeOption,
-    "context": options.ContextOption,
-    "via": options.ViaOption,
-    "timeout": TimeoutOption,
-    **TLS_OPTIONS,
-    "service": ServiceOption,
-    "index_service": IndexServiceOption,
-    "framing": FramingOption,
+    each.name: each.annotation
+    for each in (*options_of(NodeOptions), *options_of(RequestOptions, {"token_file", "channel"}))
 }
 """The options of commands that talk to a node. They are explained once, above the commands."""
 

@@ -21,9 +21,9 @@ from tests.style.tree import package_files, parse  # noqa: E402
 
 INTERNAL = {
     "bare.Irregular": "the fast codec raises it, and the precise one finds the error",
+    "block_node.InvalidPublishRequest": "it ends a session, and the publisher is told",
     "block_node.MessageMissing": "it ends a session, and the publisher is told",
     "block_node.NotABlock": "it becomes BlockFormatError",
-    "block_node.RequestRefused": "it ends a session, and the publisher is told",
     "index_service.BeyondLimit": "it becomes an `error` to the sender of the request",
     "ockam.CborError": "it becomes IdentityRefused",
     "stream_storage.SealBroken": "whoever reads the file raises an error of its own",

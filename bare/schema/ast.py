@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 
-class Position(NamedTuple):
+class SourcePosition(NamedTuple):
     line: int
     column: int
 
 
 # The position of a node that was made by a program and not read from a text.
-NOWHERE = Position(0, 0)
+NOWHERE = SourcePosition(0, 0)
 
 
 class Comments(msgspec.Struct, frozen=True):
@@ -55,24 +55,24 @@ class Primitive(_Node, frozen=True):
     """A primitive type: uint, int, u8..u64, i8..i64, f32, f64, bool, str, void, or data without a length."""
 
     name: str
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class FixedData(_Node, frozen=True):
     length: int
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Name(_Node, frozen=True):
     """A reference by name to a type that is defined elsewhere in the schema."""
 
     name: str
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Optional(_Node, frozen=True):
     item: Type
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class List(_Node, frozen=True):
@@ -80,13 +80,13 @@ class List(_Node, frozen=True):
 
     item: Type
     length: int | None = None
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Map(_Node, frozen=True):
     key: Type
     value: Type
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class EnumMember(_Node, frozen=True):
@@ -94,13 +94,13 @@ class EnumMember(_Node, frozen=True):
     value: int
     stated: bool = True
     comments: Comments = NO_COMMENTS
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Enum(_Node, frozen=True):
     members: tuple[EnumMember, ...]
     closing: tuple[str | None, ...] = ()
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class UnionMember(_Node, frozen=True):
@@ -108,26 +108,26 @@ class UnionMember(_Node, frozen=True):
     tag: int
     stated: bool = True
     comments: Comments = NO_COMMENTS
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Union(_Node, frozen=True):
     members: tuple[UnionMember, ...]
     closing: tuple[str | None, ...] = ()
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Field(_Node, frozen=True):
     name: str
     type: Type
     comments: Comments = NO_COMMENTS
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Struct(_Node, frozen=True):
     fields: tuple[Field, ...]
     closing: tuple[str | None, ...] = ()
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 Type = Primitive | FixedData | Name | Optional | List | Map | Enum | Union | Struct
@@ -139,7 +139,7 @@ class Definition(_Node, frozen=True):
     name: str
     type: Type
     comments: Comments = NO_COMMENTS
-    at: Position = NOWHERE
+    at: SourcePosition = NOWHERE
 
 
 class Document(_Node, frozen=True):

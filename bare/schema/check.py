@@ -14,8 +14,8 @@ from bare.schema.ast import (
     List,
     Map,
     Name,
-    Position,
     Primitive,
+    SourcePosition,
     Struct,
     Type,
     Union,
@@ -143,7 +143,7 @@ class _Checker:
             types.add(member.type)
         self._numbers("tag", [(member.tag, member.stated, member.at) for member in union.members])
 
-    def _numbers(self, what: str, numbers: list[tuple[int, bool, Position]]) -> None:
+    def _numbers(self, what: str, numbers: list[tuple[int, bool, SourcePosition]]) -> None:
         seen: set[int] = set()
         last = -1
         for number, stated, at in numbers:
@@ -182,5 +182,5 @@ def _blocking(type_: Type, finite: set[str]) -> Name | None:
             return None
 
 
-def _error(what: str, at: Position) -> SchemaError:
+def _error(what: str, at: SourcePosition) -> SchemaError:
     return SchemaError(what, at.line, at.column)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bare.errors import SchemaError
-from bare.schema.ast import Comments, Position
-from bare.schema.lexer import Token
+from bare.schema.ast import Comments, SourcePosition
+from bare.schema.lexer import Lexeme
 
 # A u64 has 20 digits at most, so any longer number is too large.
 _DIGITS_MAX = 20
@@ -13,7 +13,7 @@ _DIGITS_MAX = 20
 class Cursor:
     """A position between two tokens of a schema. `_loose` has the comments that are not assigned to an item yet."""
 
-    def __init__(self, found: list[Token]) -> None:
+    def __init__(self, found: list[Lexeme]) -> None:
         self._tokens = found
         self._index = 0
         self._loose: list[str | None] = []
@@ -21,26 +21,26 @@ class Cursor:
     # Methods that read tokens.
 
     @property
-    def next(self) -> Token:
+    def next(self) -> Lexeme:
         return self._tokens[self._index]
 
     @property
-    def after_next(self) -> Token:
+    def after_next(self) -> Lexeme:
         return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
 
-    def advance(self) -> Token:
+    def advance(self) -> Lexeme:
         token = self.next
         self._collect()
         self._index += 1
         return token
 
-    def error(self, what: str, at: Position | None = None) -> SchemaError:
+    def error(self, what: str, at: SourcePosition | None = None) -> SchemaError:
         return SchemaError(what, *(at or self.next.at))
 
     def found(self) -> str:
         return f"`{self.next.text}`" if self.next.text else "the end of the schema"
 
-    def expect(self, text: str, why: str) -> Token:
+    def expect(self, text: str, why: str) -> Lexeme:
         if self.next.text != text:
             raise self.error(f"`{text}` is expected {why}, not {self.found()}")
         return self.advance()

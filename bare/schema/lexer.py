@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bare.schema.ast import Position
+from bare.schema.ast import SourcePosition
 
 # Words have only ASCII letters, digits and `_` (section 3 of the draft). Any other character is a sign; the parser
 # refuses the signs that the grammar does not have.
@@ -13,26 +13,26 @@ _TOKEN = re.compile(r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-
 
 
 @dataclass(slots=True)
-class Token:
+class Lexeme:
     """A word, a sign, or the end of the text (an empty token).
 
     beside: the comment after the token on the same line, or None.
     above: the other comments between the previous token and this token; None: an empty line after a comment."""
 
     text: str
-    at: Position
+    at: SourcePosition
     above: list[str | None]
     beside: str | None = None
 
 
-def tokens(text: str, line: int = 1) -> list[Token]:
+def tokens(text: str, line: int = 1) -> list[Lexeme]:
     """Returns the tokens of a text. The last token is the end token. line: the number of the text's first line."""
-    found: list[Token] = []
+    found: list[Lexeme] = []
     above: list[str | None] = []
     line_start = 0
     comment_line = 0
     for match in _TOKEN.finditer(text):
-        at = Position(line, match.start() - line_start + 1)
+        at = SourcePosition(line, match.start() - line_start + 1)
         if match["space"]:
             line += match[0].count("\n")
             if "\n" in match[0]:
@@ -50,7 +50,7 @@ def tokens(text: str, line: int = 1) -> list[Token]:
         else:
             if above and line - comment_line > 1:
                 above.append(None)
-            found.append(Token(match[0], at, above))
+            found.append(Lexeme(match[0], at, above))
             above = []
-    found.append(Token("", Position(line, len(text) - line_start + 1), above))
+    found.append(Lexeme("", SourcePosition(line, len(text) - line_start + 1), above))
     return found

@@ -33,15 +33,15 @@ from bare.schema.ast import (
     Map,
     Name,
     Optional,
-    Position,
     Primitive,
+    SourcePosition,
     Struct,
     Type,
     Union,
     UnionMember,
 )
 from bare.schema.cursor import Cursor
-from bare.schema.lexer import Token, tokens
+from bare.schema.lexer import Lexeme, tokens
 
 # Our own limit: types that are nested more deeply are refused, so that neither this parser nor a codec exhausts the
 # stack.
@@ -60,12 +60,12 @@ def parse_text(text: str, older: bool, line: int = 1) -> Document:
 
 
 class _Parser(Cursor):
-    def __init__(self, found: list[Token], older: bool) -> None:
+    def __init__(self, found: list[Lexeme], older: bool) -> None:
         super().__init__(found)
         self._older = older
         self._nest = 0
 
-    def _only_older(self, instead: str, at: Position) -> None:
+    def _only_older(self, instead: str, at: SourcePosition) -> None:
         if not self._older:
             raise self.error(f"this is the older syntax: write `{instead}`, or read it as legacy", at)
 
@@ -103,7 +103,7 @@ class _Parser(Cursor):
             type_ = self._type()
         return Definition(name, type_, self.comments(above), at)
 
-    def _old_enum(self, at: Position) -> Enum:
+    def _old_enum(self, at: SourcePosition) -> Enum:
         if self.next.text in PRIMITIVES and self.next.text != "uint":
             raise self.error(
                 "an enum of a fixed width has no equal in the current drafts: use a plain enum, or "
@@ -136,7 +136,7 @@ class _Parser(Cursor):
         known = {word.lower() for word in (*PRIMITIVES, *_STARTS)}
         return f": write it in lower case, `{text.lower()}`" if text and text.lower() in known else ""
 
-    def _compound(self, text: str, at: Position) -> Type:
+    def _compound(self, text: str, at: SourcePosition) -> Type:
         match text:
             case "{":
                 self._only_older("struct { ... }", at)
@@ -181,7 +181,7 @@ class _Parser(Cursor):
         self.expect("]", "after a length")
         return length
 
-    def _data(self, at: Position) -> Type:
+    def _data(self, at: SourcePosition) -> Type:
         if self.next.text == "[":
             return FixedData(self._length(), at)
         if self.next.text != "<":
@@ -191,14 +191,14 @@ class _Parser(Cursor):
         self.expect(">", "after a length")
         return FixedData(length, at)
 
-    def _old_list(self, at: Position) -> Type:
+    def _old_list(self, at: SourcePosition) -> Type:
         length = None if self.after_next.text == "]" else self._length()
         if length is None:
             self.advance()
             self.advance()
         return List(self._type(), length, at)
 
-    def _map(self, at: Position) -> Type:
+    def _map(self, at: SourcePosition) -> Type:
         if self.next.text != "[":
             return Map(self._enclosed("a map"), self._enclosed("a map"), at)
         self._only_older("map<K><V>", self.advance().at)
@@ -213,7 +213,7 @@ class _Parser(Cursor):
         if self.next.text in (",", ";"):
             raise self.error(f"members are separated by white space only: remove {self.found()}")
 
-    def _enum(self, at: Position) -> Enum:
+    def _enum(self, at: SourcePosition) -> Enum:
         self._open("{", "an enum")
         members: list[EnumMember] = []
         while self.next.text not in ("}", ""):
@@ -231,7 +231,7 @@ class _Parser(Cursor):
         self.expect("}", "after the members of an enum")
         return Enum(tuple(members), closing, at)
 
-    def _union(self, at: Position, end: str) -> Union:
+    def _union(self, at: SourcePosition, end: str) -> Union:
         self._open("{" if end == "}" else "(", "a union")
         members: list[UnionMember] = []
         self.take("|")
@@ -254,7 +254,7 @@ class _Parser(Cursor):
         self.expect(end, "after the members of a union (which are separated by `|`)")
         return Union(tuple(members), closing, at)
 
-    def _struct(self, at: Position) -> Struct:
+    def _struct(self, at: SourcePosition) -> Struct:
         self._open("{", "a struct")
         fields: list[Field] = []
         while self.next.text not in ("}", ""):

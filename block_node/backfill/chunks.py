@@ -52,7 +52,7 @@ class Fetch(msgspec.Struct, frozen=True):
     last: int
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Fetched(msgspec.Struct, frozen=True):
     """A fetched block that is passed on to be verified and stored. It must have one of `roots`; these are empty if the
     block continues the chain, or if root hashes are not checked."""
 
@@ -63,7 +63,7 @@ class Delivery(msgspec.Struct, frozen=True):
     source: str
 
 
-class GivenUp(msgspec.Struct, frozen=True):
+class GaveUp(msgspec.Struct, frozen=True):
     """Consecutive blocks that backfill has stopped fetching, until the next search finds them again."""
 
     first: int

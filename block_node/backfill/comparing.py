@@ -8,8 +8,9 @@ from functools import partial
 from block_node.backfill.agreement import Opinion, common_block
 from block_node.backfill.filler import Guard
 from block_node.backfill.state import BackfillState
-from block_node.persist.operations import FindBlock
 from block_node.persist.ranges import BlockRanges
+from block_node.persist.schema import BlockPlace
+from stream_storage.contract import Do
 from stream_storage.errors import StorageClosed
 
 
@@ -29,8 +30,8 @@ def ask_opinions(
         if not waiting:
             on_done(opinions)
 
-    def ask(name: str, operation: FindBlock | None) -> None:
-        place = None if operation is None else operation.place
+    def ask(name: str, operation: Do[BlockPlace | None] | None) -> None:
+        place = None if operation is None or operation.error is not None else operation.result
         known = state.verifier.settings.known_roots.get(questions[name], b"")
         expected, size_bytes = (known, 0) if place is None else (place.root, place.size_bytes)
         callback = guard(partial(answered, name, expected))

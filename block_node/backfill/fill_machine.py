@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from block_node.backfill.chunks import BatchSize, Delivered, Delivery, Fetch, FetchedRange, FillLimits, GivenUp, Pending
+from block_node.backfill.chunks import BatchSize, Delivered, Fetch, Fetched, FetchedRange, FillLimits, GaveUp, Pending
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.request_range import highest_of, lowest_of
@@ -59,7 +59,7 @@ class FillMachine:
         self._large: set[int] = set()
         self.holes = BlockRanges()
         self.delivered = Delivered()
-        self.given_up: list[GivenUp] = []
+        self.given_up: list[GaveUp] = []
 
     @property
     def busy(self) -> bool:
@@ -164,7 +164,7 @@ class FillMachine:
 
     # Passing on for verification.
 
-    def next_delivery(self, now_s: float) -> Delivery | None:
+    def next_delivery(self, now_s: float) -> Fetched | None:
         """Moves the next block to be verified from its chunk to `delivered`, and returns it, or None."""
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
@@ -173,7 +173,7 @@ class FillMachine:
         items, size_bytes = chunk.take(number)
         self.delivered[number] = Pending(chunk.source, size_bytes, now_s)
         self._remove_if_done(chunk)
-        return Delivery(number, items, size_bytes, self._anchors.get(number, ()), chunk.source)
+        return Fetched(number, items, size_bytes, self._anchors.get(number, ()), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
         """Returns the blocks whose root hashes the caller must find in the footers of the stored blocks above them, and
@@ -374,4 +374,4 @@ class FillMachine:
             self.holes.discard(low, high)
         self._attempts.pop(edge, None)
         self._anchors = {number: roots for number, roots in self._anchors.items() if number in self.holes}
-        self.given_up.append(GivenUp(first, last, reason))
+        self.given_up.append(GaveUp(first, last, reason))

@@ -13,7 +13,7 @@ from typing import ParamSpec, Protocol
 import structlog
 
 from block_node.backfill.anchors import find_previous_root
-from block_node.backfill.chunks import Delivery, Fetch, FillLimits
+from block_node.backfill.chunks import Fetch, Fetched, FillLimits
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
@@ -78,7 +78,7 @@ class Filler:
         """Whether blocks are being fetched, or given-up blocks were not logged yet."""
         return self.machine.busy or bool(self.machine.given_up)
 
-    def step(self, may_deliver: bool) -> Delivery | None:
+    def step(self, may_deliver: bool) -> Fetched | None:
         """Checks deadlines, sends requests and passes on at most one block, which it returns. More can be ready."""
         machine, now_s = self.machine, self._now_s()
         # Deadlines come first: they free requests, and blocks to be fetched again.

@@ -50,7 +50,7 @@ class SourceHealth:
     def __init__(self, setting: SourceSetting) -> None:
         self.setting = setting
         self.claims: BlockRanges | None = None
-        self.is_heard = False
+        self.has_answered = False
         self.failures = 0
         self.backoff_until_s = 0.0
         self.latency_ms: float | None = None
@@ -89,21 +89,21 @@ class Health:
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
         source = self.sources[name]
-        if not source.is_heard:
+        if not source.has_answered:
             # Its silence is over. Failures of other kinds end only with a good block.
             source.failures = 0
-        source.claims, source.is_heard = ranges, True
+        source.claims, source.has_answered = ranges, True
         self._note_latency(source, latency_s)
 
-    def unheard(self, name: str, now_s: float, reason: str) -> None:
+    def note_no_answer(self, name: str, now_s: float, reason: str) -> None:
         """Records that a source node did not say which blocks it has. Its earlier claims still count as what exists."""
-        self.sources[name].is_heard = False
+        self.sources[name].has_answered = False
         self.failed(name, now_s, reason)
 
     def find_silence(self) -> str:
         """Returns why no source node says which blocks exist, with the last error of each. Empty if one says it."""
         # One source node of this chain that answers is enough to know which blocks exist.
-        if any(each.is_heard and not each.is_excluded for each in self.sources.values()):
+        if any(each.has_answered and not each.is_excluded for each in self.sources.values()):
             return ""
         return "; ".join(
             f"{name}: {(each.other_chain if each.is_excluded else each.last_error) or 'not asked yet'}"

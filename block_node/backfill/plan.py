@@ -22,13 +22,13 @@ class Kind(enum.Enum):
     LIVE_TAIL = "live_tail"
 
 
-class Gap(NamedTuple):
+class BlockGap(NamedTuple):
     kind: Kind
     first: int
     last: int
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class GapFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts from which the gaps are computed.
 
     known: the blocks that are stored, or were stored and then deleted by retention.
@@ -43,7 +43,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     follows: bool = False
 
 
-def intended_range(first_available: int, last_to_store: int, view: View) -> BlockRange | None:
+def intended_range(first_available: int, last_to_store: int, view: GapFacts) -> BlockRange | None:
     """Returns the range of blocks that this node should have, if any. `last_to_store` -1 means no limit."""
     ends = [view.known.last, view.newest_known, view.next_block - 1]
     if view.follows:
@@ -54,25 +54,25 @@ def intended_range(first_available: int, last_to_store: int, view: View) -> Bloc
     return BlockRange(first_available, end) if end >= first_available else None
 
 
-def find_gaps(intended: BlockRange | None, view: View) -> list[Gap]:
+def find_gaps(intended: BlockRange | None, view: GapFacts) -> list[BlockGap]:
     """Returns the gaps in ascending order. A gap that extends across `next_block` is split into two."""
     if intended is None:
         return []
     gaps = []
     for first, last in view.known.missing(intended.first, intended.last):
         if first < view.next_block:
-            gaps.append(Gap(Kind.HISTORICAL, first, min(last, view.next_block - 1)))
+            gaps.append(BlockGap(Kind.HISTORICAL, first, min(last, view.next_block - 1)))
         if last >= view.next_block:
-            gaps.append(Gap(Kind.LIVE_TAIL, max(first, view.next_block), last))
+            gaps.append(BlockGap(Kind.LIVE_TAIL, max(first, view.next_block), last))
     return gaps
 
 
-def count_blocks(gaps: Iterable[Gap]) -> int:
+def count_blocks(gaps: Iterable[BlockGap]) -> int:
     return sum(gap.last - gap.first + 1 for gap in gaps)
 
 
-def without(gaps: Iterable[Gap], taken: BlockRanges) -> list[Gap]:
-    return [Gap(gap.kind, *rest) for gap in gaps for rest in taken.missing(gap.first, gap.last)]
+def without(gaps: Iterable[BlockGap], taken: BlockRanges) -> list[BlockGap]:
+    return [BlockGap(gap.kind, *rest) for gap in gaps for rest in taken.missing(gap.first, gap.last)]
 
 
 class _Patience(msgspec.Struct):
@@ -90,7 +90,7 @@ class GapPatience:
         self._backoff_s_max = backoff_s_max
         self._gaps: dict[int, _Patience] = {}
 
-    def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
+    def due(self, gaps: Iterable[BlockGap], now_s: float, busy: Collection[Kind] = ()) -> list[BlockGap]:
         """Returns the gaps to try now, none of a `busy` kind, and starts their next pauses. Forgets all gaps that are
         not among `gaps`."""
         before, self._gaps = self._gaps, {}

@@ -8,7 +8,7 @@ import msgspec
 
 import bare
 from block_node.backfill.health_machine import SourceStatistics
-from block_node.backfill.plan import Gap, Kind
+from block_node.backfill.plan import BlockGap, Kind
 from ockam.protocol import Protocol
 
 REASON_CHARACTERS_MAX = 300
@@ -98,7 +98,7 @@ BACKFILL_1 = Protocol("node/block_backfill/1", BackfillAsk, BackfillAnswer)
 BACKFILL = Protocol("node/block_backfill/2", BackfillAsk, BackfillReport)
 
 
-def gap_answers(gaps: Iterable[Gap]) -> list[BackfillGap]:
+def gap_answers(gaps: Iterable[BlockGap]) -> list[BackfillGap]:
     return [BackfillGap(gap.kind is Kind.LIVE_TAIL, gap.first, gap.last) for gap in gaps]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from block_node.backfill.asking import Asker, demand_of_answer
 from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.persist.ranges import BlockRanges
@@ -36,7 +35,8 @@ from block_node.protocol_reading import (
     Unsubscribe,
 )
 from block_node.read.packing import unpacked
-from ockam.actors.address import LOCAL, Route, local
+from ockam.actors.address import Route, local
+from ockam.actors.asker import Answers, Asker, Unanswered, demand_of_answer, is_closed
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
@@ -96,8 +96,26 @@ class RouteSource:
         self, service: str, payload: bytes, read: Callable[[bytes], T], on_done: Callable[[T | None, str], None]
     ) -> None:
         address = local("BF_" + self._new_id())
-        asker = Asker(self._node, self._to(service), payload, read, on_done, min(ANSWER_S_MAX, self._silence_s_max))
-        self._node.register([address], lambda: asker)
+        asker = Asker(self._node, self._route[0])
+        self._node.register([address], lambda: asker, restarts=False)
+
+        def answered(answers: Answers) -> None:
+            self._node.unregister(address)
+            if isinstance(answers, Unanswered):
+                silent = f"no answer to {service}"
+                on_done(None, f"unreachable: {silent if answers is Unanswered.SILENT else answers.value.format('it')}")
+                return
+            try:
+                if ERROR.is_in(answers[0]):
+                    on_done(None, f"refused: {ERROR.decode_response(answers[0]).reason}")
+                else:
+                    on_done(read(answers[0]), "")
+            except ProtocolError as error:
+                on_done(None, str(error))
+
+        # The caller gets no result before its own call has returned.
+        patience_s = min(ANSWER_S_MAX, self._silence_s_max)
+        asker.context.call_later(0, lambda: asker.ask(self._to(service), payload, answered, patience_s))
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> Fetching:
         address = local("BF_" + self._new_id())
@@ -143,7 +161,7 @@ class Fetching(Worker):
         self._sequence = 0
         self._items: list[bytes] = []
         self._piece: list[bytes] = []
-        self._taken_bytes = self._told_bytes = 0
+        self._taken_bytes = self._acknowledged_bytes = 0
         self._packing = packing
         self._packs = packing.known
         self._silence_s = 0.0
@@ -162,7 +180,7 @@ class Fetching(Worker):
             self._leave()
 
     def demand(self, message: Message) -> Demand | None:
-        return demand_of_answer(message, self._route)
+        return demand_of_answer(message, self._route[0])
 
     def handle(self, message: Message) -> None:
         self._silence_s = 0.0
@@ -220,8 +238,8 @@ class Fetching(Worker):
                 self._piece = []
         # A confirmation follows each megabyte, so that the source node never waits.
         self._taken_bytes += size_bytes
-        if self._taken_bytes - self._told_bytes >= RECEIVED_EVERY_BYTES:
-            self._told_bytes = self._taken_bytes
+        if self._taken_bytes - self._acknowledged_bytes >= RECEIVED_EVERY_BYTES:
+            self._acknowledged_bytes = self._taken_bytes
             self._send(self._way, Received(REQUEST_ID, self._taken_bytes))
         if self._listener is not None:
             self._listener.grew(size_bytes + ITEM_OVERHEAD_BYTES * len(message.items))
@@ -243,7 +261,7 @@ class Fetching(Worker):
             self._node.unregister(self.context.address)
             return
         self._silence_s += self._look_s
-        if self._way and self._way[0].type == LOCAL and not self._node.is_registered(self._way[0]):
+        if is_closed(self._node, self._way):
             self._end("the connection is gone")
         elif not self._way and self._silence_s >= ANSWER_S_MAX:
             self._end("unreachable: no answer to block_subscribe")

@@ -18,11 +18,11 @@ from block_node.backfill.statistics import BackfillStatistics
 from block_node.backfill.worker import Backfill
 from block_node.node import BlockNode
 from ockam.actors.address import local
+from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
 from ockam.actors.node import Node
-from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
-from ockam.protocol import Protocol, ProtocolError, error_payload
+from ockam.protocol import Protocol
 
 BACKFILL_ADDRESS = "block_backfill"
 WORKER_ADDRESS = "block_backfill_worker"
@@ -57,16 +57,12 @@ class BackfillService:
         return self.worker
 
 
-class BackfillAnswers(Worker):
+class BackfillAnswers(AnsweringWorker):
     def __init__(self, state: BackfillState) -> None:
         self._state = state
 
-    def handle(self, message: Message) -> None:
-        try:
-            request = _protocol_of(message).decode_request(message.payload)
-        except ProtocolError as error:
-            self.reply(message, error_payload(str(error)))
-            return
+    def answer(self, message: Message) -> None:
+        request = _protocol_of(message).decode_request(message.payload)
         state = self._state
         # The answer does not wait for the search.
         if request.run and state.worker is not None:
@@ -109,9 +105,6 @@ class BackfillAnswers(Worker):
         """To see the state, the right to operate the node or to read its blocks is enough. Raises ProtocolError."""
         starts = _protocol_of(message).decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
-
-    def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        return error_payload(reason)
 
 
 def _protocol_of(message: Message) -> Protocol[BackfillAsk, Any]:

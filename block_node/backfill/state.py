@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -13,22 +14,22 @@ import trio
 from block_node.backfill.chunks import FillLimits
 from block_node.backfill.filler import Filler, Guard
 from block_node.backfill.health_machine import Health
-from block_node.backfill.plan import Gap, Kind, count_blocks
+from block_node.backfill.plan import BlockGap, Kind, count_blocks
 from block_node.backfill.route_source import RouteSource
 from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.backfill.source import BlockSource
-from block_node.backfill.statistics import BackfillStatistics, Counters, State
-from block_node.backfill.targets import SaveTarget
+from block_node.backfill.statistics import BackfillStatistics, BackfillStatus, Counters
+from block_node.backfill.targets import save_target
 from block_node.blocks.errors import Level
 from block_node.node import BlockNode
 from block_node.persist.schema import NUMBER_MAX
 from ockam.actors.address import tcp
 from ockam.actors.node import Node
-from stream_storage.contract import Operation
+from stream_storage.contract import Do, Operation
 from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
 
-GAPS_TOLD_MAX = 1_000
+GAPS_REPORTED_MAX = 1_000
 
 logger = structlog.get_logger(__name__)
 
@@ -96,7 +97,7 @@ class BackfillState:
         self.counters = Counters()
         self.newest_known: int | None = None
         self.worker: BackfillWork | None = None
-        self._gaps: list[Gap] = []
+        self._gaps: list[BlockGap] = []
         self._run: tuple[float, int, int] | None = None
         self.unknown: str | None = None
         self._vain_scans = 0
@@ -157,12 +158,13 @@ class BackfillState:
         self.newest_known, self._vain_scans = number, 0
         if save:
             try:
-                self.submit_write(SaveTarget(self.chain, number, self._saved))
+                work = partial(save_target, chain=self.chain, newest_known=number)
+                self.submit_write(Do(work, partial(self._saved, number)))
             except StorageClosed:
                 # The node is stopping. A publisher will announce this block again after the next start.
                 return
 
-    def note_gaps(self, gaps: list[Gap], unattended: list[Gap]) -> int:
+    def note_gaps(self, gaps: list[BlockGap], unattended: list[BlockGap]) -> int:
         """Records the gaps that a search found. Returns the number of new gaps. A gap is new if it has no end in common
         with an earlier gap, and is partly `unattended` by fillers: a gap that is being filled can fall into two."""
         ends = {(gap.first, gap.last) for gap in self._gaps}
@@ -206,14 +208,14 @@ class BackfillState:
         queue = worker.holes if worker is not None else 0
         # The stored blocks may have changed since the search.
         stored = self.store.ever_stored
-        gaps = [Gap(gap.kind, *hole) for gap in self._gaps for hole in stored.missing(gap.first, gap.last)]
+        gaps = [BlockGap(gap.kind, *hole) for gap in self._gaps for hole in stored.missing(gap.first, gap.last)]
         problem = self.unknown or (self.counters.last_given_up if gaps else "")
         return BackfillStatistics(
             state=self._state(problem),
             queue=queue,
             missing=count_blocks(gaps) if gaps or self.unknown == "" else None,
             problem=problem,
-            gaps=gaps[:GAPS_TOLD_MAX],
+            gaps=gaps[:GAPS_REPORTED_MAX],
             held_bytes=worker.held_bytes if worker is not None else 0,
             under_way=worker.under_way if worker is not None else 0,
             eta_s=self._eta_s(queue),
@@ -222,12 +224,12 @@ class BackfillState:
             sources=self.health.statistics(self.now_s()),
         )
 
-    def _state(self, problem: str) -> State:
+    def _state(self, problem: str) -> BackfillStatus:
         if not self.is_on:
-            return State.OFF
+            return BackfillStatus.OFF
         if self.unknown is None or self.worker is None or self.worker.busy:
-            return State.RUNNING
-        return State.ERROR if problem else State.IDLE
+            return BackfillStatus.RUNNING
+        return BackfillStatus.ERROR if problem else BackfillStatus.IDLE
 
     def _eta_s(self, queue: int) -> float | None:
         if self._run is None:
@@ -247,9 +249,9 @@ class BackfillState:
             "given_up": self.counters.given_up - given_up_before,
         }
 
-    def _saved(self, operation: SaveTarget) -> None:
+    def _saved(self, number: int, operation: Do[None]) -> None:
         if operation.error is not None:
-            logger.error("backfill_target_not_saved", block=operation.newest_known, reason=str(operation.error))
+            logger.error("backfill_target_not_saved", block=number, reason=str(operation.error))
 
     def _route_source(self, setting: SourceSetting) -> RouteSource:
         route = tuple(tcp(hop) for hop in setting.hops)

@@ -5,10 +5,10 @@ import enum
 import msgspec
 
 from block_node.backfill.health_machine import SourceStatistics
-from block_node.backfill.plan import Gap
+from block_node.backfill.plan import BlockGap
 
 
-class State(enum.IntEnum):
+class BackfillStatus(enum.IntEnum):
     """The state of backfill, as the gauge `backfill_status` shows it. ERROR: the last run could not fetch all missing
     blocks, or nobody knows which are missing. OFF: no source node is configured."""
 
@@ -50,11 +50,11 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
     eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.
     """
 
-    state: State
+    state: BackfillStatus
     queue: int
     missing: int | None
     problem: str
-    gaps: list[Gap]
+    gaps: list[BlockGap]
     held_bytes: int
     under_way: int
     eta_s: float | None

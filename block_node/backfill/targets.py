@@ -3,12 +3,11 @@ The list of missing blocks is computed from it and from the stored blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
 
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Session
 from stream_storage.schema import metadata
 from stream_storage.seal import seal_column, seal_of
 from stream_storage.statement import compiled, upsert
@@ -39,29 +38,13 @@ _SAVE: Final = compiled(
 )
 
 
-class LoadTarget(Operation):
-    __slots__ = ("chain", "newest_known")
-
-    def __init__(self, chain: str, on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.chain = chain
-        self.newest_known: int | None = None
-
-    def apply(self, session: Session) -> None:
-        row = session.execute(_FIND, (self.chain,)).fetchone()
-        # A damaged row is ignored, because publishers and source nodes will announce the newest block again.
-        sound = row is not None and row[1] == seal_of(backfill_targets.name, (self.chain, row[0]))
-        self.newest_known = row[0] if sound else None
+def load_target(session: Session, chain: str) -> int | None:
+    row = session.execute(_FIND, (chain,)).fetchone()
+    # A damaged row is ignored, because publishers and source nodes will announce the newest block again.
+    sound = row is not None and row[1] == seal_of(backfill_targets.name, (chain, row[0]))
+    return row[0] if sound else None
 
 
-class SaveTarget(Operation):
-    __slots__ = ("chain", "newest_known")
-
-    def __init__(self, chain: str, newest_known: int, on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.chain = chain
-        self.newest_known = newest_known
-
-    def apply(self, session: Session) -> None:
-        row = (self.chain, self.newest_known)
-        session.execute(_SAVE, (*row, seal_of(backfill_targets.name, row)))
+def save_target(session: Session, chain: str, newest_known: int) -> None:
+    row = (chain, newest_known)
+    session.execute(_SAVE, (*row, seal_of(backfill_targets.name, row)))

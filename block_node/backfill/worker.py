@@ -6,6 +6,7 @@ publishers: while they feed the node, it pauses between two blocks. Source: spec
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import structlog
@@ -13,24 +14,34 @@ import structlog
 from block_node.backfill.agreement import Opinion, find_disagreements
 from block_node.backfill.comparing import ask_opinions
 from block_node.backfill.filler import Filler
-from block_node.backfill.plan import Gap, GapPatience, Kind, View, count_blocks, find_gaps, intended_range, without
+from block_node.backfill.plan import (
+    BlockGap,
+    GapFacts,
+    GapPatience,
+    Kind,
+    count_blocks,
+    find_gaps,
+    intended_range,
+    without,
+)
 from block_node.backfill.state import BackfillState
-from block_node.backfill.targets import LoadTarget
+from block_node.backfill.targets import load_target
 from block_node.events import (
     BlockBegun,
     BlockDamaged,
     BlockDropped,
+    BlockOrigin,
     CatchUpStalled,
     ItemEvent,
     NewestBlockKnownToNetwork,
-    NodeFailed,
+    NodeFailure,
     Notification,
     PersistedNotification,
-    Source,
     VerificationNotification,
 )
 from block_node.facility import Plugin
 from block_node.persist.ranges import BlockRanges
+from stream_storage.contract import Do
 from stream_storage.errors import StorageClosed, StorageError
 
 TICK_S = 0.25
@@ -124,7 +135,7 @@ class Backfill(Plugin):
         # Blocks of publishers are stored too: a filler then has one block less to fetch.
         elif isinstance(notification, PersistedNotification):
             self._live.discard(notification.block_number)
-            is_backfilled = notification.source is Source.BACKFILL
+            is_backfilled = notification.source is BlockOrigin.BACKFILL
             for filler in self._fillers.values():
                 filler.persisted(notification, is_backfilled=is_backfilled)
         elif isinstance(notification, NewestBlockKnownToNetwork):
@@ -137,7 +148,7 @@ class Backfill(Plugin):
             # The node comes no closer to what publishers offer: the sources are asked at once, also those in a pause.
             self._asked_for = True
             self._scan(on_disk=False)
-        elif isinstance(notification, NodeFailed):
+        elif isinstance(notification, NodeFailure):
             self._live.clear()
             for filler in self._fillers.values():
                 filler.node_failed(notification.reason)
@@ -206,18 +217,19 @@ class Backfill(Plugin):
 
     def _load(self) -> None:
         try:
-            self._state.submit_write(LoadTarget(self._state.chain, self.context.guard(self._loaded)))
+            work = partial(load_target, chain=self._state.chain)
+            self._state.submit_write(Do(work, self.context.guard(self._loaded)))
         except StorageClosed:
             # The node is stopping. Its next start finds the missing blocks.
             return
 
-    def _loaded(self, operation: LoadTarget) -> None:
+    def _loaded(self, operation: Do[int | None]) -> None:
         """Receives the stored number of the highest announced block, and starts the searches."""
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
             self.context.call_later(self._settings.scan_interval_secs, self._load)
-        elif operation.newest_known is not None:
-            self._state.note_newest(operation.newest_known, save=False)
+        elif operation.result is not None:
+            self._state.note_newest(operation.result, save=False)
         if not self._ticking:
             self._ticking = True
             self._tick()
@@ -287,7 +299,7 @@ class Backfill(Plugin):
             if ranges is None:
                 self._state.counters.fetch_errors += 1
                 logger.error("backfill_source_unreachable", source=name, reason=reason)
-                self._state.health.unheard(name, now_s, reason)
+                self._state.health.note_no_answer(name, now_s, reason)
             else:
                 self._state.health.claimed(name, ranges, now_s - began_s)
             self._awaited.discard(name)
@@ -304,7 +316,7 @@ class Backfill(Plugin):
             self._state.note_chains({each.source for each in opinions}, find_disagreements(opinions))
             self._plan()
 
-        heard = [name for name in asked if self._state.health.sources[name].is_heard]
+        heard = [name for name in asked if self._state.health.sources[name].has_answered]
         ask_opinions(self._state, heard, self.context.guard(compared), self.context.guard)
 
     @property
@@ -312,14 +324,14 @@ class Backfill(Plugin):
         """Whether to fetch also the newest blocks that only source nodes have: if `greedy`, or without publishers."""
         return self._settings.greedy or not self._state.publishers
 
-    def _view(self, follows: bool, sources_last: int | None) -> View:
+    def _view(self, follows: bool, sources_last: int | None) -> GapFacts:
         """Returns the facts for a plan. `sources_last` is the highest block of the source nodes. What publishers have
         announced counts only up to it: a publisher can be wrong, and higher blocks could not be fetched."""
         state = self._state
         next_block, newest_known = state.verifier.chain.next_number, state.newest_known
         if newest_known is not None and sources_last is not None:
             newest_known = min(newest_known, sources_last)
-        return View(
+        return GapFacts(
             known=state.store.ever_stored,
             next_block=state.first_block if next_block is None else next_block,
             newest_known=newest_known,
@@ -327,7 +339,7 @@ class Backfill(Plugin):
             follows=follows,
         )
 
-    def _gaps(self, view: View) -> list[Gap]:
+    def _gaps(self, view: GapFacts) -> list[BlockGap]:
         settings, store = self._settings, self._state.store
         intended = intended_range(settings.first_block_available, settings.last_block_to_store, view)
         if intended is None:

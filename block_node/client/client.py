@@ -53,7 +53,7 @@ class BlockClient:
             publisher.close()
         finally:
             publisher.abort()
-            # blocking only: self._clients[0].session.shell.give_way()
+            # blocking only: self._clients[0].session.shell.yield_control()
 
     @asynccontextmanager
     async def subscribe_events(

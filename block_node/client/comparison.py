@@ -212,5 +212,5 @@ async def _read(client: StreamClient, block: OutgoingBlock) -> GivenBlock:
     reader = GivenReader(block)
     while (given := reader.step()) is None:
         # A large block takes seconds to read, so the client sends and receives between the chunks.
-        await client.session.shell.give_way()
+        await client.session.shell.yield_control()
     return given

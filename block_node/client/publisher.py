@@ -16,14 +16,8 @@ from block_node.client.publish_session import ClientPublishSession, SessionError
 from block_node.client.publisher_machine import PublisherMachine
 from block_node.client.settings import PublishSettings
 from stream_client.client import StreamClient
-from stream_client.core.pushes import Waiting
-from stream_client.errors import (
-    ClientError,
-    ConnectionLost,
-    NodeUnreachable,
-    RequestTimeout,
-    UnexpectedAnswer,
-)
+from stream_client.core.pushes import PendingResult
+from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.shell.backoff import Backoff
 
 
@@ -46,7 +40,7 @@ class BlockPublisher:
         self._machine = PublisherMachine()
         self._blocks: dict[int, OutgoingBlock] = {}
         self._kept_bytes = 0
-        self._changed: Waiting | None = None
+        self._changed: PendingResult | None = None
         self._failure: SessionError | None = None
         self._refusals: dict[int, int] = {}
         self._progress_s = clients[0].session.now_s()
@@ -93,7 +87,7 @@ class BlockPublisher:
             self._blocks[block.number] = block
             self._kept_bytes += block.size_bytes
             self._go_on()
-            await self._clients[0].session.shell.give_way()
+            await self._clients[0].session.shell.yield_control()
 
     async def flush(self) -> None:
         """Waits until every block given to `send` is durable. Raises the same errors as `send`."""
@@ -157,7 +151,7 @@ class BlockPublisher:
             self._fail(error)
         if error is not None and self._failure is None:
             self._plan()
-        self._tell_change()
+        self._report_change()
 
     def _plan(self) -> None:
         """Plans the next session: at once if another node has not been tried yet, else after a delay."""
@@ -195,7 +189,7 @@ class BlockPublisher:
             self._refusals.pop(number, None)
         if settled:
             self._progress_s, self._problem = self._now_s(), None
-            self._tell_change()
+            self._report_change()
 
     def _count_refusal(self, error: BlockRefused) -> None:
         number = error.number if error.number is not None else -1
@@ -226,7 +220,7 @@ class BlockPublisher:
 
     def _fail(self, error: SessionError) -> None:
         self._failure = error
-        self._tell_change()
+        self._report_change()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -235,7 +229,7 @@ class BlockPublisher:
     def _now_s(self) -> float:
         return self._clients[0].session.now_s()
 
-    def _tell_change(self) -> None:
+    def _report_change(self) -> None:
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.finish()
@@ -244,5 +238,5 @@ class BlockPublisher:
         if self._session is None and self._planned is None:
             self._begin()
         if self._changed is None:
-            self._changed = Waiting()
+            self._changed = PendingResult()
         await self._clients[0].session.shell.wait(self._changed)

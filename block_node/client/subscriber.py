@@ -33,7 +33,7 @@ from block_node.read.packing import unpacked
 from ockam.protocol import ProtocolError
 from stream_client.client import StreamClient
 from stream_client.conversation import Conversation
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import (
     ClientError,
     ConnectionLost,
@@ -145,7 +145,7 @@ class Subscription:
         """Ends the subscription, so that the node sends nothing more. Safe to repeat."""
         self._is_over = True
         self._drop_source()
-        # blocking only: self._clients[self._at].session.shell.give_way()
+        # blocking only: self._clients[self._at].session.shell.yield_control()
 
     async def _subscribe(self, client: StreamClient) -> _Source:
         """Subscribes at this node, beginning with the next block. Raises ClientError."""
@@ -192,7 +192,7 @@ class Subscription:
     async def _next_node(self) -> None:
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
-            await self._clients[0].session.shell.wait(Waiting(), self._backoff.next_delay_s())
+            await self._clients[0].session.shell.wait(PendingResult(), self._backoff.next_delay_s())
 
     def _drop_source(self) -> None:
         source, self._source = self._source, None
@@ -253,7 +253,7 @@ class _Source:
         self._is_subscribed = False
         self._sequence = 0
         self._taken_bytes = 0
-        self._told_bytes = 0
+        self._acknowledged_bytes = 0
 
     async def begin(self) -> int | None:
         """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
@@ -277,8 +277,8 @@ class _Source:
         """Returns the next message about a block, None after the last one. Raises ClientError."""
         # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
         # window at a time, because one message for each read would cost too much.
-        if (self._taken_bytes - self._told_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
-            self._told_bytes = self._taken_bytes
+        if (self._taken_bytes - self._acknowledged_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
+            self._acknowledged_bytes = self._taken_bytes
             await self._say(Received(1, self._taken_bytes))
         response = await self._answer(None)
         if isinstance(response, Subscribed):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -31,44 +30,16 @@ class StoredParts(msgspec.Struct, frozen=True):
         return self.next_part == self.place.parts
 
 
-class OpenChain(Operation):
-    """Opens a chain (`ChainLog.open`). Results: `stream`, `state`."""
-
-    __slots__ = ("log", "state", "stream")
-
-    def __init__(self, log: ChainLog, on_done: Callable[[OpenChain], None]) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.stream: StreamRecord | None = None
-        self.state: StoredChain | None = None
-
-    def apply(self, session: Session) -> None:
-        self.stream, self.state = self.log.open(session)
+def read_chain(session: Session, log: ChainLog) -> StoredChain | None:
+    """Returns the present state of a chain; None if no block of the chain was ever stored."""
+    known = session.execute(GET_CHAIN, (log.chain,)).fetchone()
+    return None if known is None else log.state(session)
 
 
-class ReadChain(Operation):
-    """Reads the present state of a chain. The result `state` is None if no block of the chain was ever stored."""
-
-    __slots__ = ("log", "state")
-
-    def __init__(self, log: ChainLog, on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.state: StoredChain | None = None
-
-    def apply(self, session: Session) -> None:
-        known = session.execute(GET_CHAIN, (self.log.chain,)).fetchone()
-        self.state = None if known is None else self.log.state(session)
-
-
-class RecountChain(ReadChain):
-    """Counts the blocks of a chain and their bytes anew, and corrects the stored totals."""
-
-    __slots__ = ()
-
-    def apply(self, session: Session) -> None:
-        recount_chain(session, self.log.chain)
-        super().apply(session)
+def recount(session: Session, log: ChainLog) -> StoredChain | None:
+    """Counts the blocks of a chain and their bytes anew, and corrects the stored totals. Returns the new state."""
+    recount_chain(session, log.chain)
+    return read_chain(session, log)
 
 
 class StoreBlock(Operation):
@@ -106,18 +77,6 @@ class StoreBlock(Operation):
         return self.block.staged + len(self.block.parts)
 
 
-class MarkDamaged(Operation):
-    __slots__ = ("log", "number")
-
-    def __init__(self, log: ChainLog, number: int, on_done: Callable[[MarkDamaged], None]) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.number = number
-
-    def apply(self, session: Session) -> None:
-        self.log.mark_damaged(session, self.number)
-
-
 class StageParts(Operation):
     __slots__ = ("attempt", "first_part", "log", "parts")
 
@@ -140,37 +99,6 @@ class StageParts(Operation):
 
     def row_count(self) -> int:
         return len(self.parts)
-
-
-class Unstage(Operation):
-    __slots__ = ("attempt", "log")
-    needs_little = True
-
-    def __init__(self, log: ChainLog, attempt: int, on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.attempt = attempt
-
-    def apply(self, session: Session) -> None:
-        self.log.unstage(session, self.attempt)
-
-
-class EvictBlocks(Operation):
-    """Deletes the lowest blocks (`ChainLog.evict`). Results: `evicted`; `stream`, with its new first index."""
-
-    __slots__ = ("blocks", "evicted", "log", "stream")
-    needs_little = True
-
-    def __init__(self, log: ChainLog, blocks: int, on_done: Callable[[EvictBlocks], None]) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.blocks = blocks
-        self.evicted: list[BlockPlace] = []
-        self.stream: StreamRecord | None = None
-
-    def apply(self, session: Session) -> None:
-        self.evicted = self.log.evict(session, self.blocks)
-        self.stream = self.log.stream(session)
 
 
 class ReadBlocks(Operation):
@@ -222,31 +150,3 @@ class ReadBlocks(Operation):
             part = 0
         if not self.found:
             raise BlockNumberUnknown(self.number)
-
-
-class FindBlock(Operation):
-    """Looks up the location of a block. The result `place` is None if the block is not stored."""
-
-    __slots__ = ("log", "number", "place")
-
-    def __init__(self, log: ChainLog, number: int, on_done: Callable[[FindBlock], None]) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.number = number
-        self.place: BlockPlace | None = None
-
-    def apply(self, session: Session) -> None:
-        self.place = self.log.find(session, self.number)
-
-
-class ReadRoots(Operation):
-    __slots__ = ("last", "log", "roots")
-
-    def __init__(self, log: ChainLog, last: int, on_done: Callable[[ReadRoots], None]) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.last = last
-        self.roots: list[bytes] = []
-
-    def apply(self, session: Session) -> None:
-        self.roots = self.log.roots(session, self.last)

@@ -14,12 +14,12 @@ from block_node.events import (
     BackfilledBlockNotification,
     BlockBegun,
     BlockDropped,
+    BlockOrigin,
     ItemEvent,
     ItemsReceived,
-    NodeFailed,
+    NodeFailure,
     Notification,
     PersistedNotification,
-    Source,
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
@@ -88,7 +88,7 @@ class Persistence(Plugin):
             collector = BlockCollector(0)
             collector.add(notification.items)
             self._backfilled[notification.block_number] = collector
-        elif isinstance(notification, NodeFailed):
+        elif isinstance(notification, NodeFailure):
             self._backfilled.clear()
             for attempt in list(self._attempts):
                 self._forget(attempt)
@@ -109,20 +109,20 @@ class Persistence(Plugin):
         collector = self._attempts.pop(result.attempt, None) or self._backfilled.pop(number, None)
         # This plugin was restarted while the block arrived, or a piece of the block was wrong.
         if collector is None or collector.broken:
-            self._tell_failure(number, result.source, "its items did not all come here; send the block again")
+            self._report_failure(number, result.source, "its items did not all come here; send the block again")
             return
         # The notification follows when the block is synced, even if that is after later events.
         stored = self.context.guard(lambda error: self._stored(number, result.root, result.source, error))
         block = collector.finish(number, result.root, result.verifier_state, result.other_roots, result.corrected_root)
         self._store.store(block, stored)
 
-    def _stored(self, number: int, root: bytes, source: Source, error: StorageError | None) -> None:
+    def _stored(self, number: int, root: bytes, source: BlockOrigin, error: StorageError | None) -> None:
         if error is None:
             self.facility.publish(PersistedNotification(number, True, source, root=root))
         else:
-            self._tell_failure(number, source, str(error))
+            self._report_failure(number, source, str(error))
 
-    def _tell_failure(self, number: int, source: Source, reason: str) -> None:
+    def _report_failure(self, number: int, source: BlockOrigin, reason: str) -> None:
         self.facility.publish(PersistedNotification(number, False, source, reason))
 
     def _stage(self, collector: BlockCollector) -> None:

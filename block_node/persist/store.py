@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -15,23 +16,11 @@ import structlog
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
 from block_node.persist.doubt import read_again
 from block_node.persist.errors import BlockConflict, PredecessorMissing
-from block_node.persist.operations import (
-    EvictBlocks,
-    FindBlock,
-    MarkDamaged,
-    OpenChain,
-    ReadBlocks,
-    ReadChain,
-    ReadRoots,
-    RecountChain,
-    StageParts,
-    StoreBlock,
-    Unstage,
-)
+from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock, read_chain, recount
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
-from stream_storage.contract import StreamRecord, ignore_done
+from stream_storage.contract import Do, DoLittle, Session, StreamRecord, ignore_done
 from stream_storage.errors import CommitUnsettled, DatabaseCorrupt, DiskFull, StorageClosed, StorageError
 from stream_storage.runner import Runner
 
@@ -111,10 +100,11 @@ class BlockStore:
     def open(self, on_done: Callable[[StorageError | None], None]) -> None:
         """Reads the state of the stored blocks, and deletes staged parts. Safe to repeat."""
 
-        def opened(operation: OpenChain) -> None:
-            if operation.error is None and operation.state is not None:
-                self._learn(operation.state)
-                self._note_stream(operation.stream)
+        def opened(operation: Do[tuple[StreamRecord | None, StoredChain]]) -> None:
+            if operation.error is None:
+                stream, state = operation.result
+                self._learn(state)
+                self._note_stream(stream)
             on_done(operation.error)
             # Callers of `when_open` come last: they may use the state and the stream at once.
             if self.is_open:
@@ -122,7 +112,7 @@ class BlockStore:
                 for function in waiting:
                     function()
 
-        self._storage.submit_write(OpenChain(self._log, opened))
+        self._storage.submit_write(Do(self._log.open, opened))
 
     def close(self) -> None:
         """Begins no more writes by itself, because another node writes the chain now. Submitted ones are still done."""
@@ -132,28 +122,31 @@ class BlockStore:
         """Compares the known state with the disk. Blocks that another program has deleted are no longer `available`."""
         before = self.available.copy()
 
-        def counted(operation: RecountChain) -> None:
-            if operation.error is None and operation.state is not None:
-                logger.warning("blocks_vanished", blocks=self.available.count() - operation.state.available.count())
-                self._learn(operation.state)
+        def counted(operation: Do[StoredChain | None]) -> None:
+            if operation.error is None and operation.result is not None:
+                logger.warning("blocks_vanished", blocks=self.available.count() - operation.result.available.count())
+                self._learn(operation.result)
             on_done(operation.error)
 
         # Reading is cheap and blocks nothing; the totals are corrected in a writing transaction only if blocks have
         # gone.
-        def read(operation: ReadChain) -> None:
-            there = BlockRanges() if operation.state is None else operation.state.available
-            # A block that retention has deleted since is no longer in `available`, so it does not count.
-            gone = [hole for each in before for hole in there.missing(*each)]
-            if operation.error is not None or not any(first in self.available for first, _ in gone):
+        def read(operation: Do[StoredChain | None]) -> None:
+            if operation.error is not None:
                 on_done(operation.error)
                 return
+            there = BlockRanges() if operation.result is None else operation.result.available
+            # A block that retention has deleted since is no longer in `available`, so it does not count.
+            gone = [hole for each in before for hole in there.missing(*each)]
+            if not any(first in self.available for first, _ in gone):
+                on_done(None)
+                return
             try:
-                self._storage.submit_write(RecountChain(self._log, counted))
+                self._storage.submit_write(Do(partial(recount, log=self._log), counted))
             except StorageClosed as error:
                 on_done(error)
 
         try:
-            self._storage.submit_read(ReadChain(self._log, read))
+            self._storage.submit_read(Do(partial(read_chain, log=self._log), read))
         except StorageClosed as error:
             on_done(error)
 
@@ -235,7 +228,7 @@ class BlockStore:
 
     def unstage(self, attempt: int) -> None:
         try:
-            self._storage.submit_write(Unstage(self._log, attempt, ignore_done))
+            self._storage.submit_write(DoLittle(partial(self._log.unstage, attempt=attempt), ignore_done))
         except StorageClosed:
             # The next start deletes all staged parts.
             return
@@ -258,12 +251,12 @@ class BlockStore:
 
         self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, read, blocks=blocks))
 
-    def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
-        self._storage.submit_read(FindBlock(self._log, number, on_done))
+    def find(self, number: int, on_done: Callable[[Do[BlockPlace | None]], None]) -> None:
+        self._storage.submit_read(Do(partial(self._log.find, number=number), on_done))
 
-    def read_roots(self, last: int, on_done: Callable[[ReadRoots], None]) -> None:
+    def read_roots(self, last: int, on_done: Callable[[Do[list[bytes]]], None]) -> None:
         """Reads the root hashes from which a verifier without a stored state continues."""
-        self._storage.submit_read(ReadRoots(self._log, last, on_done))
+        self._storage.submit_read(Do(partial(self._log.roots, last=last), on_done))
 
     def statistics(self) -> BlockStoreStatistics:
         return BlockStoreStatistics(
@@ -304,7 +297,8 @@ class BlockStore:
         self.ever_stored.discard(number)
         self.damaged.add(number)
         try:
-            self._storage.submit_write(MarkDamaged(self._log, number, _report_unmarked))
+            mark = partial(self._log.mark_damaged, number=number)
+            self._storage.submit_write(Do(mark, partial(_report_unmarked, number)))
         except StorageClosed:
             # A reader or the scan finds the damage again after the next start.
             return
@@ -359,7 +353,12 @@ class BlockStore:
             self._evicting = False
             self.apply_retention()
 
-        def evicted(operation: EvictBlocks) -> None:
+        blocks = self._excess()
+
+        def evict(session: Session) -> tuple[list[BlockPlace], StreamRecord | None]:
+            return self._log.evict(session, blocks), self._log.stream(session)
+
+        def evicted(operation: Do[tuple[list[BlockPlace], StreamRecord | None]]) -> None:
             if operation.error is not None:
                 logger.error("blocks_not_evicted", reason=str(operation.error))
                 # Until the state is read again, too many blocks are counted, so nothing more may be deleted.
@@ -367,25 +366,26 @@ class BlockStore:
                 return
             self._evicting = False
             # The blocks stay in `ever_stored`: nobody is to send them again.
-            for place in operation.evicted:
+            places, stream = operation.result
+            for place in places:
                 self._evicted += 1
                 self._blocks -= 1
                 self._size_bytes -= place.size_bytes
                 self.available.discard(place.number)
                 self.damaged.discard(place.number)
                 self.ever_stored.add(place.number)
-            if operation.evicted:
-                numbers = [place.number for place in operation.evicted]
+            if places:
+                numbers = [place.number for place in places]
                 logger.info(
                     "blocks_deleted", blocks=len(numbers), first=min(numbers), last=max(numbers), by="retention"
                 )
             # Another transaction follows if the limit is still exceeded.
-            self._note_stream(operation.stream)
+            self._note_stream(stream)
             self.apply_retention()
 
         self._evicting = True
         try:
-            self._storage.submit_write(EvictBlocks(self._log, self._excess(), evicted))
+            self._storage.submit_write(DoLittle(evict, evicted))
         except StorageClosed:
             # The next start continues the deletion.
             self._evicting = False
@@ -400,7 +400,7 @@ class BlockStore:
             self._on_stream_changed(stream)
 
 
-def _report_unmarked(operation: MarkDamaged) -> None:
+def _report_unmarked(number: int, operation: Do[None]) -> None:
     """Logs that the damaged block counts as available again after the next start, until the damage is found again."""
     if operation.error is not None:
-        logger.error("block_damage_not_noted", block=operation.number, reason=str(operation.error))
+        logger.error("block_damage_not_noted", block=number, reason=str(operation.error))

@@ -47,7 +47,7 @@ class Stage(enum.Enum):
     OVER = "over"
 
 
-class Change(enum.Enum):
+class BlockChange(enum.Enum):
     """An event that changes the stage of one block."""
 
     ACCEPTED = "its header was accepted"
@@ -83,7 +83,7 @@ class Then(enum.Enum):
     END_STREAM = "end stream"
 
 
-class Step(NamedTuple):
+class BlockStep(NamedTuple):
     stage: Stage
     then: tuple[Then, ...] = ()
 
@@ -91,43 +91,43 @@ class Step(NamedTuple):
 _MISSING, _RECEIVING, _COMPLETE = Stage.MISSING, Stage.RECEIVING, Stage.COMPLETE
 _VERIFYING, _VERIFIED, _OVER = Stage.VERIFYING, Stage.VERIFIED, Stage.OVER
 
-TRANSITIONS: dict[tuple[Stage, Change], Step] = {
+TRANSITIONS: dict[tuple[Stage, BlockChange], BlockStep] = {
     # The answer to a header decides whether a missing block begins.
-    (_MISSING, Change.ACCEPTED): Step(_RECEIVING),
+    (_MISSING, BlockChange.ACCEPTED): BlockStep(_RECEIVING),
     # The publisher still sends this block. If the block ends early, its session discards the rest.
-    (_RECEIVING, Change.BEGUN_ANEW): Step(_RECEIVING, (Then.DROP,)),
-    (_RECEIVING, Change.ENDED): Step(_COMPLETE),
-    (_RECEIVING, Change.REFUSED): Step(_MISSING, (Then.DISCARD, Then.END_STREAM)),
-    (_RECEIVING, Change.SUPERSEDED): Step(_MISSING, (Then.DISCARD,)),
-    (_RECEIVING, Change.BACKFILLED): Step(_OVER, (Then.DISCARD, Then.SKIP, Then.DROP)),
-    (_RECEIVING, Change.STORED): Step(_OVER, (Then.DISCARD, Then.SKIP, Then.DROP)),
-    (_RECEIVING, Change.PUBLISHER_WENT_ON): Step(_MISSING, (Then.DROP,)),
-    (_RECEIVING, Change.PUBLISHER_LEFT): Step(_MISSING, (Then.DROP,)),
-    (_RECEIVING, Change.EVICTED): Step(_MISSING, (Then.DISCARD, Then.DROP)),
-    (_RECEIVING, Change.TIMED_OUT): Step(_MISSING, (Then.DROP, Then.END_STREAM)),
-    (_RECEIVING, Change.NODE_FAILED): Step(_MISSING),
+    (_RECEIVING, BlockChange.BEGUN_ANEW): BlockStep(_RECEIVING, (Then.DROP,)),
+    (_RECEIVING, BlockChange.ENDED): BlockStep(_COMPLETE),
+    (_RECEIVING, BlockChange.REFUSED): BlockStep(_MISSING, (Then.DISCARD, Then.END_STREAM)),
+    (_RECEIVING, BlockChange.SUPERSEDED): BlockStep(_MISSING, (Then.DISCARD,)),
+    (_RECEIVING, BlockChange.BACKFILLED): BlockStep(_OVER, (Then.DISCARD, Then.SKIP, Then.DROP)),
+    (_RECEIVING, BlockChange.STORED): BlockStep(_OVER, (Then.DISCARD, Then.SKIP, Then.DROP)),
+    (_RECEIVING, BlockChange.PUBLISHER_WENT_ON): BlockStep(_MISSING, (Then.DROP,)),
+    (_RECEIVING, BlockChange.PUBLISHER_LEFT): BlockStep(_MISSING, (Then.DROP,)),
+    (_RECEIVING, BlockChange.EVICTED): BlockStep(_MISSING, (Then.DISCARD, Then.DROP)),
+    (_RECEIVING, BlockChange.TIMED_OUT): BlockStep(_MISSING, (Then.DROP, Then.END_STREAM)),
+    (_RECEIVING, BlockChange.NODE_FAILED): BlockStep(_MISSING),
     # All items are here, so the block can do without its publisher.
-    (_COMPLETE, Change.FORWARDED): Step(_VERIFYING),
-    (_COMPLETE, Change.REFUSED): Step(_MISSING, (Then.END_STREAM,)),
-    (_COMPLETE, Change.SUPERSEDED): Step(_MISSING),
-    (_COMPLETE, Change.BACKFILLED): Step(_OVER, (Then.DROP,)),
-    (_COMPLETE, Change.STORED): Step(_OVER, (Then.DROP,)),
-    (_COMPLETE, Change.EVICTED): Step(_MISSING, (Then.DROP,)),
-    (_COMPLETE, Change.PUBLISHER_LEFT): Step(_COMPLETE, (Then.ORPHAN,)),
-    (_COMPLETE, Change.NODE_FAILED): Step(_MISSING),
+    (_COMPLETE, BlockChange.FORWARDED): BlockStep(_VERIFYING),
+    (_COMPLETE, BlockChange.REFUSED): BlockStep(_MISSING, (Then.END_STREAM,)),
+    (_COMPLETE, BlockChange.SUPERSEDED): BlockStep(_MISSING),
+    (_COMPLETE, BlockChange.BACKFILLED): BlockStep(_OVER, (Then.DROP,)),
+    (_COMPLETE, BlockChange.STORED): BlockStep(_OVER, (Then.DROP,)),
+    (_COMPLETE, BlockChange.EVICTED): BlockStep(_MISSING, (Then.DROP,)),
+    (_COMPLETE, BlockChange.PUBLISHER_LEFT): BlockStep(_COMPLETE, (Then.ORPHAN,)),
+    (_COMPLETE, BlockChange.NODE_FAILED): BlockStep(_MISSING),
     # The plugins have all items. A refusal makes them forget the block, so nothing is dropped.
-    (_VERIFYING, Change.VERIFIED): Step(_VERIFIED),
-    (_VERIFYING, Change.REFUSED): Step(_MISSING, (Then.END_STREAM,)),
-    (_VERIFYING, Change.SUPERSEDED): Step(_MISSING),
-    (_VERIFYING, Change.BACKFILLED): Step(_OVER, (Then.DROP,)),
-    (_VERIFYING, Change.STORED): Step(_OVER, (Then.DROP,)),
-    (_VERIFYING, Change.PUBLISHER_LEFT): Step(_VERIFYING, (Then.ORPHAN,)),
-    (_VERIFYING, Change.NODE_FAILED): Step(_MISSING),
+    (_VERIFYING, BlockChange.VERIFIED): BlockStep(_VERIFIED),
+    (_VERIFYING, BlockChange.REFUSED): BlockStep(_MISSING, (Then.END_STREAM,)),
+    (_VERIFYING, BlockChange.SUPERSEDED): BlockStep(_MISSING),
+    (_VERIFYING, BlockChange.BACKFILLED): BlockStep(_OVER, (Then.DROP,)),
+    (_VERIFYING, BlockChange.STORED): BlockStep(_OVER, (Then.DROP,)),
+    (_VERIFYING, BlockChange.PUBLISHER_LEFT): BlockStep(_VERIFYING, (Then.ORPHAN,)),
+    (_VERIFYING, BlockChange.NODE_FAILED): BlockStep(_MISSING),
     # The block is being stored, and no one has to forget anything.
-    (_VERIFIED, Change.BACKFILLED): Step(_OVER),
-    (_VERIFIED, Change.STORED): Step(_OVER),
-    (_VERIFIED, Change.PUBLISHER_LEFT): Step(_VERIFIED, (Then.ORPHAN,)),
-    (_VERIFIED, Change.NODE_FAILED): Step(_MISSING),
+    (_VERIFIED, BlockChange.BACKFILLED): BlockStep(_OVER),
+    (_VERIFIED, BlockChange.STORED): BlockStep(_OVER),
+    (_VERIFIED, BlockChange.PUBLISHER_LEFT): BlockStep(_VERIFIED, (Then.ORPHAN,)),
+    (_VERIFIED, BlockChange.NODE_FAILED): BlockStep(_MISSING),
 }
 """For each stage and change, the next stage and the consequences. A pair that is not listed cannot happen."""
 
@@ -268,22 +268,22 @@ class Blocks:
             self.verify_again_from(number)
         block = self._blocks[number] = BlockInFlight(number, publisher, now_s + self._limits.block_s_max)
         self._begun += 1
-        self.step(block, Change.ACCEPTED)
+        self.step(block, BlockChange.ACCEPTED)
 
-    def step(self, block: BlockInFlight, change: Change) -> tuple[Then, ...]:
+    def step(self, block: BlockInFlight, change: BlockChange) -> tuple[Then, ...]:
         """Makes one step of the transition table. Returns the consequences, which the caller must carry out."""
         # A pair that the table does not have is a mistake of this node, and raises KeyError.
         block.stage, then = TRANSITIONS[block.stage, change]
-        if block.stage is Stage.VERIFIED and change is Change.VERIFIED:
+        if block.stage is Stage.VERIFIED and change is BlockChange.VERIFIED:
             # Each block needs the result of the block before it, so verification goes on with the next number only now.
             self.next_to_verify = block.number + 1
         elif block.stage is Stage.MISSING or block.stage is Stage.OVER:
             # In both stages no publisher sends the block any more. It leaves the flight, and its memory is free.
             del self._blocks[block.number]
             self._over += 1
-            self._expired += change is Change.TIMED_OUT
+            self._expired += change is BlockChange.TIMED_OUT
             self._forget_items(block)
-        elif change is Change.BEGUN_ANEW:
+        elif change is BlockChange.BEGUN_ANEW:
             # The time that the dropped items added to the deadline is subtracted.
             self._forget_items(block)
             block.deadline_s -= block.earned_s
@@ -346,7 +346,7 @@ class Blocks:
             self.queued_bytes -= received.held_bytes
             return ItemsReceived(block.number, block.attempt, received.items, received.size_bytes, received.piece)
         # All items are forwarded. From now on the deadline is that of the plugins.
-        self.step(block, Change.FORWARDED)
+        self.step(block, BlockChange.FORWARDED)
         self.allow_processing(block, now_s)
         return BlockEnded(block.number, block.attempt)
 

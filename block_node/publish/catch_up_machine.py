@@ -11,7 +11,7 @@ CONTACT_INTERVAL_S = 1.0
 """Offers within this time count as one contact, because several publishers often connect at once."""
 
 
-class Stalled(msgspec.Struct, frozen=True):
+class CatchUpStall(msgspec.Struct, frozen=True):
     target_block: int
     contacts: int
 
@@ -29,7 +29,7 @@ class CatchUp:
         self._contacts = 0
         self._contact_s = 0.0
 
-    def offered(self, block_number: int, last_block: int | None, now_s: float) -> Stalled | None:
+    def offered(self, block_number: int, last_block: int | None, now_s: float) -> CatchUpStall | None:
         """Records an offer of a block that is too high for the node. Returns a report when the node becomes stalled."""
         before = self.target
         self.target = block_number if before is None else max(before, block_number)
@@ -45,7 +45,7 @@ class CatchUp:
         if self.stalled or self._contacts < CONTACTS_MAX:
             return None
         self.stalled = True
-        return Stalled(self.target, self._contacts)
+        return CatchUpStall(self.target, self._contacts)
 
     def reached(self, last_block: int) -> None:
         if self.target is not None and last_block >= self.target:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 import msgspec
 
 
-class Verdict(enum.Enum):
+class HeaderDecision(enum.Enum):
     """The answer to the header of a block. DUPLICATE: it is acknowledged already. SKIP: another publisher sends it, or
     the node has it. BEHIND: its number is too high for the node."""
 
@@ -54,13 +54,13 @@ class PublishView(msgspec.Struct, frozen=True):
         return not self.taken and (self.last_block is None or self.last_block < self.next_durable - 1)
 
 
-def decide(block_number: int, view: PublishView) -> Verdict:
+def decide(block_number: int, view: PublishView) -> HeaderDecision:
     if view.last_block is not None and block_number <= view.last_block:
-        return Verdict.DUPLICATE
+        return HeaderDecision.DUPLICATE
     if block_number in view.taken:
-        return Verdict.SKIP
+        return HeaderDecision.SKIP
     if block_number < view.next_durable:
-        return Verdict.ACCEPT if view.fresh else Verdict.SKIP
+        return HeaderDecision.ACCEPT if view.fresh else HeaderDecision.SKIP
     if block_number > view.frontier or (view.crowded and block_number != view.wanted):
-        return Verdict.BEHIND
-    return Verdict.ACCEPT
+        return HeaderDecision.BEHIND
+    return HeaderDecision.ACCEPT

@@ -11,7 +11,7 @@ from block_node.events import Event
 from block_node.protocol import PublishResponse, StreamEnded
 
 
-class Tell(msgspec.Struct, frozen=True):
+class SendResponse(msgspec.Struct, frozen=True):
     publisher_id: int
     response: PublishResponse
 
@@ -29,4 +29,4 @@ class LogLine(msgspec.Struct, frozen=True):
     is_warning: bool = False
 
 
-Effect: TypeAlias = Tell | EndSession | LogLine | Event
+Effect: TypeAlias = SendResponse | EndSession | LogLine | Event

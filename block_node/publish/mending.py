@@ -12,10 +12,10 @@ from typing import Protocol
 
 from block_node.events import (
     BackfilledBlockNotification,
-    NodeFailed,
+    BlockOrigin,
+    NodeFailure,
     Notification,
     PersistedNotification,
-    Source,
     VerificationNotification,
 )
 from block_node.facility import Facility
@@ -98,7 +98,7 @@ class Mending:
 
         def verify(roots: tuple[bytes, ...]) -> None:
             if self._session is session and self._number == number:
-                block = BackfilledBlockNotification(number, items, size_bytes, Source.PUBLISHER, roots)
+                block = BackfilledBlockNotification(number, items, size_bytes, BlockOrigin.PUBLISHER, roots)
                 self._facility.publish(block)
 
         self._find_roots(number, verify)
@@ -119,16 +119,16 @@ class Mending:
     def handle_notification(self, notification: Notification) -> None:
         if self._session is None:
             return
-        if isinstance(notification, NodeFailed):
+        if isinstance(notification, NodeFailure):
             self._end()
         elif isinstance(notification, VerificationNotification):
             is_own = notification.block_number == self._number and notification.attempt == 0
-            if is_own and not notification.success and notification.source is Source.PUBLISHER:
+            if is_own and not notification.success and notification.source is BlockOrigin.PUBLISHER:
                 self._end().not_mended(status_of(notification.failure), self._number, notification.reason)
         elif isinstance(notification, PersistedNotification) and notification.block_number == self._number:
             if notification.succeeded:
                 self._end().mended(self._number)
-            elif notification.source is Source.PUBLISHER:
+            elif notification.source is BlockOrigin.PUBLISHER:
                 self._end().not_mended(PublishStatus.PERSISTENCE_FAILED, self._number, notification.reason)
 
     def _end(self) -> MendingSession:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from block_node.events import NodeFailed
+from block_node.events import NodeFailure
 
 
 class PluginWatch:
@@ -13,7 +13,7 @@ class PluginWatch:
         self._patience_s = patience_s
         self._took_s = self._stored_s = now_s
 
-    def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailed | None:
+    def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailure | None:
         """Returns a failure of the node, or None. awaited_block: the verified, backfilled block to be stored next."""
         if not is_full:
             self._took_s = now_s
@@ -25,5 +25,5 @@ class PluginWatch:
         # The failure ends every stream, so the times start anew. Otherwise every tick would report the failure again.
         self._took_s = self._stored_s = now_s
         if took_nothing or awaited_block is None:
-            return NodeFailed(f"the plugins took nothing for {self._patience_s:g} s")
-        return NodeFailed(f"block {awaited_block} was not stored in {self._patience_s:g} s", True, awaited_block)
+            return NodeFailure(f"the plugins took nothing for {self._patience_s:g} s")
+        return NodeFailure(f"block {awaited_block} was not stored in {self._patience_s:g} s", True, awaited_block)

@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 from block_node.events import (
     BlockDropped,
+    BlockOrigin,
     CatchUpStalled,
     NewestBlockKnownToNetwork,
-    NodeFailed,
+    NodeFailure,
     PersistedNotification,
     PublisherChange,
     PublisherStatus,
-    Source,
     VerificationNotification,
 )
 from block_node.protocol import (
@@ -36,15 +36,15 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.block_machine import BlockInFlight, Blocks, Change, Stage, Then
+from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, Stage, Then
 from block_node.publish.catch_up_machine import CatchUp
-from block_node.publish.decision import Verdict, decide
+from block_node.publish.decision import HeaderDecision, decide
 from block_node.publish.durable_roots import DurableRoots, named
-from block_node.publish.effects import Effect, EndSession, LogLine, Tell
+from block_node.publish.effects import Effect, EndSession, LogLine, SendResponse
 from block_node.publish.limits import PublishLimits
 from block_node.publish.plugin_watch_machine import PluginWatch
 from block_node.publish.refusals import Refusals, status_of
-from block_node.publish.session_machine import Action, Input, PublisherState, State, described
+from block_node.publish.session_machine import Action, Input, PublisherState, SessionState, described
 from block_node.publish.statistics import PublishStatistics
 from block_node.publish.watermark_machine import Watermark
 
@@ -163,17 +163,17 @@ class PublishMachine:
         # The same header again: the publisher sends this block once more, so the items of its first try are dropped.
         if action is Action.BEGIN_ANEW:
             block = self.blocks.get(number)
-            self._change(block, Change.BEGUN_ANEW, "its publisher began it anew")
+            self._change(block, BlockChange.BEGUN_ANEW, "its publisher began it anew")
             self._add(block, items, Piece.WHOLE, now_s)
             return
         # A publisher sends one block at a time. So the header of another block means that the arriving block will not
         # be finished.
         if action is Action.GIVE_BACK_AND_OFFER and before is not None:
             self._change(
-                self.blocks.get(before), Change.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
+                self.blocks.get(before), BlockChange.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
             )
         # The items of an accepted block are added. After any other answer, the session discards the items that follow.
-        if self.offer(publisher, number, now_s) is Verdict.ACCEPT:
+        if self.offer(publisher, number, now_s) is HeaderDecision.ACCEPT:
             session.take(Input.ACCEPTED, number)
             self._add(self.blocks.get(number), items, Piece.WHOLE, now_s)
         else:
@@ -182,25 +182,25 @@ class PublishMachine:
         if action is Action.GIVE_BACK_AND_OFFER:
             self.go_on(now_s)
 
-    def offer(self, publisher: PublisherState, number: int, now_s: float) -> Verdict:
+    def offer(self, publisher: PublisherState, number: int, now_s: float) -> HeaderDecision:
         """Answers a header, and returns the verdict. After ACCEPT the block is in flight."""
         # The cursor is the block that this publisher would send next. Some of the answers below move it.
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1
         view = self.blocks.view
         verdict = decide(number, view)
-        publisher.behind = number if verdict is Verdict.BEHIND else None
+        publisher.behind = number if verdict is HeaderDecision.BEHIND else None
         # ACCEPT sends no answer: the publisher continues with the items.
-        if verdict is Verdict.ACCEPT:
+        if verdict is HeaderDecision.ACCEPT:
             self.blocks.begin(number, publisher, now_s)
-        elif verdict is Verdict.DUPLICATE and view.last_block is not None:
+        elif verdict is HeaderDecision.DUPLICATE and view.last_block is not None:
             publisher.cursor = view.last_block + 1
-            self._tell(publisher, DuplicateBlock(number, view.last_block))
-        elif verdict is Verdict.SKIP:
-            self._tell(publisher, SkipBlock(number))
+            self._respond(publisher, DuplicateBlock(number, view.last_block))
+        elif verdict is HeaderDecision.SKIP:
+            self._respond(publisher, SkipBlock(number))
         else:
             publisher.cursor = view.wanted
-            self._tell(publisher, Behind(number, view.last_block, view.wanted))
+            self._respond(publisher, Behind(number, view.last_block, view.wanted))
             # Backfill must catch up, also while this publisher stays (specs/block_publish.md, "Base Protocol").
             self.effects.append(NewestBlockKnownToNetwork(number))
             stalled = self._catch_up.offered(number, self.last_block, now_s)
@@ -221,7 +221,7 @@ class PublishMachine:
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:
-            self._change(self.blocks.get(current), Change.ENDED)
+            self._change(self.blocks.get(current), BlockChange.ENDED)
             self._end_stalled(current)
             self.go_on(now_s)
         return action
@@ -242,12 +242,12 @@ class PublishMachine:
             if notification.success and number == self.blocks.next_to_verify:
                 self.blocks.verified_below(number + 1)
                 if block is not None:
-                    self._change(block, Change.BACKFILLED, "the block has come in another way")
+                    self._change(block, BlockChange.BACKFILLED, "the block has come in another way")
                 self.go_on(now_s)
         elif block is not None and block.attempt == notification.attempt:
             # Only a result of the present attempt counts: other results are about items that were dropped.
             if notification.success:
-                self._change(block, Change.VERIFIED)
+                self._change(block, BlockChange.VERIFIED)
                 block.root = notification.root
                 self.blocks.allow_processing(block, now_s)
             else:
@@ -271,14 +271,14 @@ class PublishMachine:
         self._roots.note(number, notification.root, owner.publisher_id if owner is not None else None)
         # A publisher that still sends this block is asked to skip it.
         if block is not None:
-            self._change(block, Change.STORED, "the block has come in another way")
+            self._change(block, BlockChange.STORED, "the block has come in another way")
         # The watermark rises to the block before the next missing block.
         if self.blocks.durable(number):
             self._acknowledge()
         self._end_stalled(number)
         self.go_on(now_s)
 
-    def node_failed(self, failure: NodeFailed, now_s: float) -> None:
+    def node_failed(self, failure: NodeFailure, now_s: float) -> None:
         self._failures += 1
         status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
         self._end_all(status, failure.block_number, failure.reason, now_s)
@@ -334,14 +334,14 @@ class PublishMachine:
         failure, reason = notification.failure, notification.reason
         self.effects.append(self._refusals.add(block.number, failure, reason))
         if notification.informational:
-            self._change(block, Change.SUPERSEDED)
+            self._change(block, BlockChange.SUPERSEDED)
             return
-        self._change(block, Change.REFUSED, reason, status_of(failure))
+        self._change(block, BlockChange.REFUSED, reason, status_of(failure))
 
     def _change(
         self,
         block: BlockInFlight,
-        change: Change,
+        change: BlockChange,
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
@@ -365,7 +365,7 @@ class PublishMachine:
             elif then is Then.DISCARD:
                 publisher.session.take(Input.TAKEN_AWAY)
             elif then is Then.SKIP:
-                self._tell(publisher, SkipBlock(block.number))
+                self._respond(publisher, SkipBlock(block.number))
             elif then is Then.END_STREAM:
                 self._end(publisher, status, block.number, reason)
 
@@ -381,7 +381,7 @@ class PublishMachine:
 
     def _ask(self, publisher: PublisherState, number: int, now_s: float) -> None:
         publisher.cursor, publisher.asked_s = number, now_s
-        self._tell(publisher, ResendBlock(number))
+        self._respond(publisher, ResendBlock(number))
         self._resends += 1
 
     def _make_room(self, now_s: float) -> None:
@@ -396,7 +396,7 @@ class PublishMachine:
             publisher = block.publisher
             # A complete block is kept, so that nobody has to send it again.
             if block.stage is Stage.RECEIVING and publisher is not None:
-                self._change(block, Change.EVICTED, "a block below it is missing, and too much is waiting")
+                self._change(block, BlockChange.EVICTED, "a block below it is missing, and too much is waiting")
                 self._ask(publisher, self.blocks.next_to_verify, now_s)
 
     def _end_stalled(self, finished: int) -> None:
@@ -405,7 +405,10 @@ class PublishMachine:
         for block in self.blocks.stalled(finished - self._limits.stall_blocks_max):
             if block.publisher is not None and not block.publisher.is_held:
                 self._change(
-                    block, Change.TIMED_OUT, f"block {finished} is complete, and this one is not", PublishStatus.TIMEOUT
+                    block,
+                    BlockChange.TIMED_OUT,
+                    f"block {finished} is complete, and this one is not",
+                    PublishStatus.TIMEOUT,
                 )
 
     def _acknowledge(self) -> None:
@@ -418,28 +421,28 @@ class PublishMachine:
         # Publishers that asked for root hashes learn which of these blocks were their own.
         for publisher in self._publishers.values():
             if publisher.wants_roots:
-                self._tell(publisher, RootAcknowledgement(last_block, named(roots, publisher.publisher_id)))
+                self._respond(publisher, RootAcknowledgement(last_block, named(roots, publisher.publisher_id)))
             else:
-                self._tell(publisher, Acknowledgement(last_block))
+                self._respond(publisher, Acknowledgement(last_block))
 
     def _not_persisted(self, notification: PersistedNotification, now_s: float) -> None:
         """Handles a verified block that could not be stored: the node fails if a publisher waits for the block."""
         number = notification.block_number
         stages = {block.stage for block in self.blocks.all()}
-        if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
+        if notification.source is BlockOrigin.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
             # A publisher waits for this block, or for a higher block that was verified as its successor.
             reason = f"block {number} is not confirmed: {notification.reason}"
-            self.effects.append(NodeFailed(reason, True, number))
+            self.effects.append(NodeFailure(reason, True, number))
             return
         # Verification begins again with this block. A higher block of which the plugins have items was to follow it,
         # and could not pass any more.
         for block in self.blocks.all():
             if block.attempt:
-                self._change(block, Change.EVICTED, f"block {number} before it could not be stored")
+                self._change(block, BlockChange.EVICTED, f"block {number} before it could not be stored")
         self.blocks.verify_again_from(number)
         self.go_on(now_s)
 
-    def _check_deadlines(self, now_s: float) -> NodeFailed | None:
+    def _check_deadlines(self, now_s: float) -> NodeFailure | None:
         """Gives up every block that arrives too slowly. Returns the failure if a plugin is too slow."""
         # A publisher from which the service does not read cannot be late.
         self.blocks.extend_held(now_s - self._ticked_s)
@@ -450,10 +453,10 @@ class PublishMachine:
                 is_verified = block.stage is Stage.VERIFIED
                 missed = "stored" if is_verified else "verified"
                 reason = f"block {block.number} was not {missed} in {self._limits.processing_s_max:g} s"
-                return NodeFailed(reason, is_verified, block.number)
+                return NodeFailure(reason, is_verified, block.number)
             allowed_s = self._limits.block_s_max + block.earned_s
             self._change(
-                block, Change.TIMED_OUT, f"the block was not complete after {allowed_s:g} s", PublishStatus.TIMEOUT
+                block, BlockChange.TIMED_OUT, f"the block was not complete after {allowed_s:g} s", PublishStatus.TIMEOUT
             )
         return None
 
@@ -470,12 +473,12 @@ class PublishMachine:
         self.effects.append(EndSession(publisher.publisher_id, ended))
         # A stream that neither side ended in order counts as lost.
         is_success = ended is not None and ended.status is PublishStatus.SUCCESS
-        self._lost += publisher.session.state is not State.ENDED and not is_success
+        self._lost += publisher.session.state is not SessionState.ENDED and not is_success
         publisher.session.take(Input.FAULT)
         # An incomplete block becomes missing. A complete block is processed without its publisher.
         for block in self.blocks.all():
             if block.publisher is publisher:
-                self._change(block, Change.PUBLISHER_LEFT, "its publisher has left")
+                self._change(block, BlockChange.PUBLISHER_LEFT, "its publisher has left")
         # The block that this publisher offered exists in the network: backfill may fetch up to it.
         known = max(-1 if each is None else each for each in (self.last_block, self._catch_up.target))
         if publisher.behind is not None and publisher.behind > known:
@@ -485,11 +488,11 @@ class PublishMachine:
     def _end_all(self, status: PublishStatus, block_number: int | None, reason: str, now_s: float) -> None:
         # The plugins have already forgotten every block that is not durable, so no BlockDropped is needed.
         for block in self.blocks.all():
-            self._change(block, Change.NODE_FAILED)
+            self._change(block, BlockChange.NODE_FAILED)
         self.blocks.verify_again_from(self.blocks.next_durable)
         for publisher in list(self._publishers.values()):
             self._end(publisher, status, block_number, reason)
         self.go_on(now_s)
 
-    def _tell(self, publisher: PublisherState, response: PublishResponse) -> None:
-        self.effects.append(Tell(publisher.publisher_id, response))
+    def _respond(self, publisher: PublisherState, response: PublishResponse) -> None:
+        self.effects.append(SendResponse(publisher.publisher_id, response))

@@ -10,7 +10,7 @@ import structlog
 from block_node.events import CatchUpStalled, ItemsReceived
 from block_node.facility import Facility
 from block_node.protocol import PublishResponse, StreamEnded
-from block_node.publish.effects import Effect, EndSession, LogLine, Tell
+from block_node.publish.effects import Effect, EndSession, LogLine, SendResponse
 from block_node.publish.limits import PublishLimits
 from block_node.publish.mending import Mending
 from block_node.publish.publish_machine import PublishMachine
@@ -19,13 +19,13 @@ from block_node.publish.session_machine import PublisherState
 logger = structlog.get_logger(__name__)
 
 
-class Session(Protocol):
+class RunnerSession(Protocol):
     publisher: PublisherState
 
     @property
     def reachable(self) -> bool: ...
 
-    def tell(self, response: PublishResponse) -> None: ...
+    def respond(self, response: PublishResponse) -> None: ...
 
     def close(self, ended: StreamEnded | None) -> None: ...
 
@@ -53,14 +53,14 @@ class PublishRunner:
         self.now_s = now_s
         self.call_later: Callable[[float, Callable[[], None]], None] = lambda delay_s, function: None
         self._facility = facility
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, RunnerSession] = {}
         self._performing = self._waits_for_room = self._is_resting = False
         self._forwarded_items = 0
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[RunnerSession]:
         return list(self._sessions.values())
 
-    def join(self, session: Session) -> None:
+    def join(self, session: RunnerSession) -> None:
         self._sessions[session.publisher.publisher_id] = session
         self.machine.join(session.publisher)
         self.perform()
@@ -98,10 +98,10 @@ class PublishRunner:
                     session.admit()
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Tell):
+        if isinstance(effect, SendResponse):
             session = self._sessions.get(effect.publisher_id)
             if session is not None:
-                session.tell(effect.response)
+                session.respond(effect.response)
         elif isinstance(effect, EndSession):
             session = self._sessions.pop(effect.publisher_id, None)
             if session is not None:

@@ -13,11 +13,11 @@ import structlog
 import trio
 
 from block_node.events import (
-    NodeFailed,
+    BlockOrigin,
+    NodeFailure,
     NodeStopping,
     Notification,
     PersistedNotification,
-    Source,
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
@@ -99,11 +99,11 @@ class PublishService:
         if self._worker_starts == 1:
             return
         # Notifications may have been lost with the failed worker, so the state of blocks in flight is unknown.
-        self.machine.node_failed(NodeFailed("publishing failed; it was started anew"), self.now_s())
+        self.machine.node_failed(NodeFailure("publishing failed; it was started anew"), self.now_s())
         self.runner.perform()
         # Nobody announces the blocks that became durable during the crash, so the machine is told of them here.
         while self._is_stored(number := self.machine.blocks.next_durable):
-            self.machine.persisted(PersistedNotification(number, True, Source.HISTORY), self.now_s())
+            self.machine.persisted(PersistedNotification(number, True, BlockOrigin.HISTORY), self.now_s())
             self.runner.perform()
 
     # Sessions.
@@ -195,7 +195,7 @@ class PublishWorker(Plugin):
             machine.verified(notification, now_s)
         elif isinstance(notification, PersistedNotification):
             machine.persisted(notification, now_s)
-        elif isinstance(notification, NodeFailed):
+        elif isinstance(notification, NodeFailure):
             machine.node_failed(notification, now_s)
         elif isinstance(notification, NodeStopping):
             machine.node_stops(notification.reason, now_s)

@@ -29,7 +29,7 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.runner import PublishRunner
-from block_node.publish.session_machine import Action, MessageMissing, PublisherState, RequestRefused
+from block_node.publish.session_machine import Action, InvalidPublishRequest, MessageMissing, PublisherState
 from ockam.actors.address import LOCAL, Address, Route
 from ockam.actors.message import Message
 from ockam.actors.node import Node
@@ -94,7 +94,7 @@ class PublishSession(Worker):
 
     def opened(self) -> None:
         """Answers the opening message. The publisher can repeat that message, and every copy is answered."""
-        self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
+        self.respond(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
 
     def demand(self, message: Message) -> Demand | None:
         """Only the publisher that opened the session may use it, through the same connection."""
@@ -123,14 +123,14 @@ class PublishSession(Worker):
             slice_bytes += len(message.payload)
             try:
                 self._take(PUBLISH.decode_request(message.payload))
-            except RequestRefused as error:
+            except InvalidPublishRequest as error:
                 self._end(PublishStatus.INVALID_REQUEST, self.publisher.session.block_number, str(error))
             except (ProtocolError, MessageMissing) as error:
                 self._end(PublishStatus.ERROR, self.publisher.session.block_number, str(error))
 
     # Calls from the service and the runner.
 
-    def tell(self, response: PublishResponse) -> None:
+    def respond(self, response: PublishResponse) -> None:
         if isinstance(response, DuplicateBlock) and self._runner.mending.takes(self, response.block_number):
             # The answer follows when the block has come and is stored again (`mended`).
             return
@@ -146,14 +146,14 @@ class PublishSession(Worker):
         if ended is not None:
             status, number = ended.status.name, ended.block_number
             logger.info("block_stream_ended", peer=self.peer, status=status, block=number, reason=ended.reason)
-            self.tell(ended)
+            self.respond(ended)
         self._node.unregister(self.context.address)
 
     def mended(self, block_number: int) -> None:
         """Answers a duplicate whose block was taken, because its stored bytes were damaged or gone."""
         last_block = self._machine.last_block
         if last_block is not None:
-            self.tell(DuplicateBlock(block_number, last_block))
+            self.respond(DuplicateBlock(block_number, last_block))
 
     def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None:
         """Ends the stream, because the block that was taken again is not the stored one, or cannot be stored."""
@@ -172,9 +172,9 @@ class PublishSession(Worker):
     # The path of a message.
 
     def _take(self, request: PublishRequest) -> None:
-        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if it breaks the protocol."""
+        """Handles one message. Raises InvalidPublishRequest, ProtocolError or MessageMissing for a wrong one."""
         if isinstance(request, OpenSession | OpenRootSession):
-            raise RequestRefused("a session is opened at the service's address")
+            raise InvalidPublishRequest("a session is opened at the service's address")
         # A repeated message is ignored. A message after a gap cannot be used.
         if not self.publisher.session.in_order(request.sequence):
             return
@@ -190,9 +190,9 @@ class PublishSession(Worker):
         items, piece = request.items, request.piece
         # A set without items says nothing, and a piece beside other items would leave their order open.
         if not items:
-            raise RequestRefused("a set of items is empty")
+            raise InvalidPublishRequest("a set of items is empty")
         if piece is not Piece.WHOLE and len(items) != 1:
-            raise RequestRefused("a message with a piece of an item has that piece alone")
+            raise InvalidPublishRequest("a message with a piece of an item has that piece alone")
         # A middle or last piece may begin like a header by chance.
         if (piece is Piece.WHOLE or piece is Piece.FIRST) and items[0].startswith(HEADER_TAG):
             number, mending, last_block = (
@@ -241,19 +241,19 @@ class PublishSession(Worker):
 
 
 def _header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises RequestRefused if the header is in pieces, cannot be decoded or has
-    too high a number, ProtocolError if it is empty."""
+    """Returns the block number in a header. Raises InvalidPublishRequest if the header is in pieces, cannot be decoded
+    or has too high a number, ProtocolError if it is empty."""
     if piece is not Piece.WHOLE:
-        raise RequestRefused("a header comes whole")
+        raise InvalidPublishRequest("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
         raise ProtocolError("the header is empty")
     try:
         item_kind(header)
         number = read_header(header).number
     except BlockFormatError as error:
-        raise RequestRefused(f"the header cannot be decoded: {error}") from error
+        raise InvalidPublishRequest(f"the header cannot be decoded: {error}") from error
     if number > NUMBER_MAX:
-        raise RequestRefused(f"the number {number} of the block is above {NUMBER_MAX}, the highest one")
+        raise InvalidPublishRequest(f"the number {number} of the block is above {NUMBER_MAX}, the highest one")
     return number
 
 

@@ -17,7 +17,7 @@ from block_node.protocol import EndStream, Piece, PublisherEndCode
 from block_node.publish.statistics import SESSIONS_LISTED_MAX, PublisherStatistics
 
 
-class State(enum.Enum):
+class SessionState(enum.Enum):
     """The state of a publisher's session.
 
     - IDLE: the next message must be a header.
@@ -76,48 +76,48 @@ class Action(enum.Enum):
     CLOSE = "close"
 
 
-class Step(NamedTuple):
+class SessionStep(NamedTuple):
     action: Action
-    state: State
+    state: SessionState
 
 
-_IDLE, _RECEIVING, _DISCARDING, _ENDED = State.IDLE, State.RECEIVING, State.DISCARDING, State.ENDED
+_IDLE, _RECEIVING, _DISCARDING, _ENDED = SessionState
 
-TRANSITIONS: dict[tuple[State, Input], Step] = {
+TRANSITIONS: dict[tuple[SessionState, Input], SessionStep] = {
     # A header asks for the verdict, which is the next input. Items without a header break the protocol.
-    (_IDLE, Input.HEADER): Step(Action.OFFER, _IDLE),
-    (_IDLE, Input.ACCEPTED): Step(Action.BEGIN, _RECEIVING),
-    (_IDLE, Input.REFUSED): Step(Action.NOTHING, _DISCARDING),
-    (_IDLE, Input.ITEMS): Step(Action.REFUSE_REQUEST, _ENDED),
-    (_IDLE, Input.BLOCK_END): Step(Action.NOTE, _IDLE),
-    (_IDLE, Input.STREAM_END): Step(Action.CLOSE, _ENDED),
-    (_IDLE, Input.FAULT): Step(Action.CLOSE, _ENDED),
+    (_IDLE, Input.HEADER): SessionStep(Action.OFFER, _IDLE),
+    (_IDLE, Input.ACCEPTED): SessionStep(Action.BEGIN, _RECEIVING),
+    (_IDLE, Input.REFUSED): SessionStep(Action.NOTHING, _DISCARDING),
+    (_IDLE, Input.ITEMS): SessionStep(Action.REFUSE_REQUEST, _ENDED),
+    (_IDLE, Input.BLOCK_END): SessionStep(Action.NOTE, _IDLE),
+    (_IDLE, Input.STREAM_END): SessionStep(Action.CLOSE, _ENDED),
+    (_IDLE, Input.FAULT): SessionStep(Action.CLOSE, _ENDED),
     # Another header gives the arriving block up; the same one begins it again.
-    (_RECEIVING, Input.HEADER): Step(Action.GIVE_BACK_AND_OFFER, _IDLE),
-    (_RECEIVING, Input.HEADER_AGAIN): Step(Action.BEGIN_ANEW, _RECEIVING),
-    (_RECEIVING, Input.ITEMS): Step(Action.ADD, _RECEIVING),
-    (_RECEIVING, Input.BLOCK_END): Step(Action.COMPLETE, _IDLE),
-    (_RECEIVING, Input.BLOCK_END_FOREIGN): Step(Action.COMPLETE_AND_NOTE, _IDLE),
-    (_RECEIVING, Input.STREAM_END): Step(Action.CLOSE, _ENDED),
-    (_RECEIVING, Input.TAKEN_AWAY): Step(Action.NOTHING, _DISCARDING),
-    (_RECEIVING, Input.FAULT): Step(Action.CLOSE, _ENDED),
+    (_RECEIVING, Input.HEADER): SessionStep(Action.GIVE_BACK_AND_OFFER, _IDLE),
+    (_RECEIVING, Input.HEADER_AGAIN): SessionStep(Action.BEGIN_ANEW, _RECEIVING),
+    (_RECEIVING, Input.ITEMS): SessionStep(Action.ADD, _RECEIVING),
+    (_RECEIVING, Input.BLOCK_END): SessionStep(Action.COMPLETE, _IDLE),
+    (_RECEIVING, Input.BLOCK_END_FOREIGN): SessionStep(Action.COMPLETE_AND_NOTE, _IDLE),
+    (_RECEIVING, Input.STREAM_END): SessionStep(Action.CLOSE, _ENDED),
+    (_RECEIVING, Input.TAKEN_AWAY): SessionStep(Action.NOTHING, _DISCARDING),
+    (_RECEIVING, Input.FAULT): SessionStep(Action.CLOSE, _ENDED),
     # The publisher sent these items before it received the node's answer. The next header ends that.
-    (_DISCARDING, Input.HEADER): Step(Action.OFFER, _IDLE),
-    (_DISCARDING, Input.ITEMS): Step(Action.DISCARD, _DISCARDING),
-    (_DISCARDING, Input.BLOCK_END): Step(Action.DISCARD, _IDLE),
-    (_DISCARDING, Input.STREAM_END): Step(Action.CLOSE, _ENDED),
-    (_DISCARDING, Input.FAULT): Step(Action.CLOSE, _ENDED),
+    (_DISCARDING, Input.HEADER): SessionStep(Action.OFFER, _IDLE),
+    (_DISCARDING, Input.ITEMS): SessionStep(Action.DISCARD, _DISCARDING),
+    (_DISCARDING, Input.BLOCK_END): SessionStep(Action.DISCARD, _IDLE),
+    (_DISCARDING, Input.STREAM_END): SessionStep(Action.CLOSE, _ENDED),
+    (_DISCARDING, Input.FAULT): SessionStep(Action.CLOSE, _ENDED),
     # Messages that were under way when the stream ended are harmless.
-    (_ENDED, Input.HEADER): Step(Action.DISCARD, _ENDED),
-    (_ENDED, Input.ITEMS): Step(Action.DISCARD, _ENDED),
-    (_ENDED, Input.BLOCK_END): Step(Action.DISCARD, _ENDED),
-    (_ENDED, Input.STREAM_END): Step(Action.DISCARD, _ENDED),
-    (_ENDED, Input.FAULT): Step(Action.NOTHING, _ENDED),
+    (_ENDED, Input.HEADER): SessionStep(Action.DISCARD, _ENDED),
+    (_ENDED, Input.ITEMS): SessionStep(Action.DISCARD, _ENDED),
+    (_ENDED, Input.BLOCK_END): SessionStep(Action.DISCARD, _ENDED),
+    (_ENDED, Input.STREAM_END): SessionStep(Action.DISCARD, _ENDED),
+    (_ENDED, Input.FAULT): SessionStep(Action.NOTHING, _ENDED),
 }
 """For each state and input, the action and the next state. A pair that is not listed cannot happen."""
 
 
-class RequestRefused(Exception):
+class InvalidPublishRequest(Exception):
     """Raised for a message that the protocol does not permit in the present state. The stream then ends with the
     status INVALID_REQUEST."""
 
@@ -135,7 +135,7 @@ class SessionMachine:
     """
 
     def __init__(self) -> None:
-        self.state = State.IDLE
+        self.state = SessionState.IDLE
         self.block_number: int | None = None
         self.in_item = False
         self.next_sequence = 0
@@ -147,7 +147,7 @@ class SessionMachine:
         # The number and the pieces belong to the arriving block only.
         if happened is Input.ACCEPTED:
             self.block_number = block_number
-        elif self.state is not State.RECEIVING:
+        elif self.state is not SessionState.RECEIVING:
             self.block_number = None
             self.in_item = False
         return action
@@ -158,25 +158,25 @@ class SessionMachine:
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 
     def items(self, piece: Piece) -> Action:
-        """Handles items that do not begin with a header. Raises RequestRefused."""
+        """Handles items that do not begin with a header. Raises InvalidPublishRequest."""
         # Between two items, the next piece must begin one; within an item, it must not.
         begins_item = piece is Piece.WHOLE or piece is Piece.FIRST
-        if self.state is State.RECEIVING and begins_item is self.in_item:
-            raise RequestRefused("the pieces of an item do not follow each other")
+        if self.state is SessionState.RECEIVING and begins_item is self.in_item:
+            raise InvalidPublishRequest("the pieces of an item do not follow each other")
         action = self.take(Input.ITEMS)
         if action is Action.REFUSE_REQUEST:
-            raise RequestRefused("items came before a header")
+            raise InvalidPublishRequest("items came before a header")
         # After a first or middle piece, the rest of the item is still to come.
         if action is Action.ADD:
             self.in_item = piece is Piece.FIRST or piece is Piece.MIDDLE
         return action
 
     def block_end(self, block_number: int) -> Action:
-        """Handles the end of a block. Raises RequestRefused if the last piece of an item has not arrived."""
+        """Handles the end of a block. Raises InvalidPublishRequest if the last piece of an item has not arrived."""
         if self.in_item:
-            raise RequestRefused(f"block {self.block_number} ends in the middle of an item")
+            raise InvalidPublishRequest(f"block {self.block_number} ends in the middle of an item")
         # An end with another number still ends the arriving block; the caller logs it.
-        foreign = self.state is State.RECEIVING and block_number != self.block_number
+        foreign = self.state is SessionState.RECEIVING and block_number != self.block_number
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
     def in_order(self, sequence: int) -> bool:
@@ -189,8 +189,8 @@ class SessionMachine:
         return True
 
     def check(self) -> None:
-        assert (self.block_number is not None) == (self.state is State.RECEIVING)
-        assert not self.in_item or self.state is State.RECEIVING
+        assert (self.block_number is not None) == (self.state is SessionState.RECEIVING)
+        assert not self.in_item or self.state is SessionState.RECEIVING
 
 
 class PublisherState:

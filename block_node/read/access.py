@@ -34,7 +34,7 @@ WAITING_MAX = 1_000
 logger = structlog.get_logger(__name__)
 
 
-class AccessStatistics(msgspec.Struct, frozen=True):
+class BlockAccessStatistics(msgspec.Struct, frozen=True):
     answers: dict[str, int]
     sent_bytes: int
 
@@ -71,8 +71,8 @@ class AccessService(Worker):
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
 
-    def statistics(self) -> AccessStatistics:
-        return AccessStatistics(dict(self._answers), self._sent_bytes)
+    def statistics(self) -> BlockAccessStatistics:
+        return BlockAccessStatistics(dict(self._answers), self._sent_bytes)
 
     def hand_over(self) -> list[Message]:
         """Returns the requests that wait, and serves them no more, but for the one whose block is being read."""

@@ -8,7 +8,7 @@ import msgspec
 import trio
 
 from block_node.node import BlockNode
-from block_node.read.access import AccessService, AccessStatistics
+from block_node.read.access import AccessService, BlockAccessStatistics
 from block_node.read.status import StatusService
 from block_node.read.subscribe import SubscribeService, SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
@@ -21,7 +21,7 @@ SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get",
 
 class ReadStatistics(msgspec.Struct, frozen=True):
     subscribe: SubscribeStatistics
-    access: AccessStatistics
+    access: BlockAccessStatistics
 
 
 class ReadServices:

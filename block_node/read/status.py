@@ -17,10 +17,9 @@ from block_node.protocol_reading import (
     StatusDetail,
     StatusResponse,
 )
+from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
-from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
-from ockam.protocol import ProtocolError, error_payload
 
 RANGES_MAX = 100_000
 """The maximum number of ranges in one answer. Readers need the highest ones first."""
@@ -29,7 +28,7 @@ DETAIL_OVERHEAD_BYTES = 2_048
 """The bytes of a frame that an answer needs in addition to the ranges and the address book."""
 
 
-class StatusService(Worker):
+class StatusService(AnsweringWorker):
     """The worker that answers at `block_status`. `next_expected`: the block that a publisher should send next.
     `plugins`: the version of each plugin. `address_book`: a serialized `NodeAddressBook`."""
 
@@ -52,12 +51,8 @@ class StatusService(Worker):
         self.context.pause()
         self._store.when_open(self.context.guard(self.context.resume))
 
-    def handle(self, message: Message) -> None:
-        try:
-            request = STATUS.decode_request(message.payload)
-        except ProtocolError as error:
-            self.reply(message, error_payload(str(error)))
-            return
+    def answer(self, message: Message) -> None:
+        request = STATUS.decode_request(message.payload)
         available = self._store.available
         response = StatusResponse(
             request.request_id,
@@ -71,9 +66,6 @@ class StatusService(Worker):
 
     def demand(self, message: Message) -> Demand:
         return Demand(Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE, self._store.chain)
-
-    def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        return error_payload(reason)
 
     def _detail(self, message: Message) -> StatusDetail:
         book = self._address_book

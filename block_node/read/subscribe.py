@@ -17,7 +17,7 @@ from block_node.events import (
     BlockBegun,
     BlockDropped,
     ItemEvent,
-    NodeFailed,
+    NodeFailure,
     NodeStopping,
     Notification,
     PersistedNotification,
@@ -28,7 +28,7 @@ from block_node.facility import Facility, Plugin
 from block_node.persist.store import BlockStore
 from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribeStatus, SubscriptionEnded, opening_of
 from block_node.read.subscription import SubscribeSession
-from block_node.read.subscription_plan import Refusal, SubscribeLimits, plan_subscription
+from block_node.read.subscription_plan import RefusedPlan, SubscribeLimits, plan_subscription
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
@@ -134,7 +134,7 @@ class SubscribeService(Plugin):
                 session.go_on()
         elif isinstance(notification, PublisherStatus):
             self._note_publishers(notification.active)
-        elif isinstance(notification, NodeFailed):
+        elif isinstance(notification, NodeFailure):
             self._under_way.clear()
             self._end_all(notification.reason)
         elif isinstance(notification, NodeStopping):
@@ -144,20 +144,22 @@ class SubscribeService(Plugin):
     def statistics(self) -> SubscribeStatistics:
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
-    def _begin(self, message: Message, request: Subscribe, packs: bool) -> Refusal | None:
+    def _begin(self, message: Message, request: Subscribe, packs: bool) -> RefusedPlan | None:
         available = self._store.available
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
-        if isinstance(plan, Refusal):
+        if isinstance(plan, RefusedPlan):
             return plan
         # The limits of the node and of the identity come after the plan: a refused range takes nothing from them.
         if len(self._sessions) >= self._limits.sessions_max:
-            return Refusal(SubscribeStatus.ERROR, f"this node has {self._limits.sessions_max} subscriptions; try later")
+            return RefusedPlan(
+                SubscribeStatus.ERROR, f"this node has {self._limits.sessions_max} subscriptions; try later"
+            )
         if not message.return_route:
             return None
         usage = message.origin.usage
         limited = usage.take("block_subscribe_sessions_max", message.origin.peer)
         if limited is not None:
-            return Refusal(SubscribeStatus.ERROR, limited)
+            return RefusedPlan(SubscribeStatus.ERROR, limited)
         session = SubscribeSession(
             request=message,
             request_id=request.request_id,

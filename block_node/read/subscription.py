@@ -32,7 +32,7 @@ from block_node.protocol_reading import (
     Unsubscribe,
 )
 from block_node.read.packing import packed
-from block_node.read.subscription_plan import Plan, SubscribeLimits
+from block_node.read.subscription_plan import SubscribeLimits, SubscriptionPlan
 from ockam.actors.address import Address
 from ockam.actors.message import Message
 from ockam.actors.worker import Worker
@@ -48,7 +48,7 @@ MESSAGE_OVERHEAD_BYTES = 512
 """The bytes of a frame that a message needs in addition to its items: names, numbers, routes and sizes."""
 
 
-class Stage(enum.Enum):
+class FeedStage(enum.Enum):
     """READING: it reads from the store. WAITING: it waits for a block that is not stored. EARLY: it sends the items of
     a block before the block is verified. ENDED: it sends nothing more."""
 
@@ -71,7 +71,7 @@ class SubscribeSession(Worker):
         self,
         request: Message,
         request_id: int,
-        plan: Plan,
+        plan: SubscriptionPlan,
         window_bytes: int,
         store: BlockStore,
         limits: SubscribeLimits,
@@ -99,7 +99,7 @@ class SubscribeSession(Worker):
         self._source_ended = False
         self._early_attempt = 0
         self._chunk_bytes = _chunk_bytes(request)
-        self.stage = Stage.WAITING
+        self.stage = FeedStage.WAITING
         self.next_block = plan.start
 
     @property
@@ -116,7 +116,7 @@ class SubscribeSession(Worker):
         return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None
 
     def started(self) -> None:
-        self._tell(Subscribed(self._request_id, self.next_block))
+        self._respond(Subscribed(self._request_id, self.next_block))
         self.go_on()
 
     def handle(self, message: Message) -> None:
@@ -134,14 +134,14 @@ class SubscribeSession(Worker):
     def go_on(self) -> None:
         """Sends as much as possible. Called when a block was stored, and when the subscriber has confirmed items."""
         # Items that were read come first, and a running read continues by itself.
-        if self.stage is Stage.ENDED or not self._send_waiting() or self._reading:
+        if self.stage is FeedStage.ENDED or not self._send_waiting() or self._reading:
             return
         if self._plan.end is not None and self.next_block is not None and self.next_block > self._plan.end:
             self.end(SubscribeStatus.SUCCESS, "")
         elif self._begins_too_high:
             self.end(SubscribeStatus.NOT_AVAILABLE, f"no block up to {self._plan.end} is here")
         # An early block comes from the publisher's items; reading continues after its end.
-        elif self.stage is not Stage.EARLY:
+        elif self.stage is not FeedStage.EARLY:
             if self._find_next():
                 self._read()
             else:
@@ -162,9 +162,9 @@ class SubscribeSession(Worker):
             if self.next_block is None and self._plan.start is None:
                 self.next_block = event.block_number
             # Only the next block is sent early: the subscriber has all earlier ones.
-            if self.stage is Stage.WAITING and event.block_number == self.next_block:
-                self.stage, self._early_attempt = Stage.EARLY, event.attempt
-        elif self.stage is Stage.EARLY and event.attempt == self._early_attempt:
+            if self.stage is FeedStage.WAITING and event.block_number == self.next_block:
+                self.stage, self._early_attempt = FeedStage.EARLY, event.attempt
+        elif self.stage is FeedStage.EARLY and event.attempt == self._early_attempt:
             if isinstance(event, ItemsReceived):
                 self._pass_on(event)
             elif isinstance(event, BlockDropped):
@@ -173,15 +173,15 @@ class SubscribeSession(Worker):
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
         """Handles the verification result of the block that is sent early. `root` is None if it failed."""
-        if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
+        if self.stage is not FeedStage.EARLY or attempt != self._early_attempt or self.next_block is None:
             return
         if root is None:
             self._withdraw()
             self.go_on()
             return
-        self._tell(SubscribedBlockEnd(self._request_id, self._next_sequence(), self.next_block, root))
+        self._respond(SubscribedBlockEnd(self._request_id, self._next_sequence(), self.next_block, root))
         self.next_block += 1
-        self.stage = Stage.WAITING
+        self.stage = FeedStage.WAITING
         self.go_on()
 
     def tick(self) -> None:
@@ -195,20 +195,20 @@ class SubscribeSession(Worker):
         # A subscription that lasts too long ends between two blocks only.
         if limits.duration_s_max is not None and now_s - self._began_s >= limits.duration_s_max and not self._in_block:
             self.end(SubscribeStatus.SUCCESS, f"a subscription lasts {limits.duration_s_max:g} s")
-        elif self.stage is Stage.WAITING and now_s - self._moved_s >= limits.missing_s_max and self._is_missing:
+        elif self.stage is FeedStage.WAITING and now_s - self._moved_s >= limits.missing_s_max and self._is_missing:
             self.end(SubscribeStatus.NOT_AVAILABLE, f"block {self.next_block} is missing here, and did not come")
         self.go_on()
 
     def end(self, status: SubscribeStatus, reason: str) -> None:
         """Ends the subscription with a last message. Safe to repeat."""
-        if self.stage is not Stage.ENDED:
-            self._tell(SubscriptionEnded(self._request_id, self._next_sequence(), status, reason))
+        if self.stage is not FeedStage.ENDED:
+            self._respond(SubscriptionEnded(self._request_id, self._next_sequence(), status, reason))
             self.leave(status)
 
     def leave(self, status: SubscribeStatus | None = None) -> None:
         """Ends the subscription without a message. Safe to repeat. `status` is counted; None if the subscriber left."""
-        if self.stage is not Stage.ENDED:
-            self.stage = Stage.ENDED
+        if self.stage is not FeedStage.ENDED:
+            self.stage = FeedStage.ENDED
             self._outgoing.clear()
             self._on_end(self, status)
 
@@ -223,7 +223,7 @@ class SubscribeSession(Worker):
     @property
     def _in_block(self) -> bool:
         """Whether items of the next block were read or sent, but the end of that block was not sent."""
-        return self._part > 0 or bool(self._outgoing) or self.stage is Stage.EARLY
+        return self._part > 0 or bool(self._outgoing) or self.stage is FeedStage.EARLY
 
     @property
     def _begins_too_high(self) -> bool:
@@ -259,13 +259,13 @@ class SubscribeSession(Worker):
             self.end(SubscribeStatus.NOT_AVAILABLE, reason)
         elif self._source_ended:
             self.end(SubscribeStatus.SOURCE_ERROR, "the last source of blocks has ended; subscribe again to wait")
-        elif self.stage is not Stage.WAITING:
-            self.stage = Stage.WAITING
+        elif self.stage is not FeedStage.WAITING:
+            self.stage = FeedStage.WAITING
             self._moved_s = self._now_s()
 
     def _read(self) -> None:
         assert self.next_block is not None, "the next block is known before it is read"
-        self.stage, self._reading = Stage.READING, True
+        self.stage, self._reading = FeedStage.READING, True
         end = self._plan.end
         blocks = PLACES_PER_READ if end is None else min(PLACES_PER_READ, end - self.next_block + 1)
         read = self.context.guard(self._has_read)
@@ -273,13 +273,13 @@ class SubscribeSession(Worker):
 
     def _has_read(self, operation: ReadBlocks) -> None:
         self._reading = False
-        if self.stage is Stage.ENDED:
+        if self.stage is FeedStage.ENDED:
             return
         if isinstance(operation.error, BlockNumberUnknown) or (
             isinstance(operation.error, DatabaseCorrupt) and not self._in_block
         ):
             # A damaged block is missing until it comes again. If a part of it was sent, the subscription must end.
-            self.stage = Stage.WAITING
+            self.stage = FeedStage.WAITING
             self._wait()
             return
         if operation.error is not None:
@@ -312,7 +312,7 @@ class SubscribeSession(Worker):
         while self._outgoing:
             chunk = self._outgoing[0]
             if isinstance(chunk, SubscribedBlockEnd):
-                self._tell(msgspec.structs.replace(chunk, sequence=self._next_sequence()))
+                self._respond(msgspec.structs.replace(chunk, sequence=self._next_sequence()))
                 self.next_block = chunk.block_number + 1
             elif self._has_room:
                 self._send_items(chunk, verified=True)
@@ -334,9 +334,9 @@ class SubscribeSession(Worker):
             self._send_items(chunk, verified=False)
 
     def _withdraw(self) -> None:
-        self.stage = Stage.WAITING
+        self.stage = FeedStage.WAITING
         if self.next_block is not None:
-            self._tell(SubscribedBlockWithdrawn(self._request_id, self._next_sequence(), self.next_block))
+            self._respond(SubscribedBlockWithdrawn(self._request_id, self._next_sequence(), self.next_block))
 
     def _send_items(self, chunk: ItemBatch, *, verified: bool) -> None:
         assert self.next_block is not None, "items are of a block"
@@ -346,13 +346,13 @@ class SubscribeSession(Worker):
         self._sent_bytes += chunk.size_bytes
         sequence = self._next_sequence()
         items = SubscribedItems(self._request_id, sequence, self.next_block, verified, chunk.items, chunk.piece)
-        self._tell(packed(items) if self._packs else items)
+        self._respond(packed(items) if self._packs else items)
 
     def _next_sequence(self) -> int:
         self._sequence += 1
         return self._sequence - 1
 
-    def _tell(self, response: SubscribeResponse) -> None:
+    def _respond(self, response: SubscribeResponse) -> None:
         payload = SUBSCRIBE.encode_response(response)
         self.context.send(Message(self._request.return_route, (self.context.address,), payload))
 

@@ -30,7 +30,7 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
     tick_s: float = 1.0
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SubscriptionPlan(msgspec.Struct, frozen=True):
     """The accepted range of a subscription, both ends included. start: None means the first block that this node will
     ever store. end: None means no end. early: whether items are also sent before their block is verified."""
 
@@ -39,31 +39,35 @@ class Plan(msgspec.Struct, frozen=True):
     early: bool
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusedPlan(msgspec.Struct, frozen=True):
     status: SubscribeStatus
     reason: str
 
 
-def plan_subscription(request: Subscribe, first: int | None, last: int | None, ahead_max: int) -> Plan | Refusal:
+def plan_subscription(
+    request: Subscribe, first: int | None, last: int | None, ahead_max: int
+) -> SubscriptionPlan | RefusedPlan:
     """Plans a subscription, or refuses it. first, last: the blocks that can be read; None if no block is stored."""
     start, end = request.start_block, request.end_block
     if start is not None and start > NUMBER_MAX:
-        return Refusal(SubscribeStatus.INVALID_START_BLOCK, f"no block has number {start}; leave it out for what comes")
+        return RefusedPlan(
+            SubscribeStatus.INVALID_START_BLOCK, f"no block has number {start}; leave it out for what comes"
+        )
     if end is not None and end > NUMBER_MAX:
-        return Refusal(SubscribeStatus.INVALID_END_BLOCK, f"no block has number {end}; leave it out for no end")
+        return RefusedPlan(SubscribeStatus.INVALID_END_BLOCK, f"no block has number {end}; leave it out for no end")
     if start is not None and end is not None and end < start:
-        return Refusal(SubscribeStatus.INVALID_END_BLOCK, f"the end {end} is below the start {start}")
+        return RefusedPlan(SubscribeStatus.INVALID_END_BLOCK, f"the end {end} is below the start {start}")
     # Without a start, the subscription begins with the next new block, or at the first block if it has an end.
     newest = -1 if last is None else last
     begins = start if start is not None else newest + 1 if end is None else first
     if start is not None and first is not None and start < first:
-        return Refusal(SubscribeStatus.NOT_AVAILABLE, f"block {start} is not here; the first one is {first}")
+        return RefusedPlan(SubscribeStatus.NOT_AVAILABLE, f"block {start} is not here; the first one is {first}")
     if begins is not None and end is not None and begins > end:
-        return Refusal(SubscribeStatus.NOT_AVAILABLE, f"no block up to {end} is here; the first one is {first}")
+        return RefusedPlan(SubscribeStatus.NOT_AVAILABLE, f"no block up to {end} is here; the first one is {first}")
     for wanted in (begins, end if begins is None else None):
         if wanted is not None and wanted > newest + ahead_max:
             reason = f"block {wanted} is more than {ahead_max} blocks above the last one"
-            return Refusal(SubscribeStatus.NOT_AVAILABLE, f"{reason}; ask again when it is nearer")
+            return RefusedPlan(SubscribeStatus.NOT_AVAILABLE, f"{reason}; ask again when it is nearer")
     if start is None and last is None:
         begins = None
-    return Plan(begins, end, request.early)
+    return SubscriptionPlan(begins, end, request.early)

@@ -20,7 +20,7 @@ from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.transport import is_reorg_topic
 from stream_client import LAST, PositionReset, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
-from stream_client.core.marks import Mark
+from stream_client.core.marks import KnownPosition
 
 # The number of checkpoints that the stream keeps. Only the last one is read; the others help to find errors.
 KEPT_CHECKPOINTS = 16
@@ -45,7 +45,7 @@ class NodeCheckpoints:
         self._client = client
         self._indexes = SavedIndexes(client, client_id)
         self._stream: Stream | None = None
-        self._marks: dict[str, Mark] = {}
+        self._marks: dict[str, KnownPosition] = {}
         self._resets: list[str] = []
         self._last: bytes | None = None
 
@@ -98,7 +98,7 @@ class NodeCheckpoints:
             index = await self._indexes.get(topic, partition)
             raise PositionReset(topic, partition, _shown(checkpoint)[source], index)
 
-    async def _resume(self, topic: str, partitions: list[int]) -> dict[int, Mark]:
+    async def _resume(self, topic: str, partitions: list[int]) -> dict[int, KnownPosition]:
         """Loads the offsets of these partitions from the index service, with the incarnations of their streams."""
 
         def reset(partition: int) -> None:

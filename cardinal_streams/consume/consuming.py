@@ -52,9 +52,9 @@ SAVE_INTERVAL_S = 1.0
 REORG_TIMEOUT_S = 600.0
 """A reorg is given up if nothing came on its channel for this long. Blocks that come later are still weighed."""
 REORG_CHECK_S = 5.0
-STALL_TOLD_S = 10.0
+STALL_REPORTS_S = 10.0
 """While the chain lacks a block, an event says so at this interval."""
-REORG_TOLD_S = 30.0
+REORG_REPORTS_S = 30.0
 """While the channel of a reorg is silent, an event says so at this interval."""
 
 
@@ -114,9 +114,9 @@ class Updates(Consumption[ChainConsumer, Update]):
     transport: Transport
     reorg_timeout_s = REORG_TIMEOUT_S
     _reorg: OpenReorg | None = None
-    _reorg_began_s = _reorg_read_s = _reorg_told_s = 0.0
+    _reorg_began_s = _reorg_read_s = _reorg_reported_s = 0.0
     _stall: bytes | None = None
-    _stall_began_s = _stall_told_s = 0.0
+    _stall_began_s = _stall_reported_s = 0.0
 
     def reorg_age_s(self) -> float:
         """Returns for how long the reorg that is going on has lasted, in seconds; 0 if there is none."""
@@ -143,12 +143,12 @@ class Updates(Consumption[ChainConsumer, Update]):
         now_s = anyio.current_time()
         # Another first gap is progress, so the clock begins anew.
         if first != self._stall:
-            self._stall, self._stall_began_s, self._stall_told_s = first, now_s, now_s
+            self._stall, self._stall_began_s, self._stall_reported_s = first, now_s, now_s
         if first is not None:
-            if now_s - self._stall_told_s >= STALL_TOLD_S:
-                self._stall_told_s = now_s
+            if now_s - self._stall_reported_s >= STALL_REPORTS_S:
+                self._stall_reported_s = now_s
                 self.handle([Stalled(gaps, now_s - self._stall_began_s)])
-            self._check_due_s = min(self._check_due_s, self._stall_told_s + STALL_TOLD_S)
+            self._check_due_s = min(self._check_due_s, self._stall_reported_s + STALL_REPORTS_S)
 
     async def _look_at_reorg(self) -> None:
         before, self._reorg = self._reorg, self.machine.active_reorg
@@ -161,7 +161,7 @@ class Updates(Consumption[ChainConsumer, Update]):
             self._reorg_began_s = now_s
         # While the application has too many unfinished updates, the silence is not the channel's.
         if before != self._reorg or not self.machine.feeds.channels:
-            self._reorg_read_s = self._reorg_told_s = now_s
+            self._reorg_read_s = self._reorg_reported_s = now_s
         # 2. Ask for the ends of the resting topics, so that the lags grow while the reorg lasts.
         if before is None or now_s >= self._check_due_s:
             # The receivers of the normal feed read nothing now, so they do not know how far its topics have grown.
@@ -171,13 +171,13 @@ class Updates(Consumption[ChainConsumer, Update]):
                 if not error.retriable:
                     raise
                 # The silence is that of the node, which may start again.
-                self._reorg_read_s = self._reorg_told_s = now_s
+                self._reorg_read_s = self._reorg_reported_s = now_s
             self._check_due_s = now_s + min(REORG_CHECK_S, self.reorg_timeout_s)
         # 3. Report the silence, and end a reorg whose producer is gone: the normal feed must not rest for ever.
         idle_s = now_s - self._reorg_read_s
         is_given_up = idle_s >= self.reorg_timeout_s
-        if is_given_up or now_s - self._reorg_told_s >= REORG_TOLD_S:
-            self._reorg_told_s = now_s
+        if is_given_up or now_s - self._reorg_reported_s >= REORG_REPORTS_S:
+            self._reorg_reported_s = now_s
             self.handle([ReorgStalled(self._reorg.hash, self._reorg.number, idle_s, is_given_up)])
         if is_given_up:
             self.abandon_reorg(self._reorg.hash)

@@ -20,7 +20,7 @@ heavier than the heaviest of these blocks. Equal weight never replaces blocks. I
 BURIED, the resulting chain does not depend on the order of arrival. A block becomes final when `reorg_threshold` blocks
 follow it; only `revert`, which obeys a Reorg message, removes final blocks. From `revert` to `end_reorg` no blocks are
 weighed: each must follow the one before. Beyond `waiting_max` kept blocks, or `waiting_bytes_max` bytes, a block is
-dropped with an event (`ChainState._needed_last`), so that the caller can give it again later."""
+dropped with an event (`ChainBlocks._needed_last`), so that the caller can give it again later."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ import msgspec
 
 from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits
 from cardinal_streams.machines.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Start
-from cardinal_streams.machines.chain_state import ChainState, Fate
-from cardinal_streams.machines.fork_tree import Node
+from cardinal_streams.machines.chain_state import ChainBlocks, Fate
+from cardinal_streams.machines.fork_tree import TreeNode
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.recent import RecentMap
 
 
-class Place(enum.Enum):
+class BlockStanding(enum.Enum):
     BANNED = "banned"
     KNOWN = "known"
     BURIED = "buried"
@@ -67,7 +67,7 @@ class ChainOrder:
     `start` the chain begins with the first block that arrives, and blocks before that one are never added or removed.
     `wanted`: by block number, the only hash that is accepted for this number.
 
-    Invariant: the invariant of `ChainState` holds."""
+    Invariant: the invariant of `ChainBlocks` holds."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class ChainOrder:
             raise ValueError(f"the reorg threshold is {reorg_threshold}")
         self.reorg_threshold = reorg_threshold
         self._wanted = dict(wanted or {})
-        self._state = ChainState(reorg_threshold, limits)
+        self._state = ChainBlocks(reorg_threshold, limits)
         self._duplicates = self._reverts = 0
         self._has_start = start is not None
         # The blocks of the running reorg, or None. A value is True if this reorg delivered the block first.
-        self._told: RecentMap[bytes, bool] | None = None
+        self._reported: RecentMap[bytes, bool] | None = None
         if start is not None:
-            self._state.begin_at(Node.known_by_hash(start.hash, start.number, start.weight))
+            self._state.begin_at(TreeNode.known_by_hash(start.hash, start.number, start.weight))
 
     @property
     def head(self) -> Start | None:
@@ -138,7 +138,7 @@ class ChainOrder:
             state.adopt(state.path_to(node), events)
         state.go_back_to(hash_, number, state.reverted_weight, events)
         # From here on, blocks come from the reorg's channel, and `_place_of` answers FOLLOWS.
-        self._told = RecentMap(state.limits.remembered_max)
+        self._reported = RecentMap(state.limits.remembered_max)
         self._reverts += 1
         state.keep_limits(events)
         return events
@@ -147,10 +147,10 @@ class ChainOrder:
         """Ends the section of the reorg to this common ancestor, complete or not: the heaviest branch decides again. If
         the chain is then lighter than the removed blocks, which are not in memory any more, a `Revert` to the ancestor
         removes the blocks of the reorg."""
-        state, told, tip = self._state, self._told, self._state.chain.head
+        state, told, tip = self._state, self._reported, self._state.chain.head
         assert told is not None
         assert tip is not None
-        self._told = None
+        self._reported = None
         events: list[ChainEvent] = []
         # The removed blocks are kept as a fork, so the usual weighing brings them back if they are heavier.
         state.weigh(state.branches_off(state.chain), events)
@@ -167,12 +167,12 @@ class ChainOrder:
 
     def resume_reorg(self, removed_weight: int) -> None:
         """Continues a reorg whose `revert` took place, and removed blocks of this weight, before a restart."""
-        self._told = RecentMap(self._state.limits.remembered_max)
+        self._reported = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
 
     def has_place(self, batch: CompleteBatch) -> bool:
         """Whether `receive` would use this block: it does not fork off before the final block."""
-        return self._place_of(batch) not in (Place.TOO_DEEP, Place.BURIED)
+        return self._place_of(batch) not in (BlockStanding.TOO_DEEP, BlockStanding.BURIED)
 
     def outweighs(self, batch: CompleteBatch, weight_to_beat: int) -> bool:
         """Whether a block off the chain, or a waiting descendant, is heavier than the head and `weight_to_beat`."""
@@ -234,43 +234,43 @@ class ChainOrder:
 
     def check(self) -> None:
         """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded."""
-        self._state.check(in_reorg=self._told is not None)
+        self._state.check(in_reorg=self._reported is not None)
 
-    def _place_of(self, batch: CompleteBatch) -> Place:
+    def _place_of(self, batch: CompleteBatch) -> BlockStanding:
         state = self._state
         node = state.tree.find(batch.hash)
         own_fate = state.fates.find(batch.hash)
         fate = own_fate or state.fates.find(batch.parent)
         final_number = state.chain.final_number
         if batch.parent == batch.hash:
-            return Place.UNORDERED
+            return BlockStanding.UNORDERED
         # The wish of the application comes before everything else, even before a running reorg.
         if fate is Fate.BANNED or self._wanted.get(batch.number, batch.hash) != batch.hash:
-            return Place.BANNED
+            return BlockStanding.BANNED
         # During a reorg nothing is weighed, so no other row applies to blocks that are not on the chain.
-        if self._told is not None and batch.hash not in state.chain:
-            return Place.FOLLOWS
+        if self._reported is not None and batch.hash not in state.chain:
+            return BlockStanding.FOLLOWS
         # What is known already, in memory or by its fate.
         if node is not None:
-            return Place.FILLS if node.batch is None else Place.KNOWN
+            return BlockStanding.FILLS if node.batch is None else BlockStanding.KNOWN
         if own_fate is Fate.FINAL:
-            return Place.KNOWN
+            return BlockStanding.KNOWN
         # From here on the block is new. A number that does not grow would break the order of heights, so it is refused
         # before the block can be kept.
         parent = state.tree.find(batch.parent)
         if parent is not None and parent.number is not None and batch.number <= parent.number:
-            return Place.UNORDERED
+            return BlockStanding.UNORDERED
         # Too deep for the threshold. A heavier block is kept all the same: a Reorg message may still come.
         if fate is not None or (final_number is not None and batch.number <= final_number):
-            return Place.TOO_DEEP if state.is_heavier(batch.weight) else Place.BURIED
+            return BlockStanding.TOO_DEEP if state.is_heavier(batch.weight) else BlockStanding.BURIED
         # The usual cases: the block meets the chain, a fork of it, or nothing yet.
         if state.chain.head is None:
-            return Place.FIRST
+            return BlockStanding.FIRST
         if parent is None:
-            return Place.WAITS
+            return BlockStanding.WAITS
         if parent is state.chain.head:
-            return Place.EXTENDS
-        return Place.FORKS if state.is_connected(parent) else Place.WAITS
+            return BlockStanding.EXTENDS
+        return BlockStanding.FORKS if state.is_connected(parent) else BlockStanding.WAITS
 
     def _ban(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         self._state.give_up(batch, DropReason.BANNED, events)
@@ -293,7 +293,7 @@ class ChainOrder:
         self._state.give_up(batch, DropReason.NUMBER, events)
 
     def _begin(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        self._state.begin_at(Node.known_by_hash(batch.parent))
+        self._state.begin_at(TreeNode.known_by_hash(batch.parent))
         self._extend(batch, events)
 
     def _fill(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
@@ -321,10 +321,10 @@ class ChainOrder:
             if base.number is not None:
                 state.drop_unordered(state.tree.children(base.hash), base.number, events)
         # During a reorg nothing is weighed; the block counts as one of the reorg.
-        if self._told is None:
+        if self._reported is None:
             state.weigh(state.branches_off(bases), events)
         else:
-            self._told.put(batch.hash, True)
+            self._reported.put(batch.hash, True)
 
     def _extend(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         head = self._state.chain.head
@@ -342,7 +342,7 @@ class ChainOrder:
 
     def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         """Takes a block of a running reorg. It joins if its parent is the head, with descendants that came earlier."""
-        state, told, head = self._state, self._told, self._state.chain.head
+        state, told, head = self._state, self._reported, self._state.chain.head
         assert told is not None
         assert head is not None
         parent = state.tree.find(batch.parent)
@@ -364,16 +364,16 @@ class ChainOrder:
 
 Action: TypeAlias = Callable[[ChainOrder, CompleteBatch, list[ChainEvent]], None]
 
-PLACES: Mapping[Place, Action] = {
-    Place.BANNED: ChainOrder._ban,
-    Place.KNOWN: ChainOrder._ignore,
-    Place.BURIED: ChainOrder._bury,
-    Place.TOO_DEEP: ChainOrder._keep_for_reorg,
-    Place.UNORDERED: ChainOrder._refuse_number,
-    Place.FIRST: ChainOrder._begin,
-    Place.FILLS: ChainOrder._fill,
-    Place.EXTENDS: ChainOrder._extend,
-    Place.FORKS: ChainOrder._fork,
-    Place.WAITS: ChainOrder._wait,
-    Place.FOLLOWS: ChainOrder._follow,
+PLACES: Mapping[BlockStanding, Action] = {
+    BlockStanding.BANNED: ChainOrder._ban,
+    BlockStanding.KNOWN: ChainOrder._ignore,
+    BlockStanding.BURIED: ChainOrder._bury,
+    BlockStanding.TOO_DEEP: ChainOrder._keep_for_reorg,
+    BlockStanding.UNORDERED: ChainOrder._refuse_number,
+    BlockStanding.FIRST: ChainOrder._begin,
+    BlockStanding.FILLS: ChainOrder._fill,
+    BlockStanding.EXTENDS: ChainOrder._extend,
+    BlockStanding.FORKS: ChainOrder._fork,
+    BlockStanding.WAITS: ChainOrder._wait,
+    BlockStanding.FOLLOWS: ChainOrder._follow,
 }

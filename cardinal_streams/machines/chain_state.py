@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from cardinal_streams.limits import ChainLimits
 from cardinal_streams.machines.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
-from cardinal_streams.machines.fork_tree import ForkTree, Node
+from cardinal_streams.machines.fork_tree import ChainTree, TreeNode
 from cardinal_streams.machines.held_chain import HeldChain
 from cardinal_streams.machines.waiting_blocks import WaitingBlocks
 from cardinal_streams.payload import CompleteBatch
@@ -22,7 +22,7 @@ class Fate(enum.Enum):
     BANNED = "banned"  # the application wants another block with its number, or it descends from a banned block
 
 
-class ChainState:
+class ChainBlocks:
     """The newest part of the chain and the waiting blocks (of forks, or without a parent); also the fates of other
     blocks. Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from
     the chain outweighs the blocks that it would replace, except from the beginning of a reorg until the head is as
@@ -30,7 +30,7 @@ class ChainState:
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
         self.limits = limits
-        self.tree = ForkTree()
+        self.tree = ChainTree()
         self.chain = HeldChain(reorg_threshold)
         self.waiting = WaitingBlocks()
         self.fates: RecentMap[bytes, Fate] = RecentMap(limits.remembered_max)
@@ -38,17 +38,17 @@ class ChainState:
         self.dropped = dict.fromkeys(DropReason, 0)
         self.reverted_weight = 0
 
-    def begin_at(self, node: Node) -> None:
+    def begin_at(self, node: TreeNode) -> None:
         self.tree.add(node)
         self.chain.restart(node, is_final=False)
 
-    def is_connected(self, node: Node) -> bool:
-        at: Node | None = node
+    def is_connected(self, node: TreeNode) -> bool:
+        at: TreeNode | None = node
         while at is not None and at.hash not in self.chain:
             at = None if at.parent is None else self.tree.find(at.parent)
         return at is not None
 
-    def path_to(self, node: Node) -> list[Node]:
+    def path_to(self, node: TreeNode) -> list[TreeNode]:
         """Returns the path from the block of the chain at which this connected node forks off, up to the node."""
         path = [node]
         # Upwards from the node, and reversed at the end.
@@ -61,22 +61,22 @@ class ChainState:
         path.reverse()
         return path
 
-    def add(self, batch: CompleteBatch, events: list[ChainEvent]) -> Node:
+    def add(self, batch: CompleteBatch, events: list[ChainEvent]) -> TreeNode:
         """Adds a block to the waiting blocks. Drops its waiting children whose number is not higher than its own."""
-        node = Node.of(batch)
+        node = TreeNode.of(batch)
         self.drop_unordered(self.tree.children(batch.hash), batch.number, events)
         self.tree.add(node)
         self.waiting.put(node)
         return node
 
-    def adopt(self, path: list[Node], events: list[ChainEvent]) -> None:
+    def adopt(self, path: list[TreeNode], events: list[ChainEvent]) -> None:
         """Replaces the blocks of the chain after `path[0]`, which is on the chain, by the waiting branch `path[1:]`."""
         # The replaced blocks become a fork: they win again if their branch grows.
         replaced = self.chain.cut_above(path[0])
         for node in replaced:
             self.waiting.put(node)
         # Each new head can push the lowest block out of the part that reorgs can remove.
-        final: list[Node] = []
+        final: list[TreeNode] = []
         for node in path[1:]:
             self.waiting.remove(node)
             node.is_applied = True
@@ -97,10 +97,10 @@ class ChainState:
             self.drop_below(node.hash, DropReason.OLD, Fate.BURIED, events)
         self.sink(events)
 
-    def weigh(self, branches: list[list[Node]], events: list[ChainEvent]) -> None:
+    def weigh(self, branches: list[list[TreeNode]], events: list[ChainEvent]) -> None:
         """Adopts the heaviest of these branches, paths from a block of the chain, if it outweighs what it would
         replace."""
-        best: list[Node] | None = None
+        best: list[TreeNode] | None = None
         best_weight = 0
         for branch in branches:
             # A branch is as heavy as its heaviest block (specification), which need not be its last one.
@@ -112,13 +112,13 @@ class ChainState:
         if best is not None:
             self.adopt(best, events)
 
-    def branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
+    def branches_off(self, bases: Iterable[TreeNode]) -> list[list[TreeNode]]:
         tree, waiting = self.tree, self.waiting
         # The child that is on the chain itself is no branch.
         off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
-    def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
+    def join_below(self, lowest: TreeNode, is_applied: bool) -> Iterator[TreeNode]:
         """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one, up
         to a final block. Yields each node that joins. `is_applied`: whether the application has them."""
         node = lowest
@@ -126,7 +126,7 @@ class ChainState:
             below = self.tree.find(node.parent)
             if below is None:
                 # The first missing ancestor: its hash is enough for the chain to fork there.
-                below = Node.known_by_hash(node.parent)
+                below = TreeNode.known_by_hash(node.parent)
                 self.tree.add(below)
             else:
                 self.waiting.remove(below)
@@ -157,7 +157,7 @@ class ChainState:
                     if fate is not None:
                         self.fates.put(node.hash, fate)
 
-    def drop_unordered(self, nodes: Iterable[Node], number: int, events: list[ChainEvent]) -> None:
+    def drop_unordered(self, nodes: Iterable[TreeNode], number: int, events: list[ChainEvent]) -> None:
         """Drops the waiting blocks among `nodes` whose number is at most `number`, that of their parent."""
         for node in nodes:
             if node.number is not None and node.number <= number and node.hash in self.waiting:
@@ -168,7 +168,7 @@ class ChainState:
         while len(self.waiting) > limits.waiting_max or self.waiting.size_bytes > limits.waiting_bytes_max:
             self.drop(self._needed_last(), DropReason.MEMORY, events)
 
-    def _needed_last(self) -> Node:
+    def _needed_last(self) -> TreeNode:
         """Returns the waiting block that the chain needs last. The choice depends on the blocks alone, so each time
         that the dropped blocks come again, others with lower numbers stay, until the chain has reached them all."""
         tree, waiting = self.tree, self.waiting
@@ -182,7 +182,7 @@ class ChainState:
         deep = [node for node in waiting if final_number is not None and (node.number or 0) <= final_number]
         return max(deep, key=lambda node: (node.number or 0, node.hash), default=None) or waiting.highest()
 
-    def drop(self, node: Node, reason: DropReason, events: list[ChainEvent]) -> None:
+    def drop(self, node: TreeNode, reason: DropReason, events: list[ChainEvent]) -> None:
         assert node.batch is not None
         self.waiting.remove(node)
         self.tree.remove(node)
@@ -235,7 +235,7 @@ class ChainState:
                 if other.batch is None:
                     self.tree.remove(other)
             if node is None:
-                node = Node.known_by_hash(hash_, number)
+                node = TreeNode.known_by_hash(hash_, number)
                 self.tree.add(node)
             else:
                 self.waiting.remove(node)
@@ -272,5 +272,5 @@ class ChainState:
                 assert heaviest <= max(other.weight for other in self.chain.above(path[0]))
 
 
-def applied_batches(nodes: Iterable[Node]) -> tuple[CompleteBatch, ...]:
+def applied_batches(nodes: Iterable[TreeNode]) -> tuple[CompleteBatch, ...]:
     return tuple(node.batch for node in nodes if node.batch is not None and node.is_applied)

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from cardinal_streams.payload import CompleteBatch
 
 
-class Node:
-    """A block in a `ForkTree`."""
+class TreeNode:
+    """A block in a `ChainTree`."""
 
     __slots__ = ("batch", "hash", "is_applied", "number", "parent", "weight")
 
@@ -28,39 +28,39 @@ class Node:
         self.is_applied = False
 
     @classmethod
-    def of(cls, batch: CompleteBatch) -> Node:
+    def of(cls, batch: CompleteBatch) -> TreeNode:
         return cls(batch.hash, batch.number, batch.parent, batch.weight, batch)
 
     @classmethod
-    def known_by_hash(cls, hash_: bytes, number: int | None = None, weight: int = 0) -> Node:
+    def known_by_hash(cls, hash_: bytes, number: int | None = None, weight: int = 0) -> TreeNode:
         return cls(hash_, number, None, weight, None)
 
 
-class ForkTree:
+class ChainTree:
     """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival. Invariant: a
     node is listed as a child of its parent's hash, and every listed child is a node of the tree."""
 
     __slots__ = ("_children", "_nodes")
 
     def __init__(self) -> None:
-        self._nodes: dict[bytes, Node] = {}
-        self._children: dict[bytes, dict[bytes, Node]] = {}
+        self._nodes: dict[bytes, TreeNode] = {}
+        self._children: dict[bytes, dict[bytes, TreeNode]] = {}
 
-    def find(self, hash_: bytes) -> Node | None:
+    def find(self, hash_: bytes) -> TreeNode | None:
         return self._nodes.get(hash_)
 
-    def add(self, node: Node) -> None:
+    def add(self, node: TreeNode) -> None:
         assert node.hash not in self._nodes
         self._nodes[node.hash] = node
         self._link(node)
 
-    def fill(self, node: Node, batch: CompleteBatch) -> None:
+    def fill(self, node: TreeNode, batch: CompleteBatch) -> None:
         """Stores the contents of a block whose node had only a hash until now."""
         assert node.parent is None
         node.number, node.weight, node.parent, node.batch = batch.number, batch.weight, batch.parent, batch
         self._link(node)
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: TreeNode) -> None:
         """Removes a node. Its children stay in the tree until the block arrives again or they are removed too."""
         del self._nodes[node.hash]
         if node.parent is not None:
@@ -69,12 +69,12 @@ class ForkTree:
             if not siblings:
                 del self._children[node.parent]
 
-    def children(self, hash_: bytes) -> Iterable[Node]:
+    def children(self, hash_: bytes) -> Iterable[TreeNode]:
         """Returns the children of this hash in the order of arrival. The block itself can be missing."""
         found = self._children.get(hash_)
         return tuple(found.values()) if found else ()
 
-    def subtree(self, root: Node) -> list[Node]:
+    def subtree(self, root: TreeNode) -> list[TreeNode]:
         """Returns `root` and all its descendants, each parent before its children."""
         found = [root]
         # The list grows while it is read, so parents come before their children.
@@ -82,16 +82,16 @@ class ForkTree:
             found.extend(self.children(node.hash))
         return found
 
-    def best_path(self, root: Node) -> list[Node]:
+    def best_path(self, root: TreeNode) -> list[TreeNode]:
         """Returns the path from `root` through its heaviest descendant to a leaf. Of equals, the first to come wins."""
         if root.hash not in self._children:
             return [root]
         # Children come before their parents here, so each node needs one look at its children, however deep the tree
         # is.
         heaviest: dict[bytes, int] = {}
-        choice: dict[bytes, Node] = {}
+        choice: dict[bytes, TreeNode] = {}
         for node in reversed(self.subtree(root)):
-            best: Node | None = None
+            best: TreeNode | None = None
             for child in self.children(node.hash):
                 if best is None or heaviest[child.hash] > heaviest[best.hash]:
                     best = child
@@ -114,6 +114,6 @@ class ForkTree:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def _link(self, node: Node) -> None:
+    def _link(self, node: TreeNode) -> None:
         if node.parent is not None:
             self._children.setdefault(node.parent, {})[node.hash] = node

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 
-from cardinal_streams.machines.fork_tree import Node
+from cardinal_streams.machines.fork_tree import TreeNode
 
 
 class HeldChain:
@@ -19,16 +19,16 @@ class HeldChain:
 
     def __init__(self, removable_max: int) -> None:
         self.removable_max = removable_max
-        self._nodes: deque[Node] = deque()
+        self._nodes: deque[TreeNode] = deque()
         self._heights: dict[bytes, int] = {}
         self.is_final = False
 
     @property
-    def head(self) -> Node | None:
+    def head(self) -> TreeNode | None:
         return self._nodes[-1] if self._nodes else None
 
     @property
-    def lowest(self) -> Node:
+    def lowest(self) -> TreeNode:
         return self._nodes[0]
 
     @property
@@ -36,12 +36,12 @@ class HeldChain:
         """The number of the lowest block here, if it is final and its number is known."""
         return self._nodes[0].number if self.is_final else None
 
-    def restart(self, node: Node, is_final: bool) -> None:
+    def restart(self, node: TreeNode, is_final: bool) -> None:
         self._nodes = deque((node,))
         self._heights = {node.hash: 0}
         self.is_final = is_final or self.removable_max == 0
 
-    def push(self, node: Node) -> Node | None:
+    def push(self, node: TreeNode) -> TreeNode | None:
         """Adds a node as the new head. Returns the lowest node if it had to leave, else None."""
         self._heights[node.hash] = self._heights[self._nodes[-1].hash] + 1
         self._nodes.append(node)
@@ -54,13 +54,13 @@ class HeldChain:
         self.is_final = self.is_final or len(self._nodes) > self.removable_max
         return dropped
 
-    def push_below(self, node: Node) -> None:
+    def push_below(self, node: TreeNode) -> None:
         assert not self.is_final
         self._heights[node.hash] = self._heights[self._nodes[0].hash] - 1
         self._nodes.appendleft(node)
         self.is_final = len(self._nodes) > self.removable_max
 
-    def cut_above(self, node: Node) -> list[Node]:
+    def cut_above(self, node: TreeNode) -> list[TreeNode]:
         """Removes the nodes after `node`, up to and including the head, and returns them in ascending order."""
         removed = self.above(node)
         for other in removed:
@@ -68,7 +68,7 @@ class HeldChain:
             del self._heights[other.hash]
         return removed
 
-    def above(self, node: Node) -> list[Node]:
+    def above(self, node: TreeNode) -> list[TreeNode]:
         # Heights make the distance known without a search.
         count = self._heights[self._nodes[-1].hash] - self._heights[node.hash]
         found = [self._nodes[-1 - index] for index in range(count)]
@@ -88,7 +88,7 @@ class HeldChain:
     def __contains__(self, hash_: bytes) -> bool:
         return hash_ in self._heights
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[TreeNode]:
         return iter(self._nodes)
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cardinal_streams.machines.missing import MISSING_ITEMS_SHOWN, Missing, MissingState
-from cardinal_streams.machines.reassembly_events import DUPLICATE, TAKEN, UNANNOUNCED, Outcome
+from cardinal_streams.machines.reassembly_events import DUPLICATE, TAKEN, UNANNOUNCED, Receipt
 from cardinal_streams.message.types import Batch, SubBatchMsg
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
@@ -94,28 +94,28 @@ class PendingBlock:
         self.values, self.deletes, self.headers, self.items = {}, set(), {}, {}
         self.size_bytes = 0
 
-    def keep_value(self, key: str, value: bytes) -> Outcome:
+    def keep_value(self, key: str, value: bytes) -> Receipt:
         if key in self.values:
             return DUPLICATE
         self.values[key] = value
         self.size_bytes += len(key) + len(value) + ENTRY_BYTES
         return TAKEN
 
-    def keep_delete(self, key: str) -> Outcome:
+    def keep_delete(self, key: str) -> Receipt:
         if key in self.deletes:
             return DUPLICATE
         self.deletes.add(key)
         self.size_bytes += len(key) + ENTRY_BYTES
         return TAKEN
 
-    def keep_header(self, id_: bytes, item_count: int) -> Outcome:
+    def keep_header(self, id_: bytes, item_count: int) -> Receipt:
         if id_ in self.headers:
             return DUPLICATE
         self.headers[id_] = item_count
         self.size_bytes += ENTRY_BYTES
         return TAKEN
 
-    def keep_item(self, message: SubBatchMsg) -> Outcome:
+    def keep_item(self, message: SubBatchMsg) -> Receipt:
         # Before the header, any index is possible, so the items are kept by their numbers.
         items = self.items.setdefault(message.id, {})
         if message.index in items:
@@ -124,7 +124,7 @@ class PendingBlock:
         self.size_bytes += _size_of(message)
         return TAKEN
 
-    def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
+    def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Receipt, str]]:
         """Takes the Batch message, and checks all earlier messages against it while the caller iterates, to the end.
         Yields the outcome and the name of each; an outcome other than TAKEN means that the message is not used."""
         self.batch = batch
@@ -142,7 +142,7 @@ class PendingBlock:
         self.size_bytes = _size_of_batch(batch)
         return self._replay(*early)
 
-    def take_value(self, key: str, value: bytes) -> Outcome:
+    def take_value(self, key: str, value: bytes) -> Receipt:
         if key in self.values:
             return DUPLICATE
         outcome = self._use_room(key)
@@ -151,7 +151,7 @@ class PendingBlock:
             self.size_bytes += len(key) + len(value) + ENTRY_BYTES
         return outcome
 
-    def take_delete(self, key: str) -> Outcome:
+    def take_delete(self, key: str) -> Receipt:
         if key in self.deletes:
             return DUPLICATE
         outcome = self._use_room(key)
@@ -160,7 +160,7 @@ class PendingBlock:
             self.size_bytes += len(key) + ENTRY_BYTES
         return outcome
 
-    def take_header(self, id_: bytes, item_count: int) -> tuple[Outcome, list[int]]:
+    def take_header(self, id_: bytes, item_count: int) -> tuple[Receipt, list[int]]:
         """Takes the header of a sub batch. Returns the outcome, and the indexes of earlier items beyond its number."""
         if id_ in self.headers:
             return DUPLICATE, []
@@ -177,14 +177,14 @@ class PendingBlock:
         self.missing_count += item_count - len(items) - 1
         return TAKEN, beyond
 
-    def take_item(self, message: SubBatchMsg) -> Outcome:
+    def take_item(self, message: SubBatchMsg) -> Receipt:
         id_ = message.id
         if id_ not in self.wanted_ids:
             return self._unwanted_id(id_)
         # Without its header, an item is kept: nothing tells yet how many there are.
         count = self.headers.get(id_)
         if count is not None and message.index >= count:
-            return Outcome.NO_SUCH_ITEM
+            return Receipt.NO_SUCH_ITEM
         outcome = self.keep_item(message)
         if outcome is TAKEN and count is not None:
             self.missing_count -= 1
@@ -249,7 +249,7 @@ class PendingBlock:
         deletes: set[str],
         headers: dict[bytes, int],
         items: dict[bytes, dict[int, SubBatchMsg]],
-    ) -> Iterator[tuple[Outcome, str]]:
+    ) -> Iterator[tuple[Receipt, str]]:
         for key, value in values.items():
             outcome = self.take_value(key, value)
             if outcome is not TAKEN:
@@ -263,7 +263,7 @@ class PendingBlock:
             for index, message in messages.items():
                 yield self.take_item(message), f"item {index} of sub batch {id_.hex()}"
 
-    def _use_room(self, key: str) -> Outcome:
+    def _use_room(self, key: str) -> Receipt:
         outcome = UNANNOUNCED
         # Longest prefix first. A full counter passes the key on to the next shorter prefix. If no counter was full, an
         # unwanted prefix ends the search.
@@ -276,13 +276,13 @@ class PendingBlock:
                 return TAKEN
             # One message more than announced, unless a shorter prefix has room.
             if room == 0:
-                outcome = Outcome.OVER_COUNT
+                outcome = Receipt.OVER_COUNT
             elif prefix in self._unwanted and outcome is UNANNOUNCED:
-                return Outcome.UNTRACKED
+                return Receipt.UNTRACKED
         return outcome
 
-    def _unwanted_id(self, id_: bytes) -> Outcome:
-        return Outcome.UNTRACKED if id_ in self._unwanted_ids else Outcome.UNANNOUNCED
+    def _unwanted_id(self, id_: bytes) -> Receipt:
+        return Receipt.UNTRACKED if id_ in self._unwanted_ids else Receipt.UNANNOUNCED
 
 
 def _size_of(message: SubBatchMsg) -> int:

@@ -12,7 +12,7 @@ from cardinal_streams.message.types import Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 
 
-class Outcome(enum.IntEnum):
+class Receipt(enum.IntEnum):
     """The outcome of one message of a block. The last three are refusals, which only a faulty producer causes."""
 
     TAKEN = 0  # it was used
@@ -26,10 +26,10 @@ class Outcome(enum.IntEnum):
 
 
 # This outcome and all later ones are refusals.
-FIRST_REFUSAL = Outcome.UNANNOUNCED
+FIRST_REFUSAL = Receipt.UNANNOUNCED
 # These names serve the code that runs for each message: looking a member up in its enumeration takes a sixth of the
 # time of reading a message.
-TAKEN, DUPLICATE, OLD, UNANNOUNCED = Outcome.TAKEN, Outcome.DUPLICATE, Outcome.OLD, Outcome.UNANNOUNCED
+TAKEN, DUPLICATE, OLD, UNANNOUNCED = Receipt.TAKEN, Receipt.DUPLICATE, Receipt.OLD, Receipt.UNANNOUNCED
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Refused(msgspec.Struct, frozen=True):
     `what`: the key, the sub batch id or the item of the dropped message."""
 
     hash: bytes
-    outcome: Outcome
+    outcome: Receipt
     what: str
 
 

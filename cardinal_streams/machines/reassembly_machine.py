@@ -35,10 +35,10 @@ from cardinal_streams.machines.reassembly_events import (
     Completed,
     Evicted,
     EvictionReason,
-    Outcome,
     Outdated,
     ReassemblyEvent,
     ReassemblyStatistics,
+    Receipt,
     Refused,
 )
 from cardinal_streams.machines.reread import PutOff
@@ -107,7 +107,7 @@ class Reassembler:
         self._idle_check_at = limits.idle_messages_max + 1
         self._messages = self._completed = self._pings = self._old = 0
         self._evicted = dict.fromkeys(EvictionReason, 0)
-        self._outcomes = [0] * len(Outcome)
+        self._outcomes = [0] * len(Receipt)
 
     def receive(self, message: Message, source: str = "", offset: int = 0) -> Sequence[ReassemblyEvent]:
         """Takes a message, and returns the events that it causes.
@@ -126,7 +126,7 @@ class Reassembler:
         block = self._blocks.get(of_block.hash)
         if block is None or block.is_too_large:
             if block is not None or of_block.hash in self._finished:
-                self._outcomes[Outcome.LATE] += 1
+                self._outcomes[Receipt.LATE] += 1
                 return NOTHING
             block = PendingBlock(of_block.hash, self._messages)
             self._blocks[block.hash] = block
@@ -150,7 +150,7 @@ class Reassembler:
     def skip(self, source: str, offset: int) -> None:
         """Counts a message that the caller has recognised as part of a finished block."""
         self._messages += 1
-        self._outcomes[Outcome.LATE] += 1
+        self._outcomes[Receipt.LATE] += 1
         if offset > self._high_water.get(source, -1):
             self._high_water[source] = offset
 
@@ -261,9 +261,9 @@ class Reassembler:
         return ReassemblyStatistics(
             messages=self._messages,
             completed=self._completed,
-            duplicates=outcomes[Outcome.DUPLICATE],
-            late=outcomes[Outcome.LATE],
-            untracked=outcomes[Outcome.UNTRACKED],
+            duplicates=outcomes[Receipt.DUPLICATE],
+            late=outcomes[Receipt.LATE],
+            untracked=outcomes[Receipt.UNTRACKED],
             refused=sum(outcomes[FIRST_REFUSAL:]),
             pings=self._pings,
             old=self._old,
@@ -287,7 +287,7 @@ class Reassembler:
         self._pings += 1
         return NOTHING
 
-    def _settle(self, block: PendingBlock, outcome: Outcome, events: list[ReassemblyEvent]) -> None:
+    def _settle(self, block: PendingBlock, outcome: Receipt, events: list[ReassemblyEvent]) -> None:
         """Ends the work on one message: returns the block if it is complete, and evicts blocks beyond the limits."""
         if block.batch is not None and block.missing_count == 0:
             # The hash moves from `_blocks` to `_finished`, so repetitions of its messages are late.
@@ -406,66 +406,66 @@ class Reassembler:
         if self._given_up:
             self._given_up.discard(hash_)
 
-    def _open(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Outcome:
+    def _open(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Receipt:
         if self._is_old(message):
-            return Outcome.OLD
+            return Receipt.OLD
         # Reading can continue from here after the block: see `CompleteBatch.resumption`.
         block.high_water = dict(self._high_water)
         for outcome, what in block.open(message, self.tracked):
             self._note(block, outcome, what, events)
-        return Outcome.TAKEN
+        return Receipt.TAKEN
 
-    def _keep_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+    def _keep_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Receipt:
         return block.keep_value(message.key, message.value)
 
-    def _keep_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Outcome:
+    def _keep_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Receipt:
         return block.keep_delete(message.key)
 
-    def _keep_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Outcome:
+    def _keep_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Receipt:
         return block.keep_header(message.id, message.item_count)
 
-    def _keep_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+    def _keep_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Receipt:
         return block.keep_item(message)
 
-    def _take_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+    def _take_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Receipt:
         outcome = block.take_value(message.key, message.value)
         return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.key, events)
 
-    def _take_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Outcome:
+    def _take_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Receipt:
         outcome = block.take_delete(message.key)
         return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.key, events)
 
-    def _take_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Outcome:
+    def _take_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Receipt:
         outcome, beyond = block.take_header(message.id, message.item_count)
         for index in beyond:
-            self._note(block, Outcome.NO_SUCH_ITEM, f"item {index} of sub batch {message.id.hex()}", events)
+            self._note(block, Receipt.NO_SUCH_ITEM, f"item {index} of sub batch {message.id.hex()}", events)
         return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.id.hex(), events)
 
-    def _take_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+    def _take_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Receipt:
         outcome = block.take_item(message)
         if outcome < FIRST_REFUSAL:
             return outcome
         return self._refuse(block, outcome, f"item {message.index} of sub batch {message.id.hex()}", events)
 
-    def _duplicate(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Outcome:
-        return Outcome.DUPLICATE
+    def _duplicate(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Receipt:
+        return Receipt.DUPLICATE
 
-    def _late(self, block: PendingBlock, message: BlockMessage, events: list[ReassemblyEvent]) -> Outcome:
-        return Outcome.LATE
+    def _late(self, block: PendingBlock, message: BlockMessage, events: list[ReassemblyEvent]) -> Receipt:
+        return Receipt.LATE
 
-    def _note(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> None:
+    def _note(self, block: PendingBlock, outcome: Receipt, what: str, events: list[ReassemblyEvent]) -> None:
         """Counts an early message that a later Batch or header makes useless, and reports it if it contradicts them."""
-        if outcome is not Outcome.TAKEN:
+        if outcome is not Receipt.TAKEN:
             self._outcomes[outcome] += 1
         if outcome >= FIRST_REFUSAL:
             self._refuse(block, outcome, what, events)
 
-    def _refuse(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> Outcome:
+    def _refuse(self, block: PendingBlock, outcome: Receipt, what: str, events: list[ReassemblyEvent]) -> Receipt:
         events.append(Refused(block.hash, outcome, what))
         return outcome
 
 
-Action: TypeAlias = Callable[[Reassembler, PendingBlock, Any, list[ReassemblyEvent]], Outcome]
+Action: TypeAlias = Callable[[Reassembler, PendingBlock, Any, list[ReassemblyEvent]], Receipt]
 
 TRANSITIONS: Mapping[BlockState, Mapping[type[Message], Action]] = {
     BlockState.EARLY: {

@@ -37,9 +37,9 @@ from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refu
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.machines.reorg_steps import (
     Channel,
-    ChannelState,
     ReorgBlock,
     ReorgOver,
+    ReorgState,
     ReorgStep,
     RevertTo,
     WeighBlock,
@@ -80,7 +80,7 @@ class ReorgProtocol:
         begun = next((reorg.hash for reorg in open_reorgs if reorg.is_begun), None)
         if begun is not None:
             self.active = self._channels[begun]
-            self.active.state = ChannelState.ACTIVE
+            self.active.state = ReorgState.ACTIVE
 
     def announce(self, message: Reorg) -> list[ReorgStep]:
         """Takes a Reorg message of the normal feed, which announces a reorg channel. Repetitions are ignored."""
@@ -98,11 +98,11 @@ class ReorgProtocol:
         """Opens each announced channel for whose common ancestor (hash, number) `can_revert` returns True."""
         steps: list[ReorgStep] = []
         for channel in self._channels.values():
-            if channel.state is ChannelState.ANNOUNCED and can_revert(channel.hash, channel.number):
+            if channel.state is ReorgState.ANNOUNCED and can_revert(channel.hash, channel.number):
                 # A reorg that has ended before is only weighed: believing it again would undo the chain for a
                 # repetition.
                 is_known = channel.hash in self._finished
-                channel.state = ChannelState.WEIGHING if is_known else ChannelState.LISTENING
+                channel.state = ReorgState.WEIGHING if is_known else ReorgState.LISTENING
                 steps.append(OpenReorgChannel(channel.hash, channel.number))
         return steps
 
@@ -111,12 +111,12 @@ class ReorgProtocol:
         `RuntimeError` if another channel is active: the caller must not read two channels then."""
         steps: list[ReorgStep] = []
         channel = self._channels.get(ancestor)
-        if channel is None or channel.state is ChannelState.ANNOUNCED:
+        if channel is None or channel.state is ReorgState.ANNOUNCED:
             return steps
         if self.active not in (None, channel):
             raise RuntimeError(f"the channel of {ancestor.hex()} was read while another reorg is going on")
         # The section has not begun, so it begins at this message or later.
-        if channel.state is ChannelState.LISTENING:
+        if channel.state is ReorgState.LISTENING:
             channel.offset = offset
         channel.next_offset = max(channel.next_offset, offset + 1)
         # Messages of the protocol move the state. A Reorg for another ancestor is a producer's mistake.
@@ -130,7 +130,7 @@ class ReorgProtocol:
             else:
                 self.refuse(message.hash, f"a Reorg on the channel of {ancestor.hex()}", steps)
         elif not isinstance(message, Ping):
-            if channel.state is ChannelState.LISTENING:
+            if channel.state is ReorgState.LISTENING:
                 # The Reorg came on the normal feed only, which announced this channel.
                 self._step(channel, ChannelInput.BEGIN, None, steps)
             # All other messages are parts of blocks. A block counts when it is complete.
@@ -157,7 +157,7 @@ class ReorgProtocol:
         """Gives up the reorg with this common ancestor. Returns no steps if the reorg is not active."""
         steps: list[ReorgStep] = []
         channel = self._channels.get(ancestor)
-        if channel is not None and channel.state is ChannelState.ACTIVE:
+        if channel is not None and channel.state is ReorgState.ACTIVE:
             self._step(channel, ChannelInput.ABANDON, None, steps)
         return steps
 
@@ -174,7 +174,7 @@ class ReorgProtocol:
         """Drops the kept blocks of each channel that is not active, if the last of them is final."""
         for channel in self._channels.values():
             # With the last kept block, all of them are on the chain for good.
-            if channel.kept and channel.state is ChannelState.WEIGHING and is_final(next(reversed(channel.kept))):
+            if channel.kept and channel.state is ReorgState.WEIGHING and is_final(next(reversed(channel.kept))):
                 channel.forget()
 
     def is_beaten(self, step: WeighBlock) -> bool:
@@ -216,7 +216,7 @@ class ReorgProtocol:
 
     def opened(self) -> tuple[bytes, ...]:
         """Returns the common ancestors of all open channels, including those that must not be read now."""
-        return tuple(hash_ for hash_, channel in self._channels.items() if channel.state is not ChannelState.ANNOUNCED)
+        return tuple(hash_ for hash_, channel in self._channels.items() if channel.state is not ReorgState.ANNOUNCED)
 
     def known(self) -> tuple[OpenReorg, ...]:
         return tuple(
@@ -229,7 +229,7 @@ class ReorgProtocol:
 
     def check(self) -> None:
         channels = list(self._channels.values())
-        active = [channel for channel in channels if channel.state is ChannelState.ACTIVE]
+        active = [channel for channel in channels if channel.state is ReorgState.ACTIVE]
         assert active == ([] if self.active is None else [self.active])
         assert len(channels) <= self._limits.announced_max
         assert all(len(channel.kept) <= self._limits.held_max for channel in channels)
@@ -242,7 +242,7 @@ class ReorgProtocol:
 
     def _activate(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         # The chain goes back before it takes the first block of the section.
-        channel.state = ChannelState.ACTIVE
+        channel.state = ReorgState.ACTIVE
         self.active = channel
         steps.append(RevertTo(channel.hash, channel.number, channel.offset))
 
@@ -288,7 +288,7 @@ class ReorgProtocol:
         # From now on the ancestor is known, so that a repetition after a restart is weighed and not believed.
         self._finished.put(channel.hash, None)
         self.active = None
-        channel.state = ChannelState.WEIGHING
+        channel.state = ReorgState.WEIGHING
         steps.append(ReorgOver(channel.hash, channel.number))
 
     def _repeat(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
@@ -303,8 +303,8 @@ class ReorgProtocol:
         if not others:
             return False
         # A reorg whose section is over goes first. Any other one is lost, and that is reported.
-        victim = next((channel for channel in others if channel.state is ChannelState.WEIGHING), others[0])
-        if victim.state is not ChannelState.WEIGHING:
+        victim = next((channel for channel in others if channel.state is ReorgState.WEIGHING), others[0])
+        if victim.state is not ReorgState.WEIGHING:
             self.refuse(victim.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
         self._close(victim, steps)
         return True
@@ -317,16 +317,16 @@ class ReorgProtocol:
 
 Action: TypeAlias = Callable[[ReorgProtocol, Channel, CompleteBatch | None, list[ReorgStep]], None]
 
-TRANSITIONS: Mapping[tuple[ChannelState, ChannelInput], Action] = {
-    (ChannelState.LISTENING, ChannelInput.BEGIN): ReorgProtocol._activate,
-    (ChannelState.LISTENING, ChannelInput.END): ReorgProtocol._ignore,
-    (ChannelState.LISTENING, ChannelInput.ABANDON): ReorgProtocol._ignore,
-    (ChannelState.ACTIVE, ChannelInput.BEGIN): ReorgProtocol._ignore,
-    (ChannelState.ACTIVE, ChannelInput.BLOCK): ReorgProtocol._apply,
-    (ChannelState.ACTIVE, ChannelInput.END): ReorgProtocol._end,
-    (ChannelState.ACTIVE, ChannelInput.ABANDON): ReorgProtocol._leave,
-    (ChannelState.WEIGHING, ChannelInput.BEGIN): ReorgProtocol._repeat,
-    (ChannelState.WEIGHING, ChannelInput.BLOCK): ReorgProtocol._weigh,
-    (ChannelState.WEIGHING, ChannelInput.END): ReorgProtocol._ignore,
-    (ChannelState.WEIGHING, ChannelInput.ABANDON): ReorgProtocol._ignore,
+TRANSITIONS: Mapping[tuple[ReorgState, ChannelInput], Action] = {
+    (ReorgState.LISTENING, ChannelInput.BEGIN): ReorgProtocol._activate,
+    (ReorgState.LISTENING, ChannelInput.END): ReorgProtocol._ignore,
+    (ReorgState.LISTENING, ChannelInput.ABANDON): ReorgProtocol._ignore,
+    (ReorgState.ACTIVE, ChannelInput.BEGIN): ReorgProtocol._ignore,
+    (ReorgState.ACTIVE, ChannelInput.BLOCK): ReorgProtocol._apply,
+    (ReorgState.ACTIVE, ChannelInput.END): ReorgProtocol._end,
+    (ReorgState.ACTIVE, ChannelInput.ABANDON): ReorgProtocol._leave,
+    (ReorgState.WEIGHING, ChannelInput.BEGIN): ReorgProtocol._repeat,
+    (ReorgState.WEIGHING, ChannelInput.BLOCK): ReorgProtocol._weigh,
+    (ReorgState.WEIGHING, ChannelInput.END): ReorgProtocol._ignore,
+    (ReorgState.WEIGHING, ChannelInput.ABANDON): ReorgProtocol._ignore,
 }

@@ -19,7 +19,7 @@ from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.payload import CompleteBatch
 
 
-class ChannelState(enum.Enum):
+class ReorgState(enum.Enum):
     ANNOUNCED = "announced"
     LISTENING = "listening"
     ACTIVE = "active"
@@ -78,7 +78,7 @@ class Channel:
         self.number = reorg.number
         # Where the section that is ACTIVE begins, and the offset after the last message that was read.
         self.offset = self.next_offset = reorg.offset
-        self.state = ChannelState.ANNOUNCED
+        self.state = ReorgState.ANNOUNCED
         self.reassembler = reassembler
         # By hash, the complete blocks that can still be put on the chain, in the order in which they came.
         self.kept: dict[bytes, CompleteBatch] = {}
@@ -91,7 +91,7 @@ class Channel:
     @property
     def resume_offset(self) -> int:
         """The offset from which on another consumer misses no block that this one still needs."""
-        if self.state is ChannelState.ACTIVE:
+        if self.state is ReorgState.ACTIVE:
             return self.offset
         needed = [offset for batch in self.kept.values() for offset in batch.offsets.values()]
         needed += [*self.reassembler.low_water().values(), *self.reassembler.put_off.position.values()]

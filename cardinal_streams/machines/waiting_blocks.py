@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from cardinal_streams.machines.fork_tree import Node
+from cardinal_streams.machines.fork_tree import TreeNode
 
 # The heap may have this many entries of removed blocks, plus one more for each waiting block.
 STALE_ENTRIES_MAX = 256
@@ -18,11 +18,11 @@ class WaitingBlocks:
     __slots__ = ("_nodes", "_numbers", "size_bytes")
 
     def __init__(self) -> None:
-        self._nodes: dict[bytes, Node] = {}
+        self._nodes: dict[bytes, TreeNode] = {}
         self._numbers: list[tuple[int, bytes]] = []
         self.size_bytes = 0
 
-    def put(self, node: Node) -> None:
+    def put(self, node: TreeNode) -> None:
         assert node.batch is not None
         assert node.hash not in self._nodes
         self._nodes[node.hash] = node
@@ -33,18 +33,18 @@ class WaitingBlocks:
             self._numbers = [(other.number or 0, other.hash) for other in self._nodes.values()]
             heapq.heapify(self._numbers)
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: TreeNode) -> None:
         assert node.batch is not None
         del self._nodes[node.hash]
         self.size_bytes -= node.batch.size_bytes
 
-    def highest(self) -> Node:
+    def highest(self) -> TreeNode:
         """Returns the block with the highest number. Among equals, the choice depends on the hash alone."""
         return max(self._nodes.values(), key=lambda node: (node.number or 0, node.hash))
 
-    def up_to(self, number: int) -> list[Node]:
+    def up_to(self, number: int) -> list[TreeNode]:
         """Returns the waiting blocks with at most this number, each once, unless the caller passes it to `put_off`."""
-        found: dict[bytes, Node] = {}
+        found: dict[bytes, TreeNode] = {}
         while self._numbers and self._numbers[0][0] <= number:
             # An entry can be that of a block that was removed.
             node = self._nodes.get(heapq.heappop(self._numbers)[1])
@@ -52,7 +52,7 @@ class WaitingBlocks:
                 found[node.hash] = node
         return list(found.values())
 
-    def put_off(self, node: Node, number: int) -> None:
+    def put_off(self, node: TreeNode, number: int) -> None:
         """Makes `up_to` return this block again when it is called with `number` or a higher number."""
         heapq.heappush(self._numbers, (number, node.hash))
 
@@ -63,7 +63,7 @@ class WaitingBlocks:
     def __contains__(self, hash_: bytes) -> bool:
         return hash_ in self._nodes
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[TreeNode]:
         return iter(self._nodes.values())
 
     def __len__(self) -> int:

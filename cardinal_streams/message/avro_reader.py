@@ -21,7 +21,7 @@ def text_of(raw: bytes) -> str:
     return raw.decode(errors="surrogateescape")
 
 
-class Cursor:
+class AvroCursor:
     """A reading position in a value, which every `read_…` method moves, but never beyond the end of the value."""
 
     __slots__ = ("data", "offset")
@@ -99,7 +99,7 @@ class Cursor:
 
 def decode_batch(value: bytes) -> BatchRecord:
     """Reads the value of a Batch message. Raises `MessageError`. The caller must check the ranges of the numbers."""
-    cursor = Cursor(value)
+    cursor = AvroCursor(value)
     number = cursor.read_varint()
     weight = cursor.read_bytes("the weight")
     parent = cursor.read_exactly(HASH_BYTES, "the parent")
@@ -118,7 +118,7 @@ def decode_batch(value: bytes) -> BatchRecord:
 
 
 def decode_sub_batch(value: bytes) -> SubBatchRecord:
-    cursor = Cursor(value)
+    cursor = AvroCursor(value)
     deletes: list[str] = []
     while True:
         # The array of deletes, then the map of updates.
@@ -142,13 +142,13 @@ def decode_sub_batch(value: bytes) -> SubBatchRecord:
 
 
 def decode_varint(value: bytes) -> int:
-    cursor = Cursor(value)
+    cursor = AvroCursor(value)
     number = cursor.read_varint()
     cursor.end_value()
     return number
 
 
-def _read_update(cursor: Cursor) -> UpdateRecord:
+def _read_update(cursor: AvroCursor) -> UpdateRecord:
     value = cursor.read_bytes("a value")
     start = cursor.offset
     count = cursor.read_varint()
@@ -163,7 +163,7 @@ def _read_update(cursor: Cursor) -> UpdateRecord:
     }
 
 
-def _new_key(cursor: Cursor, known: Container[str]) -> str:
+def _new_key(cursor: AvroCursor, known: Container[str]) -> str:
     start = cursor.offset
     name = cursor.read_string("a map key")
     if name in known:

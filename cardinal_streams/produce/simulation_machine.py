@@ -60,7 +60,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay_max: int = 100  # how many later messages can overtake one that is neither lost nor repeated
 
 
-class Step(msgspec.Struct, frozen=True):
+class SentRecord(msgspec.Struct, frozen=True):
     """One message of a simulation, with the topic on which it arrives."""
 
     topic: str
@@ -70,7 +70,7 @@ class Step(msgspec.Struct, frozen=True):
 class Simulation(msgspec.Struct, frozen=True):
     """A simulation: the messages in the order of arrival, and the chain that results from them."""
 
-    steps: list[Step]
+    steps: list[SentRecord]
     chain: list[Payload]  # the final chain of a consumer that begins at `GENESIS`
     contents: dict[bytes, dict[str, bytes]]  # the keys and values of each block, by its hash
     blocks_off_chain: int
@@ -93,7 +93,7 @@ class _World:
         self.off_chain = 0
         # In the order of sending. On a reorg's channel, each message is with the number of its producer, whose messages
         # arrive in order; on other topics with None.
-        self.sent: list[tuple[Step, int | None]] = []
+        self.sent: list[tuple[SentRecord, int | None]] = []
         self._randomness = randomness
         self._options = options
         self._producers = [SIMULATED.producer() for _ in range(options.producers)]
@@ -141,13 +141,13 @@ class _World:
     def _send_reorg(self, index: int, ancestor: Start, new: list[Payload], removed_weight: int) -> None:
         channel = ReorgChannel(self._producers[index], ancestor.hash, ancestor.number, removed_weight)
         for topic, records in channel.begin().items():
-            self.sent += [(Step(topic, record), index if topic == channel.topic else None) for record in records]
+            self.sent += [(SentRecord(topic, record), index if topic == channel.topic else None) for record in records]
         for block in new:
             records = channel.add_block(block)
             for id_ in block.sub_batches.values():
                 records += channel.send_sub_batch(block.hash, id_, (), self._state_of(block))
-            self.sent += [(Step(channel.topic, record), index) for record in records]
-        self.sent += [(Step(channel.topic, record), index) for record in channel.complete()]
+            self.sent += [(SentRecord(channel.topic, record), index) for record in records]
+        self.sent += [(SentRecord(channel.topic, record), index) for record in channel.complete()]
 
     def _send(self, block: Payload) -> None:
         for producer in self._producers:
@@ -158,7 +158,7 @@ class _World:
             ]
             for outgoing in made:
                 for topic, records in outgoing.items():
-                    self.sent += [(Step(topic, record), None) for record in records]
+                    self.sent += [(SentRecord(topic, record), None) for record in records]
 
     def _block(self, parent: Start, bonus: int) -> Payload:
         number = parent.number + 1
@@ -190,13 +190,15 @@ class _World:
         return Start(last.hash, last.number, last.weight)
 
 
-def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[tuple[Step, int | None]]) -> list[Step]:
+def _disordered(
+    randomness: Randomness, options: SimulationOptions, sent: list[tuple[SentRecord, int | None]]
+) -> list[SentRecord]:
     """Returns the messages with some delayed and some repeated. On a reorg's channel, the messages of one producer stay
     in order, and a repetition follows at once."""
     late = options.delay_max
     mixed = _mixed(randomness, sent)
 
-    def places() -> Iterator[tuple[int, Step]]:
+    def places() -> Iterator[tuple[int, SentRecord]]:
         for at, (step, producer) in enumerate(sent):
             if producer is not None:
                 step = next(mixed[step.topic])
@@ -212,14 +214,14 @@ def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[t
     return [step for _, step in sorted(places(), key=lambda place: place[0])]
 
 
-def _mixed(randomness: Randomness, sent: list[tuple[Step, int | None]]) -> dict[str, Iterator[Step]]:
+def _mixed(randomness: Randomness, sent: list[tuple[SentRecord, int | None]]) -> dict[str, Iterator[SentRecord]]:
     """Returns the messages of each reorg's channel. At every second channel the producers write at the same time, and
     their messages are mixed; at the others they write one after another."""
-    sections: dict[str, dict[int, list[Step]]] = {}
+    sections: dict[str, dict[int, list[SentRecord]]] = {}
     for step, producer in sent:
         if producer is not None:
             sections.setdefault(step.topic, {}).setdefault(producer, []).append(step)
-    found: dict[str, Iterator[Step]] = {}
+    found: dict[str, Iterator[SentRecord]] = {}
     for index, (topic, by_producer) in enumerate(sections.items()):
         left = [each for steps in by_producer.values() for each in [iter(steps)] * len(steps)]
         for at in range(len(left) - 1, 0, -1) if index % 2 == 0 else ():

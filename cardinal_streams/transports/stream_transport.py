@@ -29,7 +29,7 @@ from stream_client import (
 )
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
 from stream_client.consume.reader import Merge, Reader
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.watch import PartitionWatch
 from stream_service.extensions import FromIndex, StreamInfo
 from stream_service.names import partition_of
@@ -200,7 +200,7 @@ class StreamReceiver:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         starts: Sequence[tuple[Stream, int]],
         created: Mapping[str, int],
         *,

@@ -101,7 +101,7 @@ class Mailbox:
             self._size_bytes -= sum(len(message.payload) for message in run)
         if self._counted:
             self._give_back()
-        self._tell_room()
+        self._report_room()
         return run
 
     def hold(self) -> None:
@@ -110,7 +110,7 @@ class Mailbox:
 
     def admit(self) -> None:
         self._held = False
-        self._tell_room()
+        self._report_room()
 
     async def wait_room(self) -> None:
         while self.full:
@@ -123,7 +123,7 @@ class Mailbox:
         self._give_back()
         self._size_bytes = 0
         self._held = False
-        self._tell_room()
+        self._report_room()
 
     def statistics(self) -> MailboxStatistics:
         return MailboxStatistics(len(self._messages), self._size_bytes, self._received)
@@ -139,7 +139,7 @@ class Mailbox:
             _, size_bytes, usage = self._counted.popleft()
             usage.hold(-size_bytes)
 
-    def _tell_room(self) -> None:
+    def _report_room(self) -> None:
         if self._room is not None and not self.full:
             self._room.set()
             self._room = None

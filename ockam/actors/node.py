@@ -43,7 +43,7 @@ class NodeStatistics(msgspec.Struct, frozen=True):
     crashes: int
 
 
-class Batch:
+class DeliveryBatch:
     """The context manager that `Node.batch` returns. A batch inside another batch is a part of the outer batch."""
 
     __slots__ = ("_node",)
@@ -73,7 +73,7 @@ class Node:
         self._cells: dict[Address, Cell] = {}
         self._ready: deque[Cell] = deque()
         self._forwards: dict[int, Forward] = {}
-        self._batch = Batch(self)
+        self._batch = DeliveryBatch(self)
         self._at_end: list[Callable[[], None]] = []
         self.depth = 0
         self.gate: Gate | None = None
@@ -153,7 +153,7 @@ class Node:
         cell = self._cells.get(route[0])
         # The next hop is no worker here: a transport may forward the message.
         if cell is None:
-            return self._deliver_elsewhere(message)
+            return self._deliver_remote(message)
         # Between a crash and the restart nobody empties the mailbox, so it must not grow without limit.
         if cell.life is Life.RESTARTING and cell.mailbox.full:
             self._dropped["restarting"] += 1
@@ -198,7 +198,7 @@ class Node:
             start = end
         return mailboxes
 
-    def batch(self) -> Batch:
+    def batch(self) -> DeliveryBatch:
         """Returns a context manager that collects messages, and at its end calls each worker with all its messages. So
         the whole batch costs a worker only one call, one commit and one send."""
         return self._batch
@@ -251,7 +251,7 @@ class Node:
         with self.batch():
             function()
 
-    def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
+    def _deliver_remote(self, message: Message) -> Mailbox | None:
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None

@@ -9,7 +9,7 @@ from ockam.actors.address import Address
 from ockam.actors.message import Message
 from ockam.actors.worker import Worker
 from ockam.protocol import Protocol, ProtocolError, failed_payload
-from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.remote_streams import RemoteStreams
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 def ask_all(
     worker: Worker,
-    elsewhere: Elsewhere | None,
+    remote_streams: RemoteStreams | None,
     part: Address,
     message: Message,
     protocol: Protocol[Any, A],
@@ -28,7 +28,7 @@ def ask_all(
 
     part: the address at which the worker answers for its own node only.
     on_answers: called with the answers of all. If one is missing or an error, the sender gets an error instead."""
-    if elsewhere is None or message.onward_route[0] == part:
+    if remote_streams is None or message.onward_route[0] == part:
         return False
 
     def joined(payloads: list[bytes] | None) -> None:
@@ -43,7 +43,7 @@ def ask_all(
             on_answers(answers)
 
     asked = Message((part,), (), message.payload, message.origin)
-    return elsewhere.ask_all(asked, worker.context.guard(joined))
+    return remote_streams.ask_all(asked, worker.context.guard(joined))
 
 
 def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any], limit: int) -> tuple[list[T], bool]:

@@ -64,7 +64,7 @@ class AuthenticateAnswer(msgspec.Struct, frozen=True):
 AUTHENTICATE = Protocol("node/authenticate/1", AuthenticateRequest, AuthenticateAnswer)
 
 
-class Verdict(NamedTuple):
+class TokenVerdict(NamedTuple):
     status: Status
     identity: Identity | None = None
     reason: str = ""

@@ -11,7 +11,7 @@ import trio
 
 from ockam.actors.message import Message, reply_to
 from ockam.actors.worker import Worker
-from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, Status, Verdict
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, Status, TokenVerdict
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.token import is_this_machine
 from ockam.protocol import ProtocolError
@@ -30,7 +30,7 @@ TOO_LARGE = f"the payload of the authentication is larger than {REQUEST_BYTES_MA
 class Proof(NamedTuple):
     """The result of an authentication. answer: None if the payload is too large to be answered."""
 
-    verdict: Verdict
+    verdict: TokenVerdict
     answer: Message | None
 
 
@@ -41,8 +41,8 @@ class Authenticator:
 
     def __init__(
         self,
-        find: Callable[[str], Verdict],
-        on_refused: Callable[[str, Identity, Verdict], None] = lambda peer, known, verdict: None,
+        find: Callable[[str], TokenVerdict],
+        on_refused: Callable[[str, Identity, TokenVerdict], None] = lambda peer, known, verdict: None,
         *,
         refusal_delay_s: float = 0.0,
         waiting_max: int = WAITING_MAX,
@@ -66,16 +66,16 @@ class Authenticator:
         peer: its `host:port`. known: its identity without a token. is_encrypted: whether the connection uses TLS."""
         # A large payload is not decoded: before it has proved anything, a peer must cost little.
         if len(message.payload) > REQUEST_BYTES_MAX:
-            return Proof(Verdict(Status.UNKNOWN, reason=TOO_LARGE), None)
+            return Proof(TokenVerdict(Status.UNKNOWN, reason=TOO_LARGE), None)
         try:
             request = AUTHENTICATE.decode_request(message.payload)
         except ProtocolError:
-            request_id, verdict = 0, Verdict(Status.UNKNOWN, reason=NO_AUTHENTICATION)
+            request_id, verdict = 0, TokenVerdict(Status.UNKNOWN, reason=NO_AUTHENTICATION)
         else:
             request_id, verdict = request.request_id, self._judge(request.token, peer, known, is_encrypted)
         return Proof(verdict, reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict)))
 
-    async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict | None:
+    async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> TokenVerdict | None:
         """Judges a token that came in another protocol, such as HTTP. Waits before it refuses one. Parameters as for
         `judge`. Returns None if too many refusals to this host wait already."""
         verdict = self._judge(text, peer, known, is_encrypted)
@@ -83,7 +83,7 @@ class Authenticator:
             return None
         return verdict
 
-    async def refuse(self, peer: str, known: Identity, verdict: Verdict) -> bool:
+    async def refuse(self, peer: str, known: Identity, verdict: TokenVerdict) -> bool:
         """Reports a refusal and waits. Returns False at once if too many refusals to this host wait; the connection is
         then closed without an answer. During the wait, the caller must retain nothing that the peer has sent: many
         refusals can wait, and a frame can have 16 MiB."""
@@ -101,24 +101,24 @@ class Authenticator:
                 del self._waiting[key]
         return True
 
-    def report(self, peer: str, known: Identity, verdict: Verdict) -> None:
+    def report(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
         """Reports a refusal that is not answered. `refuse` reports the others itself."""
         self._on_refused(peer, known, verdict)
 
-    def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict:
+    def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> TokenVerdict:
         # A token that others may have read is not judged at all: the answer must not tell them whether it is valid.
         if not is_encrypted and not is_this_machine(peer.rpartition(":")[0]):
             reason = (
                 "a token is taken over TLS only, except from the same machine; the token went over the network without "
                 "encryption, so revoke it, make a new one, and connect with TLS"
             )
-            return Verdict(Status.UNENCRYPTED, reason=reason)
+            return TokenVerdict(Status.UNENCRYPTED, reason=reason)
         if known.source != "anonymous":
             reason = (
                 f"this connection is {known} already, by its certificate; a connection has one identity, so leave out "
                 "the token or the certificate"
             )
-            return Verdict(Status.SECOND, reason=reason)
+            return TokenVerdict(Status.SECOND, reason=reason)
         return self._find(text)
 
 
@@ -131,9 +131,9 @@ class LateAuthentication(Worker):
         except ProtocolError:
             request_id = 0
         reason = "an authentication must be the first message of a connection to the node itself; connect again"
-        self.reply(message, _answer(request_id, Verdict(Status.LATE, reason=reason)))
+        self.reply(message, _answer(request_id, TokenVerdict(Status.LATE, reason=reason)))
 
 
-def _answer(request_id: int, verdict: Verdict) -> bytes:
+def _answer(request_id: int, verdict: TokenVerdict) -> bytes:
     identity = "" if verdict.identity is None else str(verdict.identity)
     return AUTHENTICATE.encode_response(AuthenticateAnswer(request_id, verdict.status, identity, verdict.reason))

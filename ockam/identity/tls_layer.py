@@ -49,7 +49,7 @@ class TlsLayer:
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name
         )
-        self._heard = False
+        self._has_received = False
         self.is_open = False
         self.ended = False
         self.certificate: PeerCertificate | None = None
@@ -57,8 +57,8 @@ class TlsLayer:
     def handshake(self, data: bytes = b"") -> bytes:
         """Takes bytes of the handshake. Returns the bytes to send. Raises TlsFault, whose `alert` must be sent."""
         # OpenSSL would wait for five bytes before it refuses bytes without TLS, and a node or a client sends only one.
-        if not self._heard and data:
-            self._heard = True
+        if not self._has_received and data:
+            self._has_received = True
             if data[0] not in FIRST_BYTES:
                 alert = ALERT_PROTOCOL_VERSION if self._object.server_side else b""
                 raise TlsFault("tls_not_tls", "the other side does not speak TLS", alert)

@@ -130,7 +130,7 @@ class Holdings:
         self._memory.grant_rooms()
         return room
 
-    def tell_taken(self) -> None:
+    def report_taken(self) -> None:
         if self._watchers:
             for tell in list(self._watchers.values()):
                 tell(False)

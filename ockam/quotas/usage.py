@@ -102,10 +102,10 @@ def is_limited(reason: str) -> bool:
     return reason.startswith((REFUSAL + LIMITED, LIMITED))
 
 
-class Waiting(Protocol):
+class IdentityWaits(Protocol):
     """An object that makes the connections of one identity wait, such as `usage_waits.UsageWaits`."""
 
-    def tell_room(self) -> None: ...
+    def report_room(self) -> None: ...
 
 
 class Usage:
@@ -131,7 +131,7 @@ class Usage:
         self._shared = shared
         self.machine = UsageMachine(limits)
         self._note = note
-        self.waiting: Waiting | None = None
+        self.waiting: IdentityWaits | None = None
         self.refused_connections = 0
         self.is_rated = self.machine.is_rated
         self.counts_bytes = limits.in_flight_bytes_max is not None
@@ -140,7 +140,7 @@ class Usage:
         self.machine.change_limits(limits, now_s)
         self.is_rated = self.machine.is_rated
         self.counts_bytes = limits.in_flight_bytes_max is not None
-        self._tell_room()
+        self._report_room()
 
     def is_unused(self, now_s: float) -> bool:
         return not self.refused_connections and self.machine.is_unused(now_s)
@@ -194,14 +194,14 @@ class Usage:
     def hold(self, change_bytes: int) -> None:
         self.machine.hold(change_bytes)
         if change_bytes < 0 and self.waiting is not None:
-            self._tell_room()
+            self._report_room()
 
     def note_wait(self, limit: str) -> None:
         self._note(Excess(self.key, limit, self.reason(limit)))
 
-    def _tell_room(self) -> None:
+    def _report_room(self) -> None:
         if self.waiting is not None and not self.machine.is_over:
-            self.waiting.tell_room()
+            self.waiting.report_room()
 
 
 UNLIMITED = Usage("local:node", NO_LIMITS)
@@ -262,14 +262,14 @@ class Usages:
 
     def replace_tables(self, tables: Mapping[str, Mapping[str, int | None]], now_s: float) -> None:
         self._tables = {pattern: dict(table) for pattern, table in tables.items()}
-        self._tell_limits(now_s)
+        self._report_limits(now_s)
 
     def replace_limits(self, limits: IdentityLimits, now_s: float, *, limits_loopback: bool) -> None:
         self._limits = limits
         self._limits_loopback = limits_loopback
-        self._tell_limits(now_s)
+        self._report_limits(now_s)
 
-    def _tell_limits(self, now_s: float) -> None:
+    def _report_limits(self, now_s: float) -> None:
         for key, usage in self._usages.items():
             usage.change_limits(self.limits_of(key), now_s)
 

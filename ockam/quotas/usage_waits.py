@@ -32,7 +32,7 @@ class UsageWaits:
                 self._room = trio.Event()
             await self._room.wait()
 
-    def tell_room(self) -> None:
+    def report_room(self) -> None:
         if self._room is not None:
             self._room.set()
             self._room = None

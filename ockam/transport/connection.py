@@ -32,16 +32,16 @@ from ockam.transport.connection_machine import (
     ConnectionLimits,
     ConnectionMachine,
     ConnectionStatistics,
-    State,
+    TransportState,
 )
 from ockam.transport.connection_usage import TOO_MANY, ConnectionUsage
-from ockam.transport.elsewhere import LinkEnd
 from ockam.transport.forward_filter import ForwardFilter
 from ockam.transport.forwarding import OpenRequests
 from ockam.transport.link_waits import wait_rooms
 from ockam.transport.listener import has_unread
 from ockam.transport.opening import open_framing
 from ockam.transport.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
+from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.sockets import end_stream, send_nowait
 from ockam.transport.wire import Wire
 
@@ -135,7 +135,7 @@ class Connection(Worker):
         if self.open_requests is not None:
             self.open_requests.note(run)
         machine = self._machine
-        if machine.writer is None or machine.state is State.CLOSED:
+        if machine.writer is None or machine.state is TransportState.CLOSED:
             for _ in run:
                 self._node.count_drop("connection_closed")
             return
@@ -185,13 +185,13 @@ class Connection(Worker):
             rest = send_nowait(self._socket, data)
         machine.sent_bytes += len(data) - len(rest)
         self._usage.note_sent(len(data))
-        if rest and machine.state is not State.CLOSED:
+        if rest and machine.state is not TransportState.CLOSED:
             self._queue(rest)
 
     def _queue(self, data: bytes) -> None:
         machine = self._machine
         machine.backlog.add(data)
-        if machine.state is not State.DRAINING:
+        if machine.state is not TransportState.DRAINING:
             self._ensure_sending()
         # Above the soft limit, no requests of this peer are read, and other peers that send to it wait, except links.
         # So only a peer that does not take its answers can exceed the hard limit.
@@ -238,7 +238,7 @@ class Connection(Worker):
             self._note_held()
             # Workers do not answer the pulls of a slow peer. They continue when the peer has taken enough answers.
             if machine.backlog.size_bytes <= machine.soft_bytes():
-                self.holdings.tell_taken()
+                self.holdings.report_taken()
         return True
 
     # The life of the connection.
@@ -286,7 +286,7 @@ class Connection(Worker):
         self._read_scope.cancel()
 
     def _close_slow(self) -> None:
-        if self._machine.state is not State.CLOSED:
+        if self._machine.state is not TransportState.CLOSED:
             who = {"peer": self.peer, "identity": str(self.identity)}
             logger.warning("slow_consumer", **who, backlog_bytes=self.backlog_bytes)
             self.close("slow_consumer")

@@ -73,7 +73,7 @@ class ConnectionStatistics(msgspec.Struct, frozen=True):
     backlog_bytes: int
 
 
-class State(enum.Enum):
+class TransportState(enum.Enum):
     OPENING = "opening"
     """The peer's framing is not known yet, or its hello (its opening byte) has not arrived."""
     OPEN = "open"
@@ -87,7 +87,7 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
-class Event(enum.Enum):
+class TransportEvent(enum.Enum):
     OPENED = "the peer's framing is known, and its hello has come"
     BACKLOG_HIGH = "more than the soft bound waits to be sent"
     BACKLOG_LOW = "no more than the soft bound waits to be sent"
@@ -99,20 +99,29 @@ class Event(enum.Enum):
 
 # The node may stop, drain or close a connection in any state.
 _ORDERS = {
-    Event.STOP_READING: State.NOT_READING,
-    Event.CLOSE_WHEN_SENT: State.DRAINING,
-    Event.CLOSE: State.CLOSED,
+    TransportEvent.STOP_READING: TransportState.NOT_READING,
+    TransportEvent.CLOSE_WHEN_SENT: TransportState.DRAINING,
+    TransportEvent.CLOSE: TransportState.CLOSED,
 }
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.OPENING: {Event.OPENED: State.OPEN, Event.READING_ENDED: State.PEER_CLOSED} | _ORDERS,
-    State.OPEN: {Event.BACKLOG_HIGH: State.HELD_BACK, Event.READING_ENDED: State.PEER_CLOSED} | _ORDERS,
-    State.HELD_BACK: {Event.BACKLOG_LOW: State.OPEN} | _ORDERS,
-    State.PEER_CLOSED: _ORDERS,
+TRANSITIONS: dict[TransportState, dict[TransportEvent, TransportState]] = {
+    TransportState.OPENING: {
+        TransportEvent.OPENED: TransportState.OPEN,
+        TransportEvent.READING_ENDED: TransportState.PEER_CLOSED,
+    }
+    | _ORDERS,
+    TransportState.OPEN: {
+        TransportEvent.BACKLOG_HIGH: TransportState.HELD_BACK,
+        TransportEvent.READING_ENDED: TransportState.PEER_CLOSED,
+    }
+    | _ORDERS,
+    TransportState.HELD_BACK: {TransportEvent.BACKLOG_LOW: TransportState.OPEN} | _ORDERS,
+    TransportState.PEER_CLOSED: _ORDERS,
     # A read may end after the node has stopped reading. The events of such a read do not change the state any more.
-    State.NOT_READING: dict.fromkeys(Event, State.NOT_READING)
-    | {Event.CLOSE_WHEN_SENT: State.DRAINING, Event.CLOSE: State.CLOSED},
-    State.DRAINING: dict.fromkeys(Event, State.DRAINING) | {Event.CLOSE: State.CLOSED},
-    State.CLOSED: dict.fromkeys(Event, State.CLOSED),
+    TransportState.NOT_READING: dict.fromkeys(TransportEvent, TransportState.NOT_READING)
+    | {TransportEvent.CLOSE_WHEN_SENT: TransportState.DRAINING, TransportEvent.CLOSE: TransportState.CLOSED},
+    TransportState.DRAINING: dict.fromkeys(TransportEvent, TransportState.DRAINING)
+    | {TransportEvent.CLOSE: TransportState.CLOSED},
+    TransportState.CLOSED: dict.fromkeys(TransportEvent, TransportState.CLOSED),
 }
 """For each state, the next state after each event. A missing event is a mistake in our code: AssertionError."""
 
@@ -211,7 +220,7 @@ class ConnectionMachine:
         self._reader: FrameReader | None = None
         self.writer: FrameWriter | None = None
         self.wire: Wire | None = None
-        self.state = State.OPENING
+        self.state = TransportState.OPENING
         self.received = self.received_bytes = self.sent = self.sent_bytes = 0
         self.partial_bytes = 0
         self.frame_deadline_s = math.inf
@@ -223,7 +232,7 @@ class ConnectionMachine:
             # A framing without a hello has nothing to wait for.
             self._speak(wire)
             if not wire.hello:
-                self._change(Event.OPENED)
+                self._change(TransportEvent.OPENED)
 
     @property
     def framing(self) -> str:
@@ -235,7 +244,7 @@ class ConnectionMachine:
 
     # The state.
 
-    def _change(self, event: Event) -> None:
+    def _change(self, event: TransportEvent) -> None:
         state = TRANSITIONS[self.state].get(event)
         assert state is not None, f"{event} in {self.state}"
         self.state = state
@@ -246,28 +255,28 @@ class ConnectionMachine:
     def must_hold_back(self) -> bool:
         """Returns whether the peer must take answers before it is read again. Sets OPEN or HELD_BACK."""
         is_high = self.backlog.size_bytes > self.soft_bytes()
-        if is_high is not (self.state is State.HELD_BACK):
-            self._change(Event.BACKLOG_HIGH if is_high else Event.BACKLOG_LOW)
+        if is_high is not (self.state is TransportState.HELD_BACK):
+            self._change(TransportEvent.BACKLOG_HIGH if is_high else TransportEvent.BACKLOG_LOW)
         return is_high
 
     def reading_ended(self, reason: str, now_s: float) -> None:
         self._reading_reason = reason
         self._reading_ended_at_s = now_s
-        self._change(Event.READING_ENDED)
+        self._change(TransportEvent.READING_ENDED)
 
     def stop_reading(self) -> None:
-        self._change(Event.STOP_READING)
+        self._change(TransportEvent.STOP_READING)
 
     def close_when_sent(self) -> None:
-        self._change(Event.CLOSE_WHEN_SENT)
+        self._change(TransportEvent.CLOSE_WHEN_SENT)
 
     def close(self, reason: str) -> None:
         if self._close_reason is None:
             self._close_reason = reason
-        self._change(Event.CLOSE)
+        self._change(TransportEvent.CLOSE)
 
     def end(self) -> int:
-        self._change(Event.CLOSE)
+        self._change(TransportEvent.CLOSE)
         return self.backlog.clear()
 
     @property
@@ -300,7 +309,7 @@ class ConnectionMachine:
             chunk, self._detector = detector.received, FramingDetector()
         # The framing is known. If its hello stayed in the bytes, it would be read as the length of a frame.
         frames = strip_hello(chunk, wire)
-        self._change(Event.OPENED)
+        self._change(TransportEvent.OPENED)
         return reply, frames
 
     def _speak(self, wire: Wire) -> None:
@@ -413,10 +422,10 @@ class ConnectionMachine:
     def check(self) -> None:
         self.backlog.check()
         # The framing decides reader and writer, so messages are never exchanged before it is known.
-        assert self.wire is not None or self.state not in (State.OPEN, State.HELD_BACK)
+        assert self.wire is not None or self.state not in (TransportState.OPEN, TransportState.HELD_BACK)
         assert (self.wire is None) == (self._reader is None) == (self.writer is None)
         # An unfinished frame without a deadline would occupy memory as long as the peer likes.
         assert not self.partial_bytes or self.frame_deadline_s < math.inf
-        assert self._close_reason is None or self.state is State.CLOSED
+        assert self._close_reason is None or self.state is TransportState.CLOSED
         # A closed connection forwards nothing any more, and `end` counts what waits.
-        assert not self.backlog.forwarded or self.backlog.size_bytes or self.state is State.CLOSED
+        assert not self.backlog.forwarded or self.backlog.size_bytes or self.state is TransportState.CLOSED

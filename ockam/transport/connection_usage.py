@@ -13,7 +13,7 @@ from ockam.identity.identity import Identity
 from ockam.quotas.memory import Holdings
 from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
 from ockam.quotas.usage_waits import waits_of
-from ockam.transport.forwarding import CONNECTION_PREFIX, is_sender_told
+from ockam.transport.forwarding import CONNECTION_PREFIX, reports_to_sender
 
 REFUSED_S = 5.0
 """The seconds for which a new connection of an identity with too many stays open. Its requests are refused."""
@@ -75,7 +75,7 @@ class ConnectionUsage:
             for message in filter(lambda message: message.onward_route, messages):
                 # A message to another peer or node is answered only if its sender expects answers of this node.
                 hop = message.onward_route[0]
-                if hop.value.startswith(CONNECTION_PREFIX) and not is_sender_told(message):
+                if hop.value.startswith(CONNECTION_PREFIX) and not reports_to_sender(message):
                     continue
                 # Pushes get no answer: the client sends them again by itself until a connection is accepted.
                 frequent = getattr(node.find_worker(hop), "frequent", None)

@@ -1,6 +1,6 @@
 """ForwardFilter: decides which messages of other peers may leave this node over one connection.
 
-It drops three kinds of messages, and answers their senders if they understand an answer (`forwarding.is_sender_told`):
+It drops three kinds of messages. It answers a sender that understands an answer (`forwarding.reports_to_sender`):
 - a message that has passed through this node before: nodes that forward to each other would send it forever
 - a message that another node has passed on, while too much waits: if this node waited, two nodes could block each other
 - an authentication of another peer, because the next node would take it for one of this node"""
@@ -15,7 +15,7 @@ from ockam.actors.address import Route
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.identity.authentication import has_authentication_beyond
-from ockam.transport.forwarding import forward_refused, has_looped, is_passed_on, is_sender_told
+from ockam.transport.forwarding import forward_refused, has_looped, is_passed_on, reports_to_sender
 
 CIRCLE = "forward_circle", "it has passed through this node before"
 FULL = "forward_full", "too much waits for that node already; ask again later"
@@ -27,12 +27,12 @@ logger = structlog.get_logger(__name__)
 class ForwardFilter:
     """The filter of one connection (peer: its `host:port`). It logs the first dropped message of each kind."""
 
-    __slots__ = ("_node", "_peer", "_told")
+    __slots__ = ("_node", "_peer", "_reported")
 
     def __init__(self, node: Node, peer: str) -> None:
         self._node = node
         self._peer = peer
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def passed(self, run: Iterable[Message], *, is_full: bool) -> list[Message]:
         """Returns those messages that may leave, in order. Counts and answers the others. is_full: whether messages
@@ -60,8 +60,8 @@ class ForwardFilter:
 
     def _refuse(self, message: Message, counter: str, reason: str) -> None:
         self._node.count_drop(counter)
-        if counter not in self._told:
-            self._told.add(counter)
+        if counter not in self._reported:
+            self._reported.add(counter)
             logger.warning("forward_refused", reason=reason, **message.origin.who, to=self._peer)
-        if is_sender_told(message):
+        if reports_to_sender(message):
             self._node.send(forward_refused(message, reason))

@@ -24,7 +24,7 @@ OPEN_REQUESTS_MAX = 10_000
 """The most unanswered forwarded requests that are remembered for one connection. The oldest are forgotten first."""
 
 
-def is_sender_told(message: Message) -> bool:
+def reports_to_sender(message: Message) -> bool:
     # The payload begins with the size of the protocol name, one byte, and the name.
     payload = message.payload
     return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAGS)
@@ -100,7 +100,7 @@ class OpenRequests:
             if route is not last and route:
                 last = route
                 self._note_sender(route[0])
-            if is_sender_told(message):
+            if reports_to_sender(message):
                 self._routes[route] = None
                 # A dict keeps its order, so the first route is the oldest.
                 if len(self._routes) > OPEN_REQUESTS_MAX:

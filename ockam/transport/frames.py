@@ -32,7 +32,7 @@ Pieces: TypeAlias = dict[int, tuple[bytes, bytes]]
 """The envelopes of one header: for each payload size, the bytes before and after a payload of this size."""
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     raw: bytes
     onward_route: Route
     return_route: Route
@@ -66,9 +66,9 @@ class FrameReader:
         self._parts: list[bytes] = []
         self._waiting_bytes = 0
         self._need = wire.length_bytes
-        self._known = GenerationCache[bytes, Header](_header_bytes)
+        self._known = GenerationCache[bytes, FrameHeader](_header_bytes)
         self._known_sizes: list[int] = []
-        self._last: Header | None = None
+        self._last: FrameHeader | None = None
 
     @property
     def known_bytes(self) -> int:
@@ -206,7 +206,7 @@ class FrameReader:
         )
         return (data[start], end - begin, head, tail) if is_plain else NO_ENVELOPE
 
-    def _find_header(self, data: bytes, start: int, end: int) -> Header:
+    def _find_header(self, data: bytes, start: int, end: int) -> FrameHeader:
         known = self._known
         # The size of a header is unknown before it is decoded, so each known size is tried.
         for size in self._known_sizes:
@@ -218,7 +218,7 @@ class FrameReader:
                 return header
         # The header is new. `_prefix`, our address, begins the return route.
         onward_route, return_route, at = self._wire.decode_routes(data, start, end)
-        header = Header(data[start:at], onward_route, self._prefix + return_route)
+        header = FrameHeader(data[start:at], onward_route, self._prefix + return_route)
         # A peer that sends very long headers must not fill the memory with them.
         if len(header.raw) > KNOWN_HEADER_BYTES_MAX:
             return header
@@ -330,7 +330,7 @@ class FrameWriter:
         return raw
 
 
-def _header_bytes(raw: bytes, header: Header) -> int:
+def _header_bytes(raw: bytes, header: FrameHeader) -> int:
     return ENTRY_BYTES + 2 * len(raw)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from ockam.actors.turns import READ_BYTES_MAX
-from ockam.transport.connection_machine import ConnectionMachine, State
+from ockam.transport.connection_machine import ConnectionMachine, TransportState
 
 
 async def open_framing(
@@ -19,7 +19,7 @@ async def open_framing(
     """Returns the bytes after the hello of the peer, or None if the peer has closed the connection. Raises
     RemoteProtocolError. read: returns the next bytes within the machine's deadlines. put: sends bytes."""
     frames = b""
-    while machine.state is State.OPENING:
+    while machine.state is TransportState.OPENING:
         if machine.wire is None:
             # A peer that connected to us may be silent without limit before its first frame.
             chunk = await read()

@@ -17,7 +17,7 @@ SECONDS_MIN = 1.0
 """A rate is taken over at least this many seconds, so that the first message of a connection is no flood."""
 
 
-class Connected(Protocol):
+class ConnectedPeer(Protocol):
     """A connection of a client. identity: what its peer has proved."""
 
     @property
@@ -39,7 +39,7 @@ class Presence:
 
     __slots__ = ("_connection", "_identity", "_last", "_party", "_since", "began_s", "counted", "peer")
 
-    def __init__(self, connection: Connected, peer: str, now_s: float) -> None:
+    def __init__(self, connection: ConnectedPeer, peer: str, now_s: float) -> None:
         self._connection = connection
         self._since = self._last = _Mark(now_s, 0, 0)
         self._identity: Identity | None = None
@@ -70,25 +70,25 @@ class Roster:
     """The open connections of clients, and the traffic of each party since the start. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._open: dict[Connected, Presence] = {}
+        self._open: dict[ConnectedPeer, Presence] = {}
         self._past: dict[str, Traffic] = {}
 
     @property
-    def open(self) -> Mapping[Connected, Presence]:
+    def open(self) -> Mapping[ConnectedPeer, Presence]:
         return self._open
 
-    def begin(self, connection: Connected, peer: str, now_s: float) -> None:
+    def begin(self, connection: ConnectedPeer, peer: str, now_s: float) -> None:
         self._open[connection] = Presence(connection, peer, now_s)
 
-    def end(self, connection: Connected) -> None:
+    def end(self, connection: ConnectedPeer) -> None:
         if connection in self._open:
             self.settle(connection, Traffic.of(connection.statistics()))
             self.forget(connection)
 
-    def forget(self, connection: Connected) -> None:
+    def forget(self, connection: ConnectedPeer) -> None:
         self._open.pop(connection, None)
 
-    def settle(self, connection: Connected, moved: Traffic) -> None:
+    def settle(self, connection: ConnectedPeer, moved: Traffic) -> None:
         """Counts the traffic of a connection for the party that has used it until now, before its identity changes."""
         presence = self._open[connection]
         # Peers can come under any number of names, so further parties are counted together.
@@ -108,7 +108,7 @@ class Roster:
             found.setdefault(presence.party, Traffic()).add(moved)
         return found
 
-    def close(self, is_meant: Callable[[Connected, Presence], bool], reason: str) -> dict[Connected, Presence]:
+    def close(self, is_meant: Callable[[ConnectedPeer, Presence], bool], reason: str) -> dict[ConnectedPeer, Presence]:
         meant = {connection: presence for connection, presence in self._open.items() if is_meant(connection, presence)}
         for connection in meant:
             connection.close(reason)

@@ -31,16 +31,16 @@ from ockam.transport.calling import Caller, Framing
 from ockam.transport.connection import Connection
 from ockam.transport.connection_machine import ConnectionLimits
 from ockam.transport.connection_usage import TOO_MANY
-from ockam.transport.elsewhere import LinkEnd
 from ockam.transport.forwarding import (
     CONNECTION_PREFIX,
     destination_unreachable,
     forward_refused,
-    is_sender_told,
+    reports_to_sender,
     through,
 )
 from ockam.transport.listener import SilentConnections, accept_all, connections_that_fit
 from ockam.transport.partial_frames import PartialFrames
+from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.roster import Roster
 from ockam.transport.sockets import socket_name
 from ockam.transport.tcp_statistics import TcpStatistics, Traffic
@@ -49,7 +49,7 @@ from ockam.transport.wire import Wire
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
 NO_ROOM_CLOSED_MAX = 16
-REFUSALS_TOLD_INTERVAL_S = 10.0
+REFUSALS_REPORT_INTERVAL_S = 10.0
 """The shortest time between two log lines about too many connections. There could be thousands in a second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
 """The most messages that wait until a destination is connected; further ones are dropped and counted. It is twice the
@@ -103,7 +103,7 @@ class TcpTransport:
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
         self._silent = SilentConnections()
-        self._refusals_told_s = -math.inf
+        self._refusals_reported_s = -math.inf
         self._refusal_lines, self._fault_lines = LogRate(), LogRate()
         # A destination has one connection for this node's own messages, and one for the messages of its peers, if only
         # the former proves this node's name.
@@ -118,7 +118,7 @@ class TcpTransport:
         self.roster = Roster()
         self._reads = True
         self._drains = False
-        self._listening = trio.CancelScope()
+        self.listening = trio.CancelScope()
         self._ended = trio.Event()
         node.register_forward(TCP, self._forward)
         node.register_forward(LOCAL, self._missed)
@@ -137,18 +137,14 @@ class TcpTransport:
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
         """Connects to a node. Returns the address that begins every route to the node. Raises ConnectFailed."""
-        return (await self._connect(destination, framing)).own_address
+        return (await self.open_connection(destination, framing)).own_address
 
     def attach(self, stream: trio.SocketStream, peer: str, identity: Identity) -> None:
         """Serves a peer at `host:port` that has proved its identity in another way, such as over HTTP."""
         connection = self._add(stream, None, peer, None, identity)
         self._nursery.start_soon(self._run, connection)
 
-    async def connect_link(self, destination: str, link: LinkEnd) -> Connection:
-        """Connects to another member of this node's cluster. Raises ConnectFailed, InvalidAddress."""
-        return await self._connect(destination, link=link)
-
-    async def _connect(
+    async def open_connection(
         self, destination: str, framing: Framing = "head", is_own: bool = True, link: LinkEnd | None = None
     ) -> Connection:
         tokens = self._outgoing_tokens
@@ -184,9 +180,6 @@ class TcpTransport:
         for connection in meant:
             connection.close(reason)
         return len(meant)
-
-    def stop_accepting(self) -> None:
-        self._listening.cancel()
 
     def stop_reading(self) -> None:
         self._reads = False
@@ -230,7 +223,7 @@ class TcpTransport:
         )
 
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
-        with self._listening:
+        with self.listening:
             async with trio.open_nursery() as nursery:
                 for listener in listeners:
                     nursery.start_soon(accept_all, listener, self._accept, self._make_room)
@@ -271,8 +264,8 @@ class TcpTransport:
 
     def _give_way(self) -> bool:
         given = self._silent.close_oldest()
-        if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
-            self._refusals_told_s = trio.current_time()
+        if trio.current_time() >= self._refusals_reported_s + REFUSALS_REPORT_INTERVAL_S:
+            self._refusals_reported_s = trio.current_time()
             logger.warning(
                 "connections_give_way" if given is not None else "connections_refused",
                 reason="too many connections",
@@ -359,13 +352,13 @@ class TcpTransport:
             if isinstance(fault, TlsFault) and reason != PROBED:
                 self._note_tls_refused(connection, f"{fault.kind}: {fault}")
             # The requests that were forwarded over it get no answer any more, so their senders are informed.
-            self._tell_gone(connection)
+            self._report_gone(connection)
 
     def _note_tls_refused(self, connection: Connection, reason: str) -> None:
         if self._node.gate is not None:
             self._node.gate.note_tls_refused(connection.peer, connection.identity, reason)
 
-    def _tell_gone(self, connection: Connection) -> None:
+    def _report_gone(self, connection: Connection) -> None:
         reason = ENDED if connection.fault is None else f"{ENDED}: {connection.fault}"
         if connection.open_requests is not None and connection.link is not None:
             connection.link.ended(connection.open_requests)
@@ -377,7 +370,7 @@ class TcpTransport:
     def _missed(self, message: Message) -> None:
         """Answers a remote peer's request whose next hop is an ended connection: the peer then asks for a new route."""
         hop = message.onward_route[0]
-        if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
+        if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and reports_to_sender(message):
             self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
 
     def _forward(self, message: Message) -> Mailbox | None:
@@ -414,7 +407,7 @@ class TcpTransport:
         return waiting
 
     def _refuse(self, message: Message, reason: str) -> None:
-        if is_sender_told(message):
+        if reports_to_sender(message):
             self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str, is_own: bool) -> None:
@@ -422,7 +415,7 @@ class TcpTransport:
 
         is_own: see `OutgoingTls.find`."""
         try:
-            connection = await self._connect(destination, "auto", is_own)
+            connection = await self.open_connection(destination, "auto", is_own)
         except (ConnectFailed, InvalidAddress) as error:
             logger.warning(
                 "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
@@ -433,7 +426,7 @@ class TcpTransport:
                 while run := waiting.take_run():
                     for message in run:
                         self._node.count_drop("forward_failed")
-                        if is_sender_told(message):
+                        if reports_to_sender(message):
                             self._node.deliver(destination_unreachable(message.return_route, destination, str(error)))
             return
         # Messages go directly to the connection from now on, behind those that have waited.

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_export.store.place import Place, parse_place
+from spark_export.store.place import StoreLocation, parse_place
 
 
 @dataclass(frozen=True)
-class Address:
+class TableAddress:
     """The address of an export: where its table is, and where its ledger is. The ledger is the record of all runs.
 
     place: the folder of the table, or its address on a store.
@@ -18,12 +18,12 @@ class Address:
     ledger: the SQLAlchemy URL of the database with the ledger, or None for a ledger that is stored with the table.
     """
 
-    place: Place
+    place: StoreLocation
     options: Mapping[str, str] = field(default_factory=dict)
     ledger: str | None = None
 
     @classmethod
-    def of(cls, folder: Path | str | Place | Address) -> Address:
-        if isinstance(folder, Address):
+    def of(cls, folder: Path | str | StoreLocation | TableAddress) -> TableAddress:
+        if isinstance(folder, TableAddress):
             return folder
-        return cls(folder if isinstance(folder, Place) else parse_place(folder))
+        return cls(folder if isinstance(folder, StoreLocation) else parse_place(folder))

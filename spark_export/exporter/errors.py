@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-TOLD_MAX = 3
+REPORTED_MAX = 3
 """The largest number of streams that the message of StreamsLeftOut describes."""
 
 
@@ -74,7 +74,7 @@ class StreamsLeftOut(ExportError):
 
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
-        told = [each.reason for each in outcome.left_out[:TOLD_MAX]]
+        told = [each.reason for each in outcome.left_out[:REPORTED_MAX]]
         more = len(outcome.left_out) - len(told)
         if more:
             told.append(f"and {more} more streams, which --json lists")

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 Interval: TypeAlias = tuple[int, int]
 
 
-class Comparison(NamedTuple):
+class Difference(NamedTuple):
     """The missing, unexpected and repeated indexes, as ordered lists of intervals."""
 
     missing: list[Interval]
@@ -16,11 +16,11 @@ class Comparison(NamedTuple):
     repeated: list[Interval]
 
 
-def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Comparison:
+def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Difference:
     """Compares the wanted indexes with the existing ones, `there`. The intervals of `wanted` must not overlap."""
     merged_there, repeated = merge(there)
     merged_wanted, _ = merge(wanted)
-    return Comparison(subtract(merged_wanted, merged_there), subtract(merged_there, merged_wanted), merge(repeated)[0])
+    return Difference(subtract(merged_wanted, merged_there), subtract(merged_there, merged_wanted), merge(repeated)[0])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from spark_export.exporter.runs.run import Outcome
-from spark_export.exporter.runs.step import Step
+from spark_export.exporter.runs.step import ExportStep
 from spark_export.exporter.tables.compact import Compaction
 from stream_storage.durable_files import write_durably
 
@@ -42,7 +42,7 @@ class ExporterStatistics:
     last_run_seconds: float = 0.0
     last_success_s: float | None = None
 
-    def after_step(self, step: Step) -> ExporterStatistics:
+    def after_step(self, step: ExportStep) -> ExporterStatistics:
         """Returns the metrics after a step was published, even if its run goes on."""
         return replace(
             self,

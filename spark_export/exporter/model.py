@@ -59,7 +59,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Piece:
+class RangePart:
     """A part of an index range, read by one task in one pass. `end_index` is exclusive."""
 
     stream: str
@@ -75,11 +75,11 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Task:
+class ExportTask:
     """A unit of parallel work in a run."""
 
     number: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RangePart, ...]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutStream:
     """A stream that an export leaves out. `reason` says what happened and what the user can do."""
 
     stream: str

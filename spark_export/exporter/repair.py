@@ -23,7 +23,7 @@ from spark_export.exporter.errors import DataLost, ExportError, ExportMismatch
 from spark_export.exporter.identity import was_put_back
 from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.exporter.ledger.ledger import Ledger
-from spark_export.exporter.model import Exported, Loss, PartitionEnd, Piece, Range, RunFile, Task
+from spark_export.exporter.model import Exported, ExportTask, Loss, PartitionEnd, Range, RangePart, RunFile
 from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.runs.task import TaskSettings, run_task
 from spark_export.exporter.tables.rewrite import Rewriter
@@ -135,11 +135,11 @@ class Repairer:
                 on_file(number + 1, len(files))
         return sound, damaged, there
 
-    def _take(self, folder: Path, pieces: Sequence[Piece], runs: Mapping[tuple[str, int], int]) -> list[RunFile]:
+    def _take(self, folder: Path, pieces: Sequence[RangePart], runs: Mapping[tuple[str, int], int]) -> list[RunFile]:
         """Reads the pieces from the node, writes their rows into `folder`, and checks the indexes of the new files."""
         if not pieces:
             return []
-        written = run_task(Task(0, tuple(pieces)), replace(self._settings, folder=str(folder)))
+        written = run_task(ExportTask(0, tuple(pieces)), replace(self._settings, folder=str(folder)))
         if written.left_out:
             raise ExportError(f"{written.left_out[0].reason}; the table is as before")
         got: Intervals = defaultdict(list)
@@ -192,10 +192,10 @@ def split_available(
     missing: Mapping[Place, Sequence[Interval]],
     ranges: Sequence[Range],
     ends: Mapping[tuple[str, int], PartitionEnd],
-) -> tuple[list[Piece], list[Loss]]:
+) -> tuple[list[RangePart], list[Loss]]:
     """Divides the missing indexes into those that the node still has, returned first, and those that are lost."""
     made = {(each.stream, each.era, each.partition): each.made_us for each in ranges}
-    pieces, lost = list[Piece](), list[Loss]()
+    pieces, lost = list[RangePart](), list[Loss]()
     for place, intervals in missing.items():
         stream, era, partition = place
         end = ends.get((stream, partition))
@@ -203,7 +203,7 @@ def split_available(
         kept = [(end.first_index, end.next_index)] if end is not None and end.made_us == made[place] else []
         gone = subtract(intervals, kept)
         lost += [Loss(stream, era, partition, *each) for each in gone]
-        pieces += [Piece(stream, era, made[place], partition, *each) for each in subtract(intervals, gone)]
+        pieces += [RangePart(stream, era, made[place], partition, *each) for each in subtract(intervals, gone)]
     return pieces, lost
 
 

@@ -11,11 +11,11 @@ from spark_export.exporter.model import Run
 from spark_export.exporter.repair import Repair
 from spark_export.exporter.runs.run import Outcome
 from spark_export.exporter.tables.compact import Compaction
-from spark_export.exporter.verify import Verdict
-from spark_export.store.place import Place
+from spark_export.exporter.verify import VerificationResult
+from spark_export.store.place import StoreLocation
 
 
-def outcome_row(outcome: Outcome, folder: Path | Place) -> dict[str, Any]:
+def outcome_row(outcome: Outcome, folder: Path | StoreLocation) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "run": outcome.run_id,
@@ -36,7 +36,7 @@ def outcome_row(outcome: Outcome, folder: Path | Place) -> dict[str, Any]:
     }
 
 
-def outcome_lines(outcome: Outcome, folder: Path | Place) -> Iterator[str]:
+def outcome_lines(outcome: Outcome, folder: Path | StoreLocation) -> Iterator[str]:
     yield from outcome.recovered
     if outcome.run_id is None:
         what = (
@@ -58,7 +58,7 @@ def outcome_lines(outcome: Outcome, folder: Path | Place) -> Iterator[str]:
         left = f"{_counted(outcome.rows_left, 'row')}, about {outcome.data_bytes_left / 1e6:,.1f} MB"
         yield f"the time is over, and left for the next run are {left}"
     if outcome.run_id is not None:
-        where = folder if isinstance(folder, Place) else folder / "messages"
+        where = folder if isinstance(folder, StoreLocation) else folder / "messages"
         yield f"the table is {where}"
 
 
@@ -77,7 +77,7 @@ def run_row(run: Run) -> dict[str, Any]:
     }
 
 
-def verdict_row(verdict: Verdict) -> dict[str, Any]:
+def verdict_row(verdict: VerificationResult) -> dict[str, Any]:
     return {
         "ok": verdict.sound,
         "runs": verdict.runs,
@@ -92,7 +92,7 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def verdict_lines(verdict: Verdict) -> Iterator[str]:
+def verdict_lines(verdict: VerificationResult) -> Iterator[str]:
     yield from verdict.problems
     counts = ((verdict.runs, "run"), (verdict.rows, "row"), (verdict.files, "file"))
     judgement = "every index once" if verdict.sound else _counted(verdict.problem_count, "problem")

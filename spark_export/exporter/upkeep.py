@@ -20,7 +20,7 @@ EXPIRE_INTERVAL_S = 600.0
 """The time in seconds after which the daemon removes old files again. A compaction also removes them."""
 
 
-class Upkeep:
+class ExportUpkeep:
     """Compacts the table of one export and removes old files, between the runs of a daemon. files_min: the number of
     small files of one stream and date at which they are compacted; 0 for never."""
 

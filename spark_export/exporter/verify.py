@@ -32,7 +32,7 @@ PROBLEMS_MAX = 100
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerificationResult:
     """The result of a verification.
 
     lost: the messages that retention removed before they could be exported, and the rows in `given_up`.
@@ -61,7 +61,7 @@ async def verify(
     *,
     checksums: bool = True,
     on_file: Callable[[int, int], None] | None = None,
-) -> Verdict:
+) -> VerificationResult:
     """Verifies the whole export, as the ledger describes it at one moment. An exporter can work at the same time.
 
     checksums: whether to check the SHA-256 of each file, which reads all bytes.
@@ -89,7 +89,7 @@ async def verify(
         at_work.add(layout.rewrite_staging(account.rewrite))
     problems += _find_orphans(path for path in staged if not at_work & set(path.parents))
     given_up = sum(each.end_index - each.start_index for each in account.losses)
-    return Verdict(
+    return VerificationResult(
         runs=len({run_id for run_id, _ in account.ranges}),
         partitions=len({(each.stream, each.partition) for _, each in account.ranges}),
         rows=sum(file.entry.rows for file in files),

@@ -39,7 +39,7 @@ class BlockLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CanonState:
     """The state of a block: CANONICAL, REORGED or WAITING.
 
     fork_number: the number of the latest canonical ancestor of a reorged block, if known.
@@ -51,16 +51,16 @@ class Mark:
 
 Rank: TypeAlias = tuple[int, int, bytes]
 
-ON_CHAIN, WAITS, LOST = Mark(CANONICAL), Mark(WAITING), Mark(REORGED)
+ON_CHAIN, WAITS, LOST = CanonState(CANONICAL), CanonState(WAITING), CanonState(REORGED)
 
 
-def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[bytes, Mark]:
+def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[bytes, CanonState]:
     """Finds the canonical chain. Returns the state of each block by its hash.
 
     start: the hash of a block on the canonical chain, or of the parent of its first block; None if unknown.
     """
     known = {block.hash: block for block in blocks}
-    marks: dict[bytes, Mark] = {}
+    marks: dict[bytes, CanonState] = {}
     tree: dict[bytes, BlockLink] = {}
     for block in known.values():
         parent = known.get(block.parent)
@@ -106,7 +106,7 @@ def _rank(block: BlockLink) -> Rank:
 
 
 def _mark_main(
-    members: list[BlockLink], children: dict[bytes, list[BlockLink]], root: bytes | None, marks: dict[bytes, Mark]
+    members: list[BlockLink], children: dict[bytes, list[BlockLink]], root: bytes | None, marks: dict[bytes, CanonState]
 ) -> tuple[int, int, int] | None:
     """Marks all blocks of the component that contains the canonical chain. `members` has parents before children.
 
@@ -131,11 +131,11 @@ def _mark_main(
         fork = numbers.get(block.parent)
         if fork is None and above_fork is not None:
             fork = above_fork.fork_number
-        marks[block.hash] = Mark(REORGED, fork)
+        marks[block.hash] = CanonState(REORGED, fork)
     return chain[0].number, chain[-1].number, max(block.weight for block in chain)
 
 
-def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, marks: dict[bytes, Mark]) -> None:
+def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, marks: dict[bytes, CanonState]) -> None:
     """Marks all blocks of a component that is not connected to the canonical chain.
 
     If the component is heavier than the chain, it can win when the missing blocks arrive, so all its blocks get the

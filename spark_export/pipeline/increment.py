@@ -27,7 +27,7 @@ from spark_export.pipeline.tables.cardinal_tables import UPDATES, CardinalTables
 from spark_export.pipeline.tables.export_identity import read_export_id
 from spark_export.pipeline.tables.known_blocks import BATCHES
 from spark_export.pipeline.tables.message_tables import MESSAGES, MessageTables
-from spark_export.pipeline.tables.new_messages import ExportFile, Taken, list_new, take_file
+from spark_export.pipeline.tables.new_messages import ExportFile, ReadFiles, list_new, take_file
 from spark_export.pipeline.topics import Topics
 from spark_export.pipeline.versions import KEEP_S, STATE, Version, Versions
 from stream_storage.durable_files import make_folder, write_durably
@@ -100,7 +100,7 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
         if dumped is None:
             return _rebuild(export, export_id, versions, settings)
         _check(dumped, settings, export_id, out)
-        taken, rows, steps = Taken.load(dumped["taken"]), 0, 0
+        taken, rows, steps = ReadFiles.load(dumped["taken"]), 0, 0
         notes: list[str] = dumped.get("notes", [])
         for files in _steps(_list_new(export, taken), settings.step_bytes):
             version = versions.begin(versions.latest())
@@ -116,7 +116,7 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
 
 
 def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: Settings) -> Report:
-    version, taken = versions.begin(None), Taken()
+    version, taken = versions.begin(None), ReadFiles()
     step = _Step(version, None, settings)
     rows = sum(step.take(files, taken) for files in _steps(_list_new(export, taken), settings.step_bytes))
     notes = step.finish(taken)
@@ -140,7 +140,7 @@ class _Step:
             self._cardinal = CardinalTables(version, settings.topics, settings.starts)
             self._cardinal.load(state)
 
-    def take(self, files: Iterable[ExportFile], taken: Taken) -> int:
+    def take(self, files: Iterable[ExportFile], taken: ReadFiles) -> int:
         """Adds the new messages in these files to the tables, and to `taken`. Returns their number."""
         count = 0
         parts: list[pa.Table] = []
@@ -160,7 +160,7 @@ class _Step:
         failpoint("pipeline_taken")
         return count
 
-    def finish(self, taken: Taken) -> list[str]:
+    def finish(self, taken: ReadFiles) -> list[str]:
         """Completes all tables, so that the version can be published. Returns the `notes` of a `Report`."""
         self._blocks.finish()
         notes: list[str] = []
@@ -209,7 +209,7 @@ def load_state(folder: Path) -> Any:
 
 
 def _save_state(
-    version: Version, taken: Taken, settings: Settings, export_id: str | None, notes: Sequence[str]
+    version: Version, taken: ReadFiles, settings: Settings, export_id: str | None, notes: Sequence[str]
 ) -> None:
     path = version.folder / STATE_FILE
     path.parent.mkdir(exist_ok=True)
@@ -246,7 +246,7 @@ def _check(dumped: Any, settings: Settings, export_id: str | None, out: Path) ->
             )
 
 
-def _list_new(export: Path, taken: Taken) -> list[ExportFile]:
+def _list_new(export: Path, taken: ReadFiles) -> list[ExportFile]:
     try:
         return list_new(export, taken)
     except FileNotFoundError as error:

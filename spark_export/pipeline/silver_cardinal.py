@@ -88,8 +88,8 @@ def silver_batches(blocks: Any, starts: Mapping[str, bytes] | None = None) -> An
     """Returns one row for each block in `blocks`, with its state on the chain.
 
     Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
-    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged, fork_number (see `Mark`), updates and
-    deletes (the numbers of keys; null while the block is incomplete), missing (the messages that it lacks).
+    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged, fork_number (see `CanonState`), updates
+    and deletes (the numbers of keys; null while the block is incomplete), missing (the messages that it lacks).
 
     One Spark task processes all blocks of a chain, with about 0.5 KiB of memory for each.
     """
@@ -134,7 +134,7 @@ def silver_updates(blocks: Any, batches: Any) -> Any:
 
 
 def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | None]]:
-    """Returns the hash, the state and the fork number of each complete block of one chain (see `Mark`)."""
+    """Returns the hash, the state and the fork number of each complete block of one chain (see `CanonState`)."""
     blocks = [
         BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"]), each["stored_us"])
         for each in links

@@ -19,11 +19,11 @@ from spark_export.sink.sink_record import (
     save_place,
 )
 from spark_export.sink.write_rows import RowToPush, digest_of
-from spark_export.source.attempts import Attempt, Doubts, EarlierRows, Found, consecutive, find_messages
+from spark_export.source.attempts import Attempt, BatchMessages, Doubts, EarlierRows, consecutive, find_messages
 from spark_export.source.node_client import NodeConnection, body_of
 from spark_export.source.node_wire import BareReader, data, optional, partition_of, stream_address, uint
 from spark_export.source.options import FETCH_BYTES, WriteOptions
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RETRY_DELAY_S, pause
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Pushes:
                 if until is None or until[1] <= first:
                     break
                 bounds = first, until[1]
-                later = find_messages(node, Range(*place, *bounds), attempt, FETCH_BYTES)
+                later = find_messages(node, ReadRange(*place, *bounds), attempt, FETCH_BYTES)
                 found.own |= later.own
                 if not later.own:
                     break
@@ -158,7 +158,7 @@ class Pushes:
                 self._earlier[place] = EarlierRows(consecutive(found.own, place))
                 self._numbers[place] = len(found.own)
 
-    def _find(self, node: NodeConnection, place: Place, first: int, end: int) -> Found:
+    def _find(self, node: NodeConnection, place: Place, first: int, end: int) -> BatchMessages:
         """Returns the messages of this batch from the saved index of the query up to `end`."""
         assert self._attempt is not None
         start = self._record.get(place, 0)
@@ -167,21 +167,23 @@ class Pushes:
             start = 0
         start = max(start, first)
         if start >= end:
-            return Found({}, set())
-        return find_messages(node, Range(*place, start, end), self._attempt, FETCH_BYTES)
+            return BatchMessages({}, set())
+        return find_messages(node, ReadRange(*place, start, end), self._attempt, FETCH_BYTES)
 
     def _check_doubted(self) -> None:
         """Raises RowsDiffer if a push that was answered as a duplicate has another content than the stored message."""
         for place, numbers in self._doubts.take().items():
             indexes = [index for index, _ in numbers.values()]
 
-            def find(node: NodeConnection, place: Place = place, indexes: list[int] = indexes) -> tuple[int, Found]:
+            def find(
+                node: NodeConnection, place: Place = place, indexes: list[int] = indexes
+            ) -> tuple[int, BatchMessages]:
                 assert self._attempt is not None
                 bounds = find_bounds(node, place)
                 if bounds is None or 0 < max(indexes) < bounds[0]:
-                    return (0 if bounds is None else bounds[0]), Found({}, set())
+                    return (0 if bounds is None else bounds[0]), BatchMessages({}, set())
                 if min(indexes) > 0:
-                    wanted = Range(*place, max(min(indexes), bounds[0]), max(indexes) + 1)
+                    wanted = ReadRange(*place, max(min(indexes), bounds[0]), max(indexes) + 1)
                     return bounds[0], find_messages(node, wanted, self._attempt, FETCH_BYTES)
                 return bounds[0], self._find(node, place, *bounds)
 

@@ -22,7 +22,7 @@ from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.node_client import NodeConnection, push_body
 from spark_export.source.node_wire import BareReader, read_headers
 from spark_export.source.options import ReadOptions
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 
 DOUBTED_MAX = 10_000
 """The largest number of pushes of a partition that are compared together (see `Doubts`)."""
@@ -57,7 +57,7 @@ class Attempt:
 
 
 @dataclass
-class Found:
+class BatchMessages:
     """The messages of a batch in an index range of one partition.
 
     own: the digests of the messages of the same task, by sequence number, in index order.
@@ -68,12 +68,12 @@ class Found:
     tasks: set[int]
 
 
-def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_bytes: int) -> Found:
+def find_messages(node: NodeConnection, wanted: ReadRange, attempt: Attempt, fetch_bytes: int) -> BatchMessages:
     """Reads a range of one partition and returns the messages of the batch to which `attempt` belongs.
 
     Raises SourceError if the node does not support bulk reads, and the errors of a connection.
     """
-    found = Found({}, set())
+    found = BatchMessages({}, set())
     options = ReadOptions(fetch_bytes=fetch_bytes)
     try:
         for page in BulkPages(node, wanted, options).pages():

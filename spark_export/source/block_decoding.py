@@ -134,7 +134,7 @@ def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
 
 
 @dataclass(frozen=True)
-class ReadBlock:
+class DecodedBlock:
     """A decoded block; the values of a missing header or footer are None."""
 
     hapi_version: str | None
@@ -143,7 +143,7 @@ class ReadBlock:
     items: list[tuple[str, bytes]]
 
 
-def read_block(data: bytes) -> ReadBlock:
+def read_block(data: bytes) -> DecodedBlock:
     """Decodes a serialized block. Raises BlockFormatError."""
     from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
 
@@ -159,7 +159,7 @@ def read_block(data: bytes) -> ReadBlock:
         elif kind == ItemKind.FOOTER:
             previous = read_footer(item).previous_root
         items.append((names.get(kind) or f"item_{kind}", item))
-    return ReadBlock(version, time_us, previous, items)
+    return DecodedBlock(version, time_us, previous, items)
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:

@@ -14,7 +14,7 @@ from spark_export.errors import BadAnswer
 from spark_export.source.node_client import NodeConnection, body_of
 from spark_export.source.node_wire import BareReader, stream_address, uint
 from spark_export.source.options import ReadOptions
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 
 PROTOCOL = "node/stream_bulk/1"
 PAGES_AHEAD = 2
@@ -26,7 +26,7 @@ FIRST_ROWS = 4_096
 
 
 @dataclass(frozen=True)
-class BulkPage:
+class PageBatch:
     """A page of consecutive messages of one partition (see `stream_service.bulk.BulkPage`). `batch` is None without
     rows."""
 
@@ -39,14 +39,14 @@ class BulkPage:
     batch: pa.RecordBatch | None
 
 
-def read_bulk_page(body: memoryview) -> BulkPage:
+def read_bulk_page(body: memoryview) -> PageBatch:
     """Decodes a page from the body of the node's answer. Raises BadAnswer, also for other rows than announced."""
     reader = BareReader(body)
     reader.uint()
     stream_id, created_us = reader.uint(), reader.u64()
     first_index, next_index, start, rows = (reader.uint() for _ in range(4))
     batch = read_batch(reader.data())
-    page = BulkPage(stream_id, created_us, first_index, next_index, start, rows, batch)
+    page = PageBatch(stream_id, created_us, first_index, next_index, start, rows, batch)
     # An Arrow stream that is cut between two of its messages is valid, but has fewer rows.
     found = 0 if batch is None else batch.num_rows
     if found != rows:
@@ -77,7 +77,7 @@ class BulkPages:
     `pages` will yield and end at `_ask_from`, where the next request begins.
     """
 
-    def __init__(self, node: NodeConnection, wanted: Range, options: ReadOptions) -> None:
+    def __init__(self, node: NodeConnection, wanted: ReadRange, options: ReadOptions) -> None:
         self._node = node
         self._address = stream_address(wanted.stream, wanted.partition)
         self._ask_from = wanted.start
@@ -85,9 +85,9 @@ class BulkPages:
         self._options = options
         self._rows_per_page = FIRST_ROWS
         self._asked: list[tuple[bytes, int, int]] = []
-        self._answers: dict[bytes, BulkPage] = {}
+        self._answers: dict[bytes, PageBatch] = {}
 
-    def pages(self) -> Iterator[BulkPage]:
+    def pages(self) -> Iterator[PageBatch]:
         """Yields the pages in the order of their indexes. Raises RequestRefused, ConnectionBroken, BadAnswer."""
         while True:
             while len(self._asked) < PAGES_AHEAD and self._ask_from < self._end:
@@ -115,7 +115,7 @@ class BulkPages:
         body = uint(1) + uint(start) + uint(stop) + uint(options.fetch_bytes) + flags
         return self._node.send(self._address, PROTOCOL, body), start, stop
 
-    def _take(self, wanted: bytes) -> BulkPage:
+    def _take(self, wanted: bytes) -> PageBatch:
         while wanted not in self._answers:
             answer = self._node.receive()
             self._answers[answer.return_address] = read_bulk_page(body_of(answer, PROTOCOL))

@@ -94,7 +94,7 @@ class Answer:
 
 def read_frame(message: memoryview) -> Answer | None:
     """Decodes a frame, given without the 4-byte length. Returns None for a heartbeat. Raises BadAnswer."""
-    reader = CborReader(message)
+    reader = CborFrameReader(message)
     reader.array(4)
     onward = reader.route()
     reader.route()
@@ -106,7 +106,7 @@ def read_frame(message: memoryview) -> Answer | None:
     return Answer(bytes(onward[0]), protocol, envelope.data())
 
 
-class CborReader:
+class CborFrameReader:
     """A reader of the CBOR values in a frame from the node (docs/wire.md).
 
     Raises BadAnswer for a kind of value that such frames never have.

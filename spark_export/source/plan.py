@@ -26,7 +26,7 @@ UNKNOWN_NUMBER = "nobody can say how many messages after this index it had"
 
 
 @dataclass(frozen=True)
-class Position:
+class QueryPosition:
     """The position of a query in a partition: the next index to read, and when the stream was created.
 
     created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions.
@@ -37,7 +37,7 @@ class Position:
     created_us: int = 0
     is_deleted: bool = False
 
-    def is_of_another(self, later: Position) -> bool:
+    def is_of_another(self, later: QueryPosition) -> bool:
         """Returns whether the stream was deleted and created again between this position and `later`.
 
         With an unknown creation time, only a deletion that `later` does not know counts.
@@ -48,7 +48,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Range:
+class ReadRange:
     """The indexes of one partition; `end` is exclusive. `created_us` is 0 if unknown."""
 
     stream: str
@@ -63,10 +63,10 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostRange:
     """Lost messages of a range, and why they are lost. An empty range means an unknown number."""
 
-    range: Range
+    range: ReadRange
     reason: str
 
     def __str__(self) -> str:
@@ -108,30 +108,30 @@ def _listed(places: Sequence[Place]) -> str:
     return ", ".join(f"{stream}/{partition}" for stream, partition in places)
 
 
-def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) -> dict[Place, Position]:
-    return {place: Position(index, ends[place].created_us) for place, index in indexes.items()}
+def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) -> dict[Place, QueryPosition]:
+    return {place: QueryPosition(index, ends[place].created_us) for place, index in indexes.items()}
 
 
 def nearest_existing(
-    start: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
-) -> tuple[dict[Place, Position], list[Loss]]:
-    """Moves each starting index that the partition lacks to the nearest existing one, and returns a `Loss` for it."""
+    start: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
+) -> tuple[dict[Place, QueryPosition], list[LostRange]]:
+    """Moves each start index that its partition lacks to the nearest existing one. Returns a `LostRange` of each."""
     moved, losses = dict(start), []
     for place, begin in start.items():
         now = ends[place]
         if begin.index < now.first_index:
-            gone = Range(*place, begin.index, now.first_index)
-            losses.append(Loss(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
+            gone = ReadRange(*place, begin.index, now.first_index)
+            losses.append(LostRange(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
         elif begin.index > now.next_index:
-            beyond = Range(*place, begin.index, begin.index)
-            losses.append(Loss(beyond, f"the query would start there, but the partition ends at {now.next_index}"))
+            beyond = ReadRange(*place, begin.index, begin.index)
+            losses.append(LostRange(beyond, f"the query would start there, but the partition ends at {now.next_index}"))
         moved[place] = replace(begin, index=min(max(begin.index, now.first_index), now.next_index))
     return moved, losses
 
 
 def reached_positions(
-    begin: Mapping[Place, Position], now: Mapping[Place, Position], is_chosen: Callable[[Place], bool]
-) -> dict[Place, Position]:
+    begin: Mapping[Place, QueryPosition], now: Mapping[Place, QueryPosition], is_chosen: Callable[[Place], bool]
+) -> dict[Place, QueryPosition]:
     """Returns the positions where the next micro-batch ends, if no option limits the micro-batch.
 
     A partition of `begin` that is not in `now` keeps its index. If the options still choose it, it was deleted, and its
@@ -144,55 +144,57 @@ def reached_positions(
 
 
 def ranges_between(
-    start: Mapping[Place, Position], end: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
-) -> tuple[list[Range], list[Loss]]:
+    start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
+) -> tuple[list[ReadRange], list[LostRange]]:
     """Returns the non-empty ranges to read between two sets of positions, and the parts that can no longer be read.
 
     - A partition that is only in `end` was added later, and is read from index 0.
-    - A deleted partition gives a `Loss` of unknown size, because nobody knows whether it had unread messages. If its
+    - A deleted partition gives a `LostRange` of unknown size: nobody knows whether it had unread messages. If its
       stream was created again, the new partition is read from index 0.
-    - Indexes before the first message of a partition or after its last message give a `Loss`, and are not read.
+    - Indexes before the first message of a partition or after its last message give a `LostRange`, and are not read.
 
     start, end: the positions.
     ends: the partitions that exist now.
     """
     ranges, losses = [], []
     for place, stop in end.items():
-        begin = start.get(place, Position(0))
+        begin = start.get(place, QueryPosition(0))
         if stop.is_deleted or begin.is_of_another(stop):
             if not begin.is_deleted:
                 reason = GONE if stop.is_deleted else MADE_AGAIN
-                losses.append(Loss(Range(*place, begin.index, begin.index), f"{reason}; {UNKNOWN_NUMBER}"))
+                losses.append(LostRange(ReadRange(*place, begin.index, begin.index), f"{reason}; {UNKNOWN_NUMBER}"))
             if stop.is_deleted:
                 continue
-            begin = Position(0)
-        found, lost = _ranges_of(Range(*place, begin.index, stop.index, stop.created_us), ends.get(place))
+            begin = QueryPosition(0)
+        found, lost = _ranges_of(ReadRange(*place, begin.index, stop.index, stop.created_us), ends.get(place))
         ranges += found
         losses += lost
     return ranges, losses
 
 
-def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list[Loss]]:
+def _ranges_of(wanted: ReadRange, now: StreamEnds | None) -> tuple[list[ReadRange], list[LostRange]]:
     """Splits a range into the part that can be read and the lost parts."""
     if now is None or wanted.created_us not in (0, now.created_us):
         reason = GONE if now is None else MADE_AGAIN
-        return [], [Loss(wanted, reason)] if wanted.start < wanted.end else []
+        return [], [LostRange(wanted, reason)] if wanted.start < wanted.end else []
     wanted = replace(wanted, created_us=now.created_us)
     if wanted.start > now.next_index:
         reason = f"the stream ends at {now.next_index}: it was deleted and made again, or restored from a backup"
-        return [], [Loss(replace(wanted, end=max(wanted.start, wanted.end)), reason)]
+        return [], [LostRange(replace(wanted, end=max(wanted.start, wanted.end)), reason)]
     losses = []
     if wanted.start < min(now.first_index, wanted.end):
         gone = replace(wanted, end=min(now.first_index, wanted.end))
-        losses.append(Loss(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
+        losses.append(LostRange(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
         wanted = replace(wanted, start=gone.end)
     if wanted.end > now.next_index:
-        losses.append(Loss(replace(wanted, start=now.next_index), f"the stream ends at {now.next_index}, before that"))
+        losses.append(
+            LostRange(replace(wanted, start=now.next_index), f"the stream ends at {now.next_index}, before that")
+        )
         wanted = replace(wanted, end=now.next_index)
     return [wanted] if wanted.start < wanted.end else [], losses
 
 
-def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = None) -> list[Range]:
+def split(ranges: Sequence[ReadRange], records_max: int, pieces_min: int | None = None) -> list[ReadRange]:
     """Cuts ranges into at least `pieces_min` pieces (if there are enough indexes) of at most `records_max` indexes."""
     total = sum(each.count for each in ranges)
     piece_max = records_max
@@ -208,12 +210,12 @@ def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = No
     return pieces
 
 
-def count_between(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> int:
+def count_between(start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition]) -> int:
     """Returns the number of messages between two sets of positions."""
     return sum(max(0, stop.index - _first_wanted(start.get(place), stop)) for place, stop in end.items())
 
 
-def is_loss(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> bool:
+def is_loss(start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition]) -> bool:
     """Returns True if a stream was deleted, or created again, or ends at a smaller index than before."""
     for place, begin in start.items():
         stop = end.get(place, begin)
@@ -222,7 +224,9 @@ def is_loss(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> b
     return False
 
 
-def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], messages_max: int) -> dict[Place, Position]:
+def limited(
+    start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition], messages_max: int
+) -> dict[Place, QueryPosition]:
     """Returns earlier end positions, so that about `messages_max` messages lie between `start` and the end.
 
     Each partition gets a share in proportion to its new messages, and at least one message if it has any.
@@ -239,11 +243,11 @@ def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], mess
     }
 
 
-def _first_wanted(begin: Position | None, stop: Position) -> int:
+def _first_wanted(begin: QueryPosition | None, stop: QueryPosition) -> int:
     return 0 if begin is None or begin.is_of_another(stop) else begin.index
 
 
-def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
+def to_offsets(reached: Mapping[Place, QueryPosition]) -> dict[str, dict[str, Any]]:
     """Encodes positions as the offsets that Spark stores in a checkpoint.
 
         {"orders": {"0": 7, "1": 3, "created_us": {"0": 1700…, "1": 1700…}, "deleted": [1]}}
@@ -262,10 +266,10 @@ def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
     return offsets
 
 
-def from_offsets(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Place, Position]:
+def from_offsets(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Place, QueryPosition]:
     """Decodes offsets of `to_offsets`. Offsets of older versions have no creation times, and give created_us 0."""
     return {
-        (stream, int(partition)): Position(
+        (stream, int(partition)): QueryPosition(
             int(index), int(each.get(CREATED, {}).get(partition, 0)), int(partition) in each.get(DELETED, ())
         )
         for stream, each in offsets.items()

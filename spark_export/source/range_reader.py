@@ -17,7 +17,7 @@ from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnrea
 from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.node_client import PULL_PAGE_MESSAGES, NodeConnection
 from spark_export.source.options import ReadOptions
-from spark_export.source.plan import GONE, MADE_AGAIN, Loss, Range
+from spark_export.source.plan import GONE, MADE_AGAIN, LostRange, ReadRange
 from spark_export.source.schema import batch_of_columns, batch_of_messages, check_batch
 from spark_export.tables.file_catalog import database_path
 from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
@@ -34,7 +34,7 @@ class _Changed(Exception):
     """
 
 
-def report_losses(losses: list[Loss], fail: bool) -> None:
+def report_losses(losses: list[LostRange], fail: bool) -> None:
     """Raises DataLoss for losses if `fail` is True, and otherwise logs each loss."""
     if losses and fail:
         more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
@@ -51,7 +51,7 @@ class RangeReader:
     Invariant: every row of the range with an index less than `next_index` was yielded or counted in `lost`.
     """
 
-    def __init__(self, wanted: Range, options: ReadOptions) -> None:
+    def __init__(self, wanted: ReadRange, options: ReadOptions) -> None:
         self.wanted = wanted
         self.next_index = wanted.start
         self.rows = 0
@@ -189,7 +189,7 @@ class RangeReader:
 
     def _lose(self, end: int, reason: str) -> None:
         gone = replace(self.wanted, start=self.next_index, end=end)
-        report_losses([Loss(gone, reason)], self._options.fail_on_data_loss)
+        report_losses([LostRange(gone, reason)], self._options.fail_on_data_loss)
         self.lost += gone.count
         self.next_index = end
 

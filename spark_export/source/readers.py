@@ -29,8 +29,8 @@ from spark_export.source.option_values import EARLIEST, LATEST
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import (
     Place,
-    Position,
-    Range,
+    QueryPosition,
+    ReadRange,
     count_between,
     from_offsets,
     is_loss,
@@ -62,7 +62,7 @@ class RangePartition(Sendable, InputPartition):
     # Spark unpickles the reader first.
     follows = True
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: ReadRange) -> None:
         super().__init__(wanted)
         self.wanted = wanted
 
@@ -115,7 +115,7 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
         self._catalog = find_catalog(options)
-        self._target: dict[Place, Position] | None = None
+        self._target: dict[Place, QueryPosition] | None = None
         self._ended_wait_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
             end = limited(begin, end, limit.max_rows)
         return to_offsets(end)
 
-    def _waits(self, begin: dict[Place, Position], end: dict[Place, Position]) -> bool:
+    def _waits(self, begin: dict[Place, QueryPosition], end: dict[Place, QueryPosition]) -> bool:
         """Returns whether the query waits for more messages, by `minOffsetsPerTrigger` and `maxTriggerDelay`.
 
         As with Spark's Kafka source, the first micro-batch does not wait. Neither do AvailableNow queries and losses.
@@ -190,14 +190,14 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
         call.
         """
 
-    def _latest(self) -> dict[Place, Position]:
+    def _latest(self) -> dict[Place, QueryPosition]:
         ends = selected(self._options, self._catalog, must_exist=False)
-        return {place: Position(end.next_index, end.created_us) for place, end in ends.items()}
+        return {place: QueryPosition(end.next_index, end.created_us) for place, end in ends.items()}
 
 
 def starting_positions(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
-) -> dict[Place, Position]:
+) -> dict[Place, QueryPosition]:
     """Returns where a new query begins in each partition; `default` is EARLIEST or LATEST.
 
     A missing index raises DataLoss, or is logged and replaced by the nearest, as `failOnDataLoss` says.
@@ -208,5 +208,5 @@ def starting_positions(
     return start
 
 
-def _partitions(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:
+def _partitions(ranges: list[ReadRange], options: ReadOptions) -> list[InputPartition]:
     return [RangePartition(each) for each in split(ranges, options.max_records_per_partition, options.min_partitions)]

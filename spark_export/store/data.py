@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from spark_export.store.errors import ObjectMissing, StoreError
 from spark_export.store.options import azure_names, is_set
-from spark_export.store.place import FILE, Place
+from spark_export.store.place import FILE, StoreLocation
 
 CONNECT_S = 5.0
 """The longest time to open a connection, in seconds."""
@@ -25,7 +25,7 @@ CONNECT_S = 5.0
 class DataFiles:
     """The files under one address; names are relative to it. Several threads can use this object at the same time."""
 
-    def __init__(self, place: Place, options: Mapping[str, str]) -> None:
+    def __init__(self, place: StoreLocation, options: Mapping[str, str]) -> None:
         self.place = place
         self.filesystem, base = open_filesystem(place, options)
         self._base = base.rstrip("/")
@@ -73,7 +73,7 @@ class DataFiles:
             self.filesystem.delete_file(self.path(name))
 
 
-def open_filesystem(place: Place, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
+def open_filesystem(place: StoreLocation, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
     """Returns the pyarrow filesystem of a place, and the path of the place in it. Raises StoreError."""
     if place.scheme == FILE:
         return fs.LocalFileSystem(), place.path
@@ -113,7 +113,7 @@ def _gs(options: Mapping[str, str]) -> fs.FileSystem:
     )
 
 
-def _azure(place: Place, options: Mapping[str, str]) -> fs.FileSystem:
+def _azure(place: StoreLocation, options: Mapping[str, str]) -> fs.FileSystem:
     endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
     account, _ = azure_names(place, options)
     return fs.AzureFileSystem(
@@ -127,7 +127,7 @@ def _azure(place: Place, options: Mapping[str, str]) -> fs.FileSystem:
     )
 
 
-def _hdfs(place: Place, options: Mapping[str, str]) -> fs.FileSystem:
+def _hdfs(place: StoreLocation, options: Mapping[str, str]) -> fs.FileSystem:
     host, _, port = place.authority.partition(":")
     try:
         return fs.HadoopFileSystem(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
-from spark_export.store.store import Store, StoredObject, Tagged
+from spark_export.store.store import Store, StoredObject, TaggedObject
 from stream_storage.durable_files import give_to_folder, make_folder, rename_durably, sync
 
 HIDDEN = "."
@@ -21,14 +21,14 @@ HIDDEN = "."
 class LocalStore(Store):
     """A store in a local folder. The tag of an object is the SHA-256 of the contents."""
 
-    def read_tagged(self, name: str) -> Tagged:
+    def read_tagged(self, name: str) -> TaggedObject:
         try:
             data = self._path(name).read_bytes()
         except FileNotFoundError as error:
             raise ObjectMissing(f"{self._path(name)} is not there") from error
         except OSError as error:
             raise StoreError(f"{self._path(name)} cannot be read: {error.strerror or error}") from error
-        return Tagged(data, _tag(data))
+        return TaggedObject(data, _tag(data))
 
     def list_objects(self, prefix: str = "", *, after: str = "") -> Iterator[StoredObject]:
         root = self.place.folder

@@ -20,8 +20,8 @@ from spark_export.exporter.errors import ExtraMissing
 from spark_export.store.data import CONNECT_S, one_line
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
 from spark_export.store.options import SECRETS, azure_names, is_set
-from spark_export.store.place import Place
-from spark_export.store.store import PutUnclear, Store, StoredObject, Tagged
+from spark_export.store.place import StoreLocation
+from spark_export.store.store import PutUnclear, Store, StoredObject, TaggedObject
 
 try:
     import obstore
@@ -44,20 +44,20 @@ OVERLOADED = re.compile(r"status code: (429|5\d\d)|SlowDown|Server returned erro
 class ObjectStore(Store):
     """A store under a prefix of a bucket or container. A tag is JSON with the ETag and, if any, the version."""
 
-    def __init__(self, place: Place, options: dict[str, str]) -> None:
+    def __init__(self, place: StoreLocation, options: dict[str, str]) -> None:
         super().__init__(place, options)
         self._store = _open(place, options)
 
-    def read_tagged(self, name: str) -> Tagged:
-        def read() -> Tagged:
+    def read_tagged(self, name: str) -> TaggedObject:
+        def read() -> TaggedObject:
             found = obstore.get(self._store, name)
-            return Tagged(bytes(found.bytes()), _tag(found.meta))
+            return TaggedObject(bytes(found.bytes()), _tag(found.meta))
 
-        return self._told(name, "cannot be read", read)
+        return self._map_errors(name, "cannot be read", read)
 
     def list_objects(self, prefix: str = "", *, after: str = "") -> Iterator[StoredObject]:
         pages = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=LIST_PAGE)
-        while page := self._told(prefix, "cannot be listed", lambda: next(iter(pages), None)):
+        while page := self._map_errors(prefix, "cannot be listed", lambda: next(iter(pages), None)):
             for each in page:
                 # Azure also lists the object `after` itself.
                 if each["path"] <= after:
@@ -73,7 +73,7 @@ class ObjectStore(Store):
 
         if wanted:
             try:
-                self._told(wanted[0], "cannot be removed", delete)
+                self._map_errors(wanted[0], "cannot be removed", delete)
             except ObjectMissing:
                 # Google and Azure report an object that is already removed. The other objects may still exist.
                 self._delete_each(wanted)
@@ -81,7 +81,7 @@ class ObjectStore(Store):
     def _delete_each(self, names: Iterable[str]) -> None:
         for name in names:
             with suppress(ObjectMissing):
-                self._told(name, "cannot be removed", partial(obstore.delete, self._store, name))
+                self._map_errors(name, "cannot be removed", partial(obstore.delete, self._store, name))
 
     def _put_new(self, name: str, data: bytes) -> str:
         return self._put(name, data, "create")
@@ -91,14 +91,14 @@ class ObjectStore(Store):
 
     def _put(self, name: str, data: bytes, mode: Any) -> str:
         # One request, not a multipart upload, so that the condition applies to the whole object.
-        return self._told(
+        return self._map_errors(
             name,
             "cannot be written",
             lambda: _tag(obstore.put(self._store, name, data, mode=mode, use_multipart=False)),
             is_put=True,
         )
 
-    def _told(self, name: str, what: str, work: Callable[[], T], *, is_put: bool = False) -> T:
+    def _map_errors(self, name: str, what: str, work: Callable[[], T], *, is_put: bool = False) -> T:
         """Calls `work`, and turns the library's errors into StoreErrors. With `is_put`, a lost answer raises
         PutUnclear."""
         subject = str(self.place / name) if name else str(self.place)
@@ -131,7 +131,7 @@ class ObjectStore(Store):
         return StoreError(f"{subject} {what}: the bucket {self.place.authority} does not exist")
 
 
-def _open(place: Place, options: dict[str, str]) -> Any:
+def _open(place: StoreLocation, options: dict[str, str]) -> Any:
     endpoint = options.get("endpoint")
     shared: dict[str, Any] = {
         "prefix": place.path or None,

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spark_export.store.options import complete_options
-from spark_export.store.place import FILE, Place, parse_place
+from spark_export.store.place import FILE, StoreLocation, parse_place
 from spark_export.store.store import Store
 
 
-def open_store(address: str | Path | Place, options: Mapping[str, str] | None = None) -> Store:
+def open_store(address: str | Path | StoreLocation, options: Mapping[str, str] | None = None) -> Store:
     """Opens the store that an address names. Sends no request. Raises PlaceRefused, ExtraMissing."""
-    place = address if isinstance(address, Place) else parse_place(address)
+    place = address if isinstance(address, StoreLocation) else parse_place(address)
     complete = complete_options(place, options or {})
     if place.scheme == FILE:
         from spark_export.store.local_store import LocalStore

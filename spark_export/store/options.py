@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from spark_export.store.errors import PlaceRefused
-from spark_export.store.place import FILE, Place
+from spark_export.store.place import FILE, StoreLocation
 
 KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     FILE: (),
@@ -48,7 +48,7 @@ FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 """The environment variables that give an option which the user left out. The first variable that is set counts."""
 
 
-def complete_options(place: Place, given: Mapping[str, str]) -> dict[str, str]:
+def complete_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str]:
     """Returns the given options, completed from environment variables and defaults. Raises PlaceRefused."""
     known = (*KNOWN[place.scheme], *COMMON)
     for name in given:
@@ -78,7 +78,7 @@ def is_set(options: Mapping[str, str], name: str) -> bool:
     return options.get(name, "").lower() in ("1", "true", "yes")
 
 
-def azure_names(place: Place, options: Mapping[str, str]) -> tuple[str, str]:
+def azure_names(place: StoreLocation, options: Mapping[str, str]) -> tuple[str, str]:
     """Returns the account and the container of an Azure address. Raises PlaceRefused without an account."""
     container, _, host = place.authority.partition("@")
     account = host.partition(".")[0] or options.get("account", "")

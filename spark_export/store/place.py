@@ -23,7 +23,7 @@ SCHEMES: Final = {
     "az": "abfs",
     "hdfs": "hdfs",
 }
-"""Maps each supported scheme to that of `Place`."""
+"""Maps each supported scheme to that of `StoreLocation`."""
 SERVED: Final = "a folder, file://, s3:// (s3a, s3n), gs:// (gcs), abfs:// (abfss, az) and hdfs:// are served"
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<rest>[^/].*|)")
@@ -31,7 +31,7 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<r
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreLocation:
     """The address of a table or of a folder in it.
 
     scheme: a value of `SCHEMES`.
@@ -57,21 +57,21 @@ class Place:
         """The last part of the path, or the authority if the path is empty."""
         return self.path.rpartition("/")[2] or self.authority
 
-    def __truediv__(self, name: str) -> Place:
-        return Place(self.scheme, self.authority, f"{self.path}/{name}" if self.path else name)
+    def __truediv__(self, name: str) -> StoreLocation:
+        return StoreLocation(self.scheme, self.authority, f"{self.path}/{name}" if self.path else name)
 
     def __str__(self) -> str:
         return self.path if self.is_local else f"{self.scheme}://{self.authority}/{self.path}".rstrip("/")
 
 
-def parse_place(text: str | Path) -> Place:
+def parse_place(text: str | Path) -> StoreLocation:
     """Parses an address. Raises PlaceRefused for an unknown scheme or a wrong address, such as one without a bucket.
 
     Percent escapes in a `file:` address are decoded. In the address of a store, a percent sign is part of the name.
     """
     found = _URI.fullmatch(str(text))
     if found is None:
-        return Place(FILE, "", str(Path(text).absolute()))
+        return StoreLocation(FILE, "", str(Path(text).absolute()))
     scheme = SCHEMES.get(found["scheme"].lower())
     if scheme is None:
         raise PlaceRefused(f"{text}: nothing serves {found['scheme']}://; {SERVED}")
@@ -85,13 +85,13 @@ def parse_place(text: str | Path) -> Place:
         raise PlaceRefused(f"an address on {scheme}:// holds no credentials: put them into the environment")
     if {".", ".."} & set(parts):
         raise PlaceRefused(f"{text}: a name in a store has no parts `.` and `..`")
-    return Place(scheme, authority, "/".join(parts))
+    return StoreLocation(scheme, authority, "/".join(parts))
 
 
-def _parse_file(text: str, slashes: str, rest: str) -> Place:
+def _parse_file(text: str, slashes: str, rest: str) -> StoreLocation:
     """Parses file:///folder, file:/folder or file://localhost/folder."""
     if slashes == "//":
         host, _, rest = rest.partition("/")
         if host != "localhost":
             raise PlaceRefused(f"{text} names the machine {host or '(none)'}: write file:///FOLDER")
-    return Place(FILE, "", str(Path("/" + unquote(rest))))
+    return StoreLocation(FILE, "", str(Path("/" + unquote(rest))))

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from spark_export.store.data import DataFiles
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
-from spark_export.store.place import Place
+from spark_export.store.place import StoreLocation
 
 
 class PutUnclear(StoreError):
@@ -35,7 +35,7 @@ class StoredObject:
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedObject:
     """The contents of an object, and the tag by which `Store.swap` notices that another writer replaced them."""
 
     data: bytes
@@ -48,7 +48,7 @@ class Store(ABC):
     Every method blocks and can raise StoreError. Several threads can call the methods at the same time.
     """
 
-    def __init__(self, place: Place, options: dict[str, str]) -> None:
+    def __init__(self, place: StoreLocation, options: dict[str, str]) -> None:
         self.place = place
         self.options = options
 
@@ -91,14 +91,14 @@ class Store(ABC):
                 raise
             raise ObjectChanged(f"{self.place / name} was replaced by another writer") from error
 
-    def _find(self, name: str) -> Tagged | None:
+    def _find(self, name: str) -> TaggedObject | None:
         try:
             return self.read_tagged(name)
         except ObjectMissing:
             return None
 
     @abstractmethod
-    def read_tagged(self, name: str) -> Tagged:
+    def read_tagged(self, name: str) -> TaggedObject:
         """Returns the contents and the tag of an object. Raises ObjectMissing."""
 
     @abstractmethod

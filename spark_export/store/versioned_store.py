@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from spark_export.store.data import one_line
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
-from spark_export.store.store import PutUnclear, Store, StoredObject, Tagged
+from spark_export.store.store import PutUnclear, Store, StoredObject, TaggedObject
 
 _VERSION: Final = re.compile(r"(?P<name>.+)\.v(?P<version>\d{8})")
 KEPT: Final = 2
@@ -32,14 +32,14 @@ class VersionedStore(Store):
     names do not end in a version number.
     """
 
-    def read_tagged(self, name: str) -> Tagged:
+    def read_tagged(self, name: str) -> TaggedObject:
         for _ in range(KEPT):
             versions = self._versions(name)
             if not versions:
                 break
             try:
                 with self.data.open_input(_versioned(name, versions[-1])) as file:
-                    return Tagged(bytes(file.read()), str(versions[-1]))
+                    return TaggedObject(bytes(file.read()), str(versions[-1]))
             except ObjectMissing:
                 # Other writers have replaced the object twice since the listing.
                 continue

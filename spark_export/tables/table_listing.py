@@ -16,14 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spark_export.exporter.address import Address
+from spark_export.exporter.address import TableAddress
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.tables.manifest_log import ManifestLog
 from spark_export.store.open import open_store
-from spark_export.store.place import Place
+from spark_export.store.place import StoreLocation
 
 
-def table_files(address: str | Path | Place, options: Mapping[str, str] | None = None) -> list[str]:
+def table_files(address: str | Path | StoreLocation, options: Mapping[str, str] | None = None) -> list[str]:
     """Returns the addresses of all files that a plain Parquet table has now, for any reader of Parquet.
 
     The files contain each row of the published export runs once. A compaction keeps replaced files for at least the
@@ -34,16 +34,16 @@ def table_files(address: str | Path | Place, options: Mapping[str, str] | None =
     options: the options of the store, see `spark_export.store.options`.
     """
     scheme, colon, _ = str(address).partition("://")
-    paths = (row["path"] for row in list_table_files(Address(Address.of(address).place, options or {})))
+    paths = (row["path"] for row in list_table_files(TableAddress(TableAddress.of(address).place, options or {})))
     return [f"{scheme}://{path.partition('://')[2]}" if colon and "://" in path else path for path in paths]
 
 
-def list_table_files(address: Address) -> list[dict[str, Any]]:
+def list_table_files(address: TableAddress) -> list[dict[str, Any]]:
     """Returns one mapping for each file: its `path`, on a store all fields of `TableFile`. Raises as `table_files`."""
     return list(_in_folder(address) if address.place.is_local else _on_store(address))
 
 
-def _in_folder(address: Address) -> Iterator[dict[str, Any]]:
+def _in_folder(address: TableAddress) -> Iterator[dict[str, Any]]:
     table = (address.place.folder / "messages").resolve()
     if not table.is_dir():
         raise ExportMismatch(f"{address.place} holds no table: {table} is missing")
@@ -54,7 +54,7 @@ def _in_folder(address: Address) -> Iterator[dict[str, Any]]:
         yield {"path": str(path)}
 
 
-def _on_store(address: Address) -> Iterator[dict[str, Any]]:
+def _on_store(address: TableAddress) -> Iterator[dict[str, Any]]:
     store = open_store(address.place, address.options)
     state = ManifestLog(store, now_us=lambda: 0).load()
     if not state.number:

@@ -16,7 +16,7 @@ from index_service.extensions import (
     SetRequest,
 )
 from stream_client.arguments import BeforeLike, before_of
-from stream_client.blocking.session import Connected, Session
+from stream_client.blocking.session import ClientSession, Connected
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.errors import AccessDenied, InvalidArgument, RequestRefused
@@ -49,7 +49,7 @@ T = TypeVar("T")
 class StreamAdmin:
     """The base class of `streams.Stream`: the operations of an administrator on one partition of a stream."""
 
-    def __init__(self, session: Session, handle: PartitionHandle) -> None:
+    def __init__(self, session: ClientSession, handle: PartitionHandle) -> None:
         self.session = session
         self.handle = handle
 
@@ -85,7 +85,7 @@ class StreamAdmin:
         except RequestRefused:
             # An older node. A node that refuses the deletion itself refuses this, too.
             deleted = (self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
-        self.session.core.drop(self.handle)
+        self.session.core.streams.drop(self.handle)
         return deleted
 
     def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
@@ -101,7 +101,7 @@ class StreamAdmin:
 class Listing(Generic[T]):
     """An iterator over items that the node lists, which it fetches page by page. You can stop at any item."""
 
-    def __init__(self, session: Session, page_items: int) -> None:
+    def __init__(self, session: ClientSession, page_items: int) -> None:
         self._session = session
         self._page_items = page_items
         self._page: Sequence[T] = ()
@@ -129,7 +129,7 @@ class Listing(Generic[T]):
 class StreamListing(Listing[StreamInfo]):
     """An iterator over the partitions of all streams whose name begins with a prefix, sorted by name and partition."""
 
-    def __init__(self, session: Session, prefix: str, page_items: int) -> None:
+    def __init__(self, session: ClientSession, prefix: str, page_items: int) -> None:
         super().__init__(session, page_items)
         self._prefix = prefix
 
@@ -146,7 +146,7 @@ class PositionListing(Listing[SavedPosition]):
     `MarkedPosition` objects, which have the incarnation of the stream, or an older node's plain `SavedPosition`
     objects."""
 
-    def __init__(self, session: Session, stream_name: str | None, client_id: str | None, page_items: int) -> None:
+    def __init__(self, session: ClientSession, stream_name: str | None, client_id: str | None, page_items: int) -> None:
         super().__init__(session, page_items)
         self._stream_name = stream_name
         self._client_id = client_id

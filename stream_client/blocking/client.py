@@ -8,7 +8,7 @@ from contextlib import suppress
 from stream_client.blocking.admin import LIST_PAGE, StreamListing
 from stream_client.blocking.conversation import Conversation
 from stream_client.blocking.correspondent import Correspondent
-from stream_client.blocking.session import Session
+from stream_client.blocking.session import ClientSession
 from stream_client.blocking.streams import PartitionedStream, Stream, create_streams
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.core.statistics import ClientStatistics
@@ -29,7 +29,7 @@ class StreamClient:
     session: sends the requests of this client and of its streams. Programs do not need it.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self.address = session.address
         self.session = session
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ockam.actors.address import Route
 from stream_client.arguments import to_address
 from stream_client.blocking.client import StreamClient
-from stream_client.blocking.session import Session
+from stream_client.blocking.session import ClientSession
 from stream_client.blocking.tracing import end_tracing, queue_maker, start_tracing
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
@@ -114,6 +114,6 @@ def connect(
             tls=tls,
             token=checked,
         ) as shell:
-            yield StreamClient(Session(address, core, shell, answer_timeout_s))
+            yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
     finally:
         end_tracing(tracing)

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
-from stream_client.blocking.session import Session
-from stream_client.core.pushes import Waiting
+from stream_client.blocking.session import ClientSession
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 
 UNSENT_BYTES_MAX = 64 * 1024
@@ -28,9 +28,9 @@ class Conversation:
     begin another conversation and wait for its `opened`, which returns after the client has reconnected.
     """
 
-    def __init__(self, session: Session, service: str) -> None:
+    def __init__(self, session: ClientSession, service: str) -> None:
         self._session = session
-        self._changed: Waiting | None = None
+        self._changed: PendingResult | None = None
         self._lost: ClientError | None = None
         self._was_open = False
         self._core = session.core.converse(service)
@@ -66,7 +66,7 @@ class Conversation:
         while self._core.is_open and connection.outgoing_bytes > UNSENT_BYTES_MAX:
             self._session.shell.wait(connection.taken())
         self.send_nowait(payload)
-        self._session.shell.give_way()
+        self._session.shell.yield_control()
 
     def send_nowait(self, payload: bytes) -> None:
         """Queues a message for sending, without waiting. Raises what `send` raises."""
@@ -79,7 +79,7 @@ class Conversation:
         # Messages that arrived before the connection ended are complete, so the program receives them first.
         if not self._core.received:
             self._check()
-            self._changed = Waiting()
+            self._changed = PendingResult()
             self._session.shell.wait(self._changed, timeout_s)
             if not self._core.received:
                 self._check()

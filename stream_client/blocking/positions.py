@@ -20,16 +20,11 @@ from index_service.extensions import (
     SaveStatus,
 )
 from index_service.limits import INDEX_MAX
-from index_service.protocol import (
-    INDEX_PARTITIONED,
-    GetPartitionIndex,
-    PartitionIndex,
-    SavePartitionIndex,
-)
+from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex, SavePartitionIndex
 from ockam.protocol import ProtocolError
 from stream_client.arguments import encoded
 from stream_client.blocking.session import Connected
-from stream_client.core.marks import Mark, Marks, OnReset
+from stream_client.core.marks import KnownPosition, Marks, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import (
     AccessDenied,
@@ -94,7 +89,7 @@ class SavedIndexes:
             _check(request, answer)
         return [answer.index or 0 for answer in answers]
 
-    def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
+    def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
         """Returns the known marks of the positions of these partitions, in order. Creates missing positions. A consumer
         calls this before it reads. With an older node, the marks have an index only.
 
@@ -105,7 +100,7 @@ class SavedIndexes:
         except AccessDenied:
             raise
         except RequestRefused:
-            return [Mark(index) for index in self.load(stream_name, partitions)]
+            return [KnownPosition(index) for index in self.load(stream_name, partitions)]
         return [
             self._marks.loaded(stream_name, partition, position, on_reset)
             for partition, position in zip(partitions, found, strict=True)
@@ -192,7 +187,7 @@ class SavedIndexes:
     def _tell(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         for partition, index in indexes.items():
             request = SavePartitionIndex(self.client_id, stream_name, partition, index)
-            self._session.core.tell(INDEX_SERVICE, encoded(INDEX_PARTITIONED, request))
+            self._session.core.notify(INDEX_SERVICE, encoded(INDEX_PARTITIONED, request))
 
     def _load(self, stream_name: str, partitions: Sequence[int]) -> list[LoadedPosition]:
         requests = [LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in _parts(partitions)]
@@ -203,12 +198,14 @@ class SavedIndexes:
         return found
 
 
-def resume(positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
+def resume(
+    positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset
+) -> Sequence[KnownPosition]:
     """Returns the marks of these partitions, in order. An object without `resume` knows only indexes."""
     if hasattr(positions, "resume"):
-        marks: Sequence[Mark] = positions.resume(stream_name, partitions, on_reset)
+        marks: Sequence[KnownPosition] = positions.resume(stream_name, partitions, on_reset)
         return marks
-    return [Mark(index) for index in positions.load(stream_name, partitions)]
+    return [KnownPosition(index) for index in positions.load(stream_name, partitions)]
 
 
 def to_positions(client: Connected, positions: Positions | str) -> Positions:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
-from stream_client.blocking.session import Session
+from stream_client.blocking.session import ClientSession
 from stream_client.blocking.watch import PartitionWatch
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push, PushesFailed
@@ -41,7 +41,7 @@ class Publisher:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         handle: PartitionHandle,
         window: int,
         sequences: SequenceMachine | None,
@@ -87,7 +87,7 @@ class Publisher:
 
     def close(self) -> None:
         """Ends the publisher: the program must not push after this. Earlier pushes still get their answers."""
-        self._session.core.close_queue(self._handle, self._queue)
+        self._session.core.streams.close_queue(self._handle, self._queue)
 
     @property
     def unconfirmed(self) -> int:
@@ -111,7 +111,7 @@ class Publisher:
                 self._session.shell.wait(queue.room())
         # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
         elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
-            self._session.shell.give_way()
+            self._session.shell.yield_control()
         # An idempotent publisher numbers its messages, and only the protocol of keyed pushes has room for it.
         if self._sequenced or key is not None or headers:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))

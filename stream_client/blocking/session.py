@@ -1,5 +1,5 @@
 # Generated from stream_client/session.py by tools/generate_blocking.py; do not edit.
-"""Session: sends requests to the workers of one node and waits for the answers."""
+"""ClientSession: sends requests to the workers of one node and waits for the answers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stream_client.core.calls import Call, answer_of
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import not_supported
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
-from stream_client.shell.clock import Timers
+from stream_client.shell.clock import ClockTimers
 from stream_client.shell.contact import no_contact
 
 Q = TypeVar("Q")
@@ -27,14 +27,14 @@ Target: TypeAlias = str | Route | PartitionHandle
 """The receiver of a request: a service of the node by its name, a worker by the route to it, or a partition."""
 
 
-class Shell(Timers, Protocol):
+class Shell(ClockTimers, Protocol):
     """The part of a client that does the I/O: it has the socket and the clock, and it waits."""
 
-    def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+    def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
         """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error."""
         ...
 
-    def give_way(self) -> None:
+    def yield_control(self) -> None:
         """Gives the client's I/O a chance to send and receive, without waiting for the socket."""
         ...
 
@@ -46,10 +46,10 @@ class Shell(Timers, Protocol):
 class Connected(Protocol):
     """The type of an object with a session: a `StreamClient`, or a `Stream` of it."""
 
-    session: Session
+    session: ClientSession
 
 
-class Session:
+class ClientSession:
     """The inner half of a `StreamClient`: sends requests to the workers of one node and waits for the answers.
 
     core, shell: the client's logic without I/O, and its I/O.
@@ -102,15 +102,15 @@ class Session:
         def cancel() -> None:
             # Both lines are needed: `on_answer` must not be called, and the core must not send the request again.
             call.forget(answered)
-            self.core.forget(call)
+            self.core.calls.forget(call)
 
         call.when_done(answered)
         return cancel
 
-    def tell(self, service: str, payload: bytes) -> None:
+    def notify(self, service: str, payload: bytes) -> None:
         """Sends a message that the service does not answer. The message can be lost if the connection is lost."""
-        self.core.tell(service, payload)
-        self.shell.give_way()
+        self.core.notify(service, payload)
+        self.shell.yield_control()
 
     def call(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> Call:
         """Sends a request and returns its `Call`, for which `answered` waits. Raises InvalidArgument if the request
@@ -135,7 +135,7 @@ class Session:
         try:
             self.finished(call, timeout_s)
         finally:
-            self.core.forget(call)
+            self.core.calls.forget(call)
         return call
 
     def answers_of(self, calls: Sequence[Call], protocol: WireProtocol[Q, A]) -> list[A]:
@@ -143,9 +143,9 @@ class Session:
             return [answer_of(self.answered(call), protocol) for call in calls]
         finally:
             for call in calls:
-                self.core.forget(call)
+                self.core.calls.forget(call)
 
-    def finished(self, waiting: Waiting, timeout_s: float | None) -> None:
+    def finished(self, waiting: PendingResult, timeout_s: float | None) -> None:
         """Waits until `waiting` is done. Raises its error, or that of `silence` after `timeout_s` seconds; None: no
         limit."""
         if not waiting.done:

@@ -30,7 +30,7 @@ from stream_client.blocking.publish import (
     make_sequences,
     missing_partition,
 )
-from stream_client.blocking.session import Session
+from stream_client.blocking.session import ClientSession
 from stream_client.blocking.share.leases import LeaseMember
 from stream_client.blocking.share.shared_consumer import SharedConsumer
 from stream_client.blocking.watch import PartitionWatch
@@ -308,7 +308,7 @@ class PartitionedStream:
         return sum([stream.delete(keep_positions=keep_positions) for stream in self.partitions])
 
 
-def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
+def create_streams(session: ClientSession, name: str | None, partitions: int = 1) -> list[Stream]:
     call = session.core.create(name, partitions)
     session.answered(call)
-    return [Stream(session, handle) for handle in session.core.handles(call)]
+    return [Stream(session, handle) for handle in session.core.streams.handles(call)]

@@ -9,7 +9,7 @@ from stream_client.consume.page import OnHole, Page, find_holes
 from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, RequestTimeout, StreamRemade
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_service.extensions import FromIndex, RichMessage, Start
 
 
@@ -22,7 +22,7 @@ class Follower:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         handle: PartitionHandle,
         start: Start,
         *,
@@ -102,11 +102,11 @@ class Follower:
                 self._rest, self._at = page.messages, 0
                 expected = self._first_wanted if self._next_index is None else self._next_index
                 self._next_index = page.messages[-1].index + 1
-                self._tell_holes(page.messages, expected)
+                self._report_holes(page.messages, expected)
             # The next page travels while the program uses this page. Without this, every page would cost a round trip.
             if not self._ended:
                 self._reader.ask()
-                await self._session.shell.give_way()
+                await self._session.shell.yield_control()
             if page.messages:
                 return True
         return False
@@ -134,7 +134,7 @@ class Follower:
         elif await self._merge.next_ready(timeout_s + LONG_POLL_S) is None:
             raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
 
-    def _tell_holes(self, messages: Sequence[RichMessage], expected: int | None) -> None:
+    def _report_holes(self, messages: Sequence[RichMessage], expected: int | None) -> None:
         for first_missing, next_there in find_holes(messages, expected):
             self._holes += next_there - first_missing
             if self._on_hole is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stream_client.consume.reader import Reader
-from stream_client.core.marks import Mark
+from stream_client.core.marks import KnownPosition
 from stream_client.core.partition_handle import PartitionHandle
 from stream_service.extensions import RichMessage
 
@@ -39,7 +39,7 @@ class PartitionReading:
         "unsaved",
     )
 
-    def __init__(self, handle: PartitionHandle, reader: Reader, mark: Mark) -> None:
+    def __init__(self, handle: PartitionHandle, reader: Reader, mark: KnownPosition) -> None:
         self.handle = handle
         self.mark = mark
         self.go_to(reader, mark.index)

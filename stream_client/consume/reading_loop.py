@@ -23,7 +23,7 @@ from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade
 from stream_client.positions import Positions, resume
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.watch import PartitionWatch
 from stream_service.extensions import FromIndex
 
@@ -42,7 +42,9 @@ class ReadingLoop:
     woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
     """
 
-    def __init__(self, session: Session, stream_name: str, positions: Positions, options: ConsumerOptions) -> None:
+    def __init__(
+        self, session: ClientSession, stream_name: str, positions: Positions, options: ConsumerOptions
+    ) -> None:
         self._session = session
         self._stream_name = stream_name
         self._positions = positions
@@ -218,11 +220,11 @@ class ReadingLoop:
         reading.messages, reading.at = page.messages, 0
         if page.messages:
             self.current = reading
-            self._tell_holes(reading)
+            self._report_holes(reading)
         # The next page travels while the program processes this page. Without this, every page would cost a round trip.
         if not (stop_at_end and reading.ended):
             reading.reader.ask()
-            await self._session.shell.give_way()
+            await self._session.shell.yield_control()
         return bool(page.messages)
 
     def _check(self, reading: PartitionReading, page: Page) -> None:
@@ -316,7 +318,7 @@ class ReadingLoop:
         else:
             logger.warning("%s", event)
 
-    def _tell_holes(self, reading: PartitionReading) -> None:
+    def _report_holes(self, reading: PartitionReading) -> None:
         """Counts the missing indexes before and between the current page's messages, and reports them to `on_hole`."""
         for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
             self.holes += next_there - first_missing

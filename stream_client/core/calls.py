@@ -11,8 +11,8 @@ from ockam.protocol import ERROR, Protocol, ProtocolError
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
-from stream_client.core.pushes import Waiting
-from stream_client.core.states_machine import CallState, Event, after
+from stream_client.core.pushes import PendingResult
+from stream_client.core.states_machine import CallState, CoreEvent, after
 from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer
 from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichPage
 from stream_service.page_codec import decode_marked_page, decode_page, decode_rich_page
@@ -25,7 +25,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class Call(Waiting):
+class Call(PendingResult):
     """A request with its own return address.
 
     target: the receiver: a partition, or a route from the node that the client is connected to.
@@ -113,7 +113,7 @@ class Calls:
         call.checks = 0
         header = self._connection.header(route, call.address)
         if header:
-            call.state = after(call.state, Event.SENT)
+            call.state = after(call.state, CoreEvent.SENT)
             error = self._connection.put_frame(header, call.payload)
             if error is not None:
                 self.finish(call, error)
@@ -131,7 +131,7 @@ class Calls:
 
     def disconnected(self) -> None:
         for call in self._calls.values():
-            call.state = after(call.state, Event.DISCONNECTED)
+            call.state = after(call.state, CoreEvent.DISCONNECTED)
 
     def take(self, message: Message) -> None:
         call = self._calls.get(message.onward_route[0])
@@ -156,7 +156,7 @@ class Calls:
     def forget(self, call: Call) -> None:
         """Removes a request whose caller no longer waits. An answer that arrives later is dropped."""
         if self._calls.pop(call.address, None) is not None:
-            call.state = after(call.state, Event.FINISHED)
+            call.state = after(call.state, CoreEvent.FINISHED)
 
 
 def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A] | None = None) -> A:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from ockam.actors.address import Address, Route, format_route, local
 from ockam.actors.message import HERE, Message
 from ockam.errors import FrameTooLarge
-from ockam.identity.channel.channel_machine import ChannelMachine, State
+from ockam.identity.channel.channel_machine import ChannelMachine, SecureChannelState
 from ockam.identity.channel.errors import HandshakeFailed, IdentityRefused, NoncesUsedUp, PeerRefused, PlaintextRefused
 from ockam.identity.channel.identity_history import PeerIdentity, format_identifier
 from ockam.identity.channel.messages import PLAINTEXT, PlaintextReader
@@ -115,7 +115,7 @@ class ChannelConnection(ClientConnection):
 
     def check(self) -> None:
         super().check()
-        is_open = self._machine is not None and self._machine.state is State.OPEN
+        is_open = self._machine is not None and self._machine.state is SecureChannelState.OPEN
         assert is_open == (self.wire is not None)
         if self._machine is not None:
             self._machine.check()
@@ -334,7 +334,7 @@ class ChannelConnection(ClientConnection):
         except (PlaintextRefused, IdentityRefused):
             return
         # The messages before this one are handled first; then `settle` ends the channel. Nothing is encrypted any more.
-        self._is_ended = self._machine.state is State.CLOSED
+        self._is_ended = self._machine.state is SecureChannelState.CLOSED
         if self._is_ended:
             self._drop_unsealed()
             self.wire = None

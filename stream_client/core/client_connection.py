@@ -15,8 +15,8 @@ from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.core.open_batch import BATCHED_SIZE_BYTES, OpenBatch
-from stream_client.core.pushes import Waiting
-from stream_client.core.states_machine import ConnectionState, Event, after
+from stream_client.core.pushes import PendingResult
+from stream_client.core.states_machine import ConnectionState, CoreEvent, after
 from stream_client.errors import ClientError, ConnectionLost, RequestRefused
 from stream_service.limits import DELIVERY_BYTES
 from stream_service.push_codec import encode_batch, encode_push
@@ -70,13 +70,13 @@ class ClientConnection:
         self.framing: Wire | None = None
         self.closed: ClientError | None = None
         self.trouble: ClientError | None = None
-        self._attempted: Waiting | None = None
+        self._attempted: PendingResult | None = None
         self._reader = FrameReader(HEAD, HERE)
         self._heads = FrameHeads(HEAD)
         self._hello = b""
         self._outgoing: list[bytes] = []
         self._batches: list[OpenBatch] = []
-        self._taken: Waiting | None = None
+        self._taken: PendingResult | None = None
         self.outgoing_bytes = 0
         self.on_outgoing: Callable[[], None] = lambda: None
         self.on_channel: Callable[[ClientError | None], None] = lambda error: None
@@ -93,7 +93,7 @@ class ClientConnection:
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
         """Begins to use a new connection. `greeted`: whether the hello, the byte before the first frame, was sent."""
         self._forget()
-        self.state = after(self.state, Event.CONNECTED)
+        self.state = after(self.state, CoreEvent.CONNECTED)
         # The shell may have connected just before the client ended.
         if self.state is ConnectionState.CLOSED:
             return
@@ -109,22 +109,22 @@ class ClientConnection:
         self.trouble = error
         self.finish_attempt()
 
-    def attempted(self) -> Waiting:
+    def attempted(self) -> PendingResult:
         """Returns a result that is done after the next attempt to connect, when a lost route works, or when the client
         ends."""
         if self._attempted is None:
-            self._attempted = Waiting()
+            self._attempted = PendingResult()
         return self._attempted
 
     def disconnected(self) -> None:
         """Drops the unsent bytes of the connection that has ended. The core sends unanswered requests again later."""
         self._forget()
-        self.state = after(self.state, Event.DISCONNECTED)
+        self.state = after(self.state, CoreEvent.DISCONNECTED)
 
     def close(self, error: ClientError) -> None:
         """Ends the client: nothing more is sent over any connection, and every later request raises `error`."""
         self._forget()
-        self.state = after(self.state, Event.CLOSED)
+        self.state = after(self.state, CoreEvent.CLOSED)
         self.closed = error
         self.finish_attempt()
 
@@ -217,12 +217,12 @@ class ClientConnection:
             self.on_outgoing()
         self.outgoing_bytes += len(data)
 
-    def taken(self) -> Waiting:
+    def taken(self) -> PendingResult:
         """Returns a result that is done when the shell has taken all present bytes with `data_to_send`, or the
         connection has ended. A sender of much data waits for it after each portion, so that only one portion is in
         memory."""
         if self._taken is None:
-            self._taken = Waiting()
+            self._taken = PendingResult()
         return self._taken
 
     def messages(self, data: bytes) -> Sequence[Message]:
@@ -235,7 +235,7 @@ class ClientConnection:
             # A server of another protocol is recognized by its first bytes, before they are read as a frame.
             if not opens_as_node(data, self.framing):
                 raise RemoteProtocolError("header", describe(data))
-            self.state = after(self.state, Event.HEARD)
+            self.state = after(self.state, CoreEvent.RECEIVED)
             data = data[len(self._hello) :]
             self.received_bytes += len(self._hello)
         self.received_bytes += len(data)

@@ -4,12 +4,12 @@ One core serves one node, over one connection at a time, and lives longer than a
 clock and starts no tasks. A shell does these things, and calls these methods:
 
     connected, disconnected     a connection was made, or has ended
-    unreachable                 an attempt to connect has failed
-    receive_data, data_to_send  the bytes received, and the bytes to send
+    receive_data                bytes were received
     check_progress              at intervals: repeat requests that stay unanswered
     fail_all, close             fail every waiting request; end the client
 
-`states_machine` has the states of all parts of the core, and how each event changes them.
+The bytes to send are those of `connection.data_to_send`. `states_machine` has the states of all parts of the core, and
+how each event changes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stream_client.core.payloads import refusal
 from stream_client.core.push_queue import PushQueue
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
-from stream_client.core.states_machine import ConnectionState, ConversationState, Event
+from stream_client.core.states_machine import ConnectionState, ConversationState, CoreEvent
 from stream_client.core.statistics import ClientStatistics
 from stream_client.core.streams_in_use import MakeQueue, StreamsInUse, plain_queue
 from stream_client.errors import (
@@ -82,22 +82,22 @@ class ClientCore:
         self._via = via
         self._names = {STREAM_SERVICE: service, INDEX_SERVICE: index_service or index_service_of(service)}
         stream_service = self.route_to(STREAM_SERVICE)
-        self._calls = Calls(self.connection, self._new_address, self._route_lost)
+        self.calls = Calls(self.connection, self._new_address, self._route_lost)
         self.service_route = ServiceRoute(
-            self._calls, stream_service, self._new_address, self._route_refused, self.send_again
+            self.calls, stream_service, self._new_address, self._route_refused, self.send_again
         )
-        self._streams = StreamsInUse(
-            self.connection, self._calls, stream_service, via, self._new_address, make_queue, self.service_route.made
+        self.streams = StreamsInUse(
+            self.connection, self.calls, stream_service, via, self._new_address, make_queue, self.service_route.made
         )
         # This is `StreamsInUse.queues`: the busiest loop of the client looks up each message's queue in this
         # dictionary.
-        self._queues = self._streams.queues
+        self._queues = self.streams.queues
         self._conversations: dict[Address, CoreConversation] = {}
         self._broken: list[CoreConversation] = []
         self._next_address = 0
         self._silent_checks = 0
         self._connections = 0
-        self._has_heard = False
+        self._has_received = False
 
     @property
     def service_name(self) -> str:
@@ -107,7 +107,7 @@ class ClientCore:
         return ClientStatistics(
             connections=self._connections,
             unconfirmed=sum(len(queue.pushes) for queue in self._queues.values()),
-            unanswered=len(self._calls),
+            unanswered=len(self.calls),
             sent_again=sum(queue.sent_again for queue in self._queues.values()),
             sent_bytes=self.connection.sent_bytes,
             received_bytes=self.connection.received_bytes,
@@ -116,22 +116,22 @@ class ClientCore:
     @property
     def awaits_answer(self) -> bool:
         """Whether a push or a request waits for an answer that the node may not delay, as it may for a long poll."""
-        in_calls = any(call.patience <= PATIENCE_CHECKS for call in self._calls)
+        in_calls = any(call.patience <= PATIENCE_CHECKS for call in self.calls)
         return in_calls or any(queue.pushes for queue in self._queues.values())
 
     def check(self) -> None:
         """Raises AssertionError if the invariant of the core or of one of its parts does not hold. For tests."""
         self.connection.check()
         self.service_route.check()
-        self._calls.check()
-        self._streams.check()
+        self.calls.check()
+        self.streams.check()
         for address, conversation in self._conversations.items():
             assert conversation.is_open
             assert conversation.address == address
         for conversation in (*self._conversations.values(), *self._broken):
             conversation.check()
         assert not any(conversation.is_open for conversation in self._broken)
-        assert self.connection.state is not ConnectionState.CLOSED or not (self._conversations or len(self._calls))
+        assert self.connection.state is not ConnectionState.CLOSED or not (self._conversations or len(self.calls))
 
     # ------------------------------------------------------------------------------------------ for the shells
 
@@ -152,7 +152,7 @@ class ClientCore:
         self._connections += 1
         # A new connection can lead to another version of the node, so the service's protocols are unknown again.
         self.service_route.connected()
-        self._send_again(Event.CONNECTED)
+        self._send_again(CoreEvent.CONNECTED)
         # A question to the stream service that is still unanswered was repeated above. Otherwise it is asked now. A
         # plain service is not asked, because it would log the question as an error, and any answer shows that it is
         # reached.
@@ -163,9 +163,6 @@ class ClientCore:
         self.connection.finish_attempt()
         self.connection.finish_taken()
 
-    def unreachable(self, error: ClientError) -> None:
-        self.connection.unreachable(error)
-
     def disconnected(self, error: ClientError | None = None) -> None:
         """Records that the connection has ended. All unanswered requests fail with `error`; None: they wait for the
         next connection."""
@@ -173,7 +170,7 @@ class ClientCore:
         # The bytes of the old connection go first: nothing below may append to them.
         self.connection.disconnected()
         self._leave_connection()
-        self._break_conversations(lost, Event.DISCONNECTED)
+        self._break_conversations(lost, CoreEvent.DISCONNECTED)
         self.connection.finish_taken()
         self.service_route.disconnected(lost)
         # With an error, the other side broke the protocol, and would probably do so again over the next connection.
@@ -182,8 +179,8 @@ class ClientCore:
 
     def fail_all(self, error: ClientError) -> None:
         """Fails every unanswered request and push. The client continues: its streams and conversations stay in use."""
-        for call in self._calls:
-            self._calls.finish(call, error)
+        for call in self.calls:
+            self.calls.finish(call, error)
         for queue in list(self._queues.values()):
             queue.fail_all(error)
 
@@ -201,9 +198,6 @@ class ClientCore:
             # A reader of the conversation may wait, so it must be woken to see the end.
             conversation.on_change()
         self.connection.finish_taken()
-
-    def data_to_send(self) -> bytes:
-        return self.connection.data_to_send()
 
     def receive_data(self, data: bytes) -> None:
         """Processes received bytes, and finishes the requests that they answer. Raises RemoteProtocolError if the bytes
@@ -236,7 +230,7 @@ class ClientCore:
         else:
             self._ask_again()
         # An idle client receives nothing, and its connection is good all the same.
-        waits = bool(len(self._calls)) or any(queue.pushes for queue in self._queues.values())
+        waits = bool(len(self.calls)) or any(queue.pushes for queue in self._queues.values())
         self._silent_checks = self._silent_checks + 1 if waits else 0
         # More than 32 messages lost in a row make a secure channel deaf, while the connection is good.
         if self.connection.is_encrypted and self._silent_checks == SILENT_CHANNEL_CHECKS:
@@ -265,7 +259,7 @@ class ClientCore:
             return
         # The TCP connection stays, but everything that went through the channel is lost as if the connection had ended.
         self._leave_connection()
-        self._break_conversations(error, Event.DISCONNECTED)
+        self._break_conversations(error, CoreEvent.DISCONNECTED)
         self.connection.finish_taken()
         self.service_route.disconnected(error)
         if is_refused:
@@ -281,13 +275,10 @@ class ClientCore:
         if isinstance(target, PartitionHandle) and target.gone is not None:
             raise target.gone
         call = Call(target, payload, wanted, self._new_address(), patience)
-        self._calls.add(call)
+        self.calls.add(call)
         return call
 
-    def forget(self, call: Call) -> None:
-        self._calls.forget(call)
-
-    def tell(self, service: str, payload: bytes) -> None:
+    def notify(self, service: str, payload: bytes) -> None:
         """Sends a message that the service does not answer. Without a connection, the message is lost."""
         self.connection.check_open()
         header = self.connection.header(self.route_to(service), self._new_address())
@@ -304,7 +295,7 @@ class ClientCore:
         self._broken.append(conversation)
         # Without a connection or a route, the conversation opens when there is one again.
         if self.connection.wire is not None and not self.service_route.is_lost:
-            self._open_conversations(Event.CONNECTED)
+            self._open_conversations(CoreEvent.CONNECTED)
         return conversation
 
     def end_conversation(self, conversation: CoreConversation) -> None:
@@ -321,26 +312,16 @@ class ClientCore:
 
     def create(self, name: str | None, partitions: int = 1) -> Create:
         self.connection.check_open()
-        return self._streams.create(name, partitions)
-
-    def handles(self, request: Create) -> list[PartitionHandle]:
-        return self._streams.handles(request)
+        return self.streams.create(name, partitions)
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
         self.connection.check_open()
-        return self._streams.find_handles(name, partitions)
-
-    def drop(self, handle: PartitionHandle) -> None:
-        self._streams.drop(handle)
+        return self.streams.find_handles(name, partitions)
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None = None) -> PushQueue:
         """Opens a push queue for one publisher. The caller must end it with `close_queue`."""
         self.connection.check_open()
-        return self._streams.open_queue(handle, sequences)
-
-    def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """Ends a publisher's queue, which is dropped when all its pushes are answered."""
-        self._streams.close_queue(handle, queue)
+        return self.streams.open_queue(handle, sequences)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
         return self.call(handle, encoded(PULL, PullRequest(0, index, limit)))
@@ -349,29 +330,29 @@ class ClientCore:
 
     def send_again(self) -> None:
         """Repeats every unanswered request and finds the routes again, because a lost route works again."""
-        self._send_again(Event.ANSWERED)
+        self._send_again(CoreEvent.ANSWERED)
         # Conversations that waited for a route are open now, so the programs that wait for them are woken.
         self.connection.finish_attempt()
 
-    def _send_again(self, event: Event) -> None:
+    def _send_again(self, event: CoreEvent) -> None:
         # Requests to services are sent first, so that a stream is created again before requests to this stream arrive.
-        for call in self._calls:
+        for call in self.calls:
             if not isinstance(call.target, PartitionHandle):
-                self._calls.send_again(call, call.target)
-        self._streams.find_all()
+                self.calls.send_again(call, call.target)
+        self.streams.find_all()
         self._open_conversations(event)
 
     def _take(self, messages: Sequence[Message]) -> None:
         # Without `via`, the connected node has the services, so its first message shows that they are reached.
-        if not self._has_heard and messages and not self._via:
-            self._has_heard = True
-            self.service_route.heard()
+        if not self._has_received and messages and not self._via:
+            self._has_received = True
+            self.service_route.note_received()
         distribute(messages, self._queues, self._take_other)
 
     def _take_other(self, message: Message) -> None:
         conversation = self._conversations.get(message.onward_route[0])
         if conversation is None:
-            self._calls.take(message)
+            self.calls.take(message)
         else:
             self._take_in_conversation(conversation, message)
 
@@ -390,40 +371,40 @@ class ClientCore:
         deleted. So the client first finds the route again. This also prevents double pushes at a slow node: the node
         answers the request for the route only after all pushes that it has received.
         """
-        stalled = {stream for stream in self._streams if stream.is_stalled()}
+        stalled = {stream for stream in self.streams if stream.is_stalled()}
         # A stream that this client has created, and for which only pushes wait, is created again. The service is not
         # asked whether it exists.
         doubted = {handle for stream in stalled if not stream.creates for handle in stream.handles.values()}
-        for call in self._calls:
+        for call in self.calls:
             call.checks += 1
             if call.checks >= call.patience:
                 if isinstance(call.target, PartitionHandle):
                     stalled.add(call.target.stream)
                     doubted.add(call.target)
                 else:
-                    self._calls.send_again(call, call.target)
+                    self.calls.send_again(call, call.target)
         # The question whether a partition exists goes first: its answer can drop the partition before it is found
         # again.
         for handle in doubted:
-            self._streams.ask_existence(handle)
+            self.streams.existence.ask(handle)
         for stream in stalled:
-            self._streams.find_again(stream)
+            self.streams.find_again(stream)
         # Nodes on the route silently drop messages that they cannot forward, except questions in our own protocols.
         if stalled and self._via:
             self.service_route.ask()
 
     def _leave_connection(self) -> None:
         """Forgets the routes to all streams, and marks every request as not sent, because the connection has ended."""
-        self._streams.close_all()
-        self._calls.disconnected()
+        self.streams.close_all()
+        self.calls.disconnected()
 
     def _route_lost(self, error: RouteLost) -> bool:
         """Records that the route to the services is lost, and stops sending over it until it works again. Returns
         whether unanswered requests are retained until then; if false, the request that met the error fails."""
         kept = self.service_route.lost(error)
         if kept:
-            self._streams.close_all()
-            self._break_conversations(error, Event.ROUTE_LOST)
+            self.streams.close_all()
+            self._break_conversations(error, CoreEvent.ROUTE_LOST)
         return kept
 
     def _route_refused(self, error: RouteRefused) -> None:
@@ -434,7 +415,7 @@ class ClientCore:
         else:
             self.close(error)
 
-    def _open_conversations(self, event: Event) -> None:
+    def _open_conversations(self, event: CoreEvent) -> None:
         broken, self._broken = self._broken, []
         for conversation in broken:
             # The program may have ended a conversation between two connections.
@@ -444,7 +425,7 @@ class ClientCore:
             self._conversations[address] = conversation
             conversation.open(address, event)
 
-    def _break_conversations(self, error: ClientError, event: Event) -> None:
+    def _break_conversations(self, error: ClientError, event: CoreEvent) -> None:
         open_now, self._conversations = self._conversations, {}
         self._broken += open_now.values()
         for conversation in open_now.values():

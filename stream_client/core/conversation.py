@@ -14,7 +14,7 @@ from ockam.actors.message import Message
 from ockam.protocol import ERROR
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.payloads import refusal
-from stream_client.core.states_machine import ConversationState, Event, after
+from stream_client.core.states_machine import ConversationState, CoreEvent, after
 from stream_client.errors import ClientClosed, ClientError, ConnectionLost
 
 
@@ -67,7 +67,7 @@ class CoreConversation:
             raise refusal(payload)
         return payload
 
-    def open(self, address: Address, event: Event) -> None:
+    def open(self, address: Address, event: CoreEvent) -> None:
         """Opens the conversation over a new connection, with a new return address. Unread messages are dropped."""
         self.state = after(self.state, event)
         self.error = None
@@ -75,14 +75,14 @@ class CoreConversation:
         self.received.clear()
         self.on_change()
 
-    def break_off(self, error: ClientError, event: Event) -> None:
+    def break_off(self, error: ClientError, event: CoreEvent) -> None:
         self.state = after(self.state, event)
         self.error = error
         self.on_change()
 
     def close(self, error: ClientError | None = None) -> None:
         """Ends the conversation. Later calls of `send` raise `error`; None: the present `error`, or ClientClosed."""
-        self.state = after(self.state, Event.CLOSED)
+        self.state = after(self.state, CoreEvent.CLOSED)
         self.error = error or self.error or ClientClosed("the conversation has been closed")
 
     def arrived(self, message: Message) -> None:

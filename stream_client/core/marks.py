@@ -15,7 +15,7 @@ OnReset = Callable[[int], None]
 """The type of a function that is called with a partition whose position somebody else has changed."""
 
 
-class Mark:
+class KnownPosition:
     """The client's knowledge of one saved position.
 
     index: the next index to read, as it was loaded.
@@ -46,13 +46,13 @@ class Mark:
 class Marks:
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        self._marks: dict[tuple[str, int], Mark] = {}
+        self._marks: dict[tuple[str, int], KnownPosition] = {}
 
-    def loaded(self, stream_name: str, partition: int, position: LoadedPosition, on_reset: OnReset) -> Mark:
-        mark = self._marks[stream_name, partition] = Mark(position.index, position, on_reset)
+    def loaded(self, stream_name: str, partition: int, position: LoadedPosition, on_reset: OnReset) -> KnownPosition:
+        mark = self._marks[stream_name, partition] = KnownPosition(position.index, position, on_reset)
         return mark
 
-    def find(self, stream_name: str, partition: int) -> Mark | None:
+    def find(self, stream_name: str, partition: int) -> KnownPosition | None:
         return self._marks.get((stream_name, partition))
 
     def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ockam.actors.address import Route
 from stream_client.core.push_queue import PushQueue
-from stream_client.core.states_machine import Event, PartitionState, StreamState, after
+from stream_client.core.states_machine import CoreEvent, PartitionState, StreamState, after
 from stream_client.errors import ClientError
 
 
@@ -48,20 +48,20 @@ class PartitionHandle:
             queue.check()
 
     def open(self, route: Route) -> None:
-        self.state = after(self.state, Event.ROUTE_FOUND)
+        self.state = after(self.state, CoreEvent.ROUTE_FOUND)
         self.route = self.last_route = route
         for queue in self.queues:
             queue.open(route)
 
     def close(self) -> None:
-        self.state = after(self.state, Event.ROUTE_DOUBTED)
+        self.state = after(self.state, CoreEvent.ROUTE_DOUBTED)
         self.route = None
         for queue in self.queues:
             queue.close()
 
     def drop(self, error: ClientError) -> None:
         """Records that the partition was deleted. Every unanswered push and every later push fails with `error`."""
-        self.state = after(self.state, Event.DELETED)
+        self.state = after(self.state, CoreEvent.DELETED)
         self.route = None
         self.gone = error
         for queue in list(self.queues):
@@ -107,15 +107,15 @@ class StreamInUse:
             handle.check()
 
     def created(self) -> None:
-        self.state = after(self.state, Event.CREATED)
+        self.state = after(self.state, CoreEvent.CREATED)
 
     def create_again(self, forget_create: Callable[[], None]) -> None:
         """Records that a request to create the stream again is unanswered. `forget_create` gives up this request."""
-        self.state = after(self.state, Event.CREATE_SENT)
+        self.state = after(self.state, CoreEvent.CREATE_SENT)
         self.forget_create = forget_create
 
     def create_done(self) -> None:
-        self.state = after(self.state, Event.CREATE_DONE)
+        self.state = after(self.state, CoreEvent.CREATE_DONE)
         self.forget_create = None
 
     def close(self) -> None:

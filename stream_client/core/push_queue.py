@@ -16,7 +16,7 @@ from ockam.protocol import ERROR, ProtocolError
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.open_batch import BATCHED_DATA_BYTES_MAX, OpenBatch
 from stream_client.core.payloads import refusal
-from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
+from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, PendingResult, Push
 from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
 from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
@@ -79,7 +79,7 @@ class PushQueue:
         self._oldest_checked = -1
         self._look_through_at = FAILED_KEPT
         self._sent_again_below = 0
-        self._room: Waiting | None = None
+        self._room: PendingResult | None = None
         self._on_empty: Callable[[], None] | None = None
         self.address = address
         self.partition = partition
@@ -188,29 +188,29 @@ class PushQueue:
             # Without a route, the push waits: `open` sends it.
             if self._header:
                 self._send(request_id, push)
-        self._tell_room()
+        self._report_room()
 
     def fail_all(self, error: ClientError) -> None:
         for push in list(self.pushes.values()):
             push.finish(error)
         self._drop_finished(list(self.pushes))
-        self._tell_room()
+        self._report_room()
 
     def forget(self, push: Push) -> None:
         """Drops a push whose caller no longer waits. It is not sent again, and its confirm is ignored."""
         for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
             del self.pushes[request_id]
 
-    def room(self) -> Waiting:
+    def room(self) -> PendingResult:
         """Returns a result that is done as soon as more pushes are answered, so that the publisher can push again."""
         if self._room is None:
-            self._room = Waiting()
+            self._room = PendingResult()
         return self._room
 
     def when_empty(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once when no push is unanswered: at once if that is so already."""
         self._on_empty = callback
-        self._tell_room()
+        self._report_room()
 
     def is_stalled(self) -> bool:
         """Whether the oldest unanswered push was already the oldest at the last call of this method."""
@@ -247,7 +247,7 @@ class PushQueue:
         for request_id in refused:
             self.pushes[request_id].finish(error)
         self._drop_finished(refused)
-        self._tell_room()
+        self._report_room()
 
     def _take_failure(self, push: Push, failure: PushFailure) -> None:
         self._fail(failure.request_id, not_saved(failure, failure.request_id < self._sent_again_below))
@@ -309,7 +309,7 @@ class PushQueue:
                     self.failed[:] = [each for each in self.failed if not each.taken]
                     self._look_through_at = 2 * len(self.failed) + FAILED_KEPT
 
-    def _tell_room(self) -> None:
+    def _report_room(self) -> None:
         room, self._room = self._room, None
         if room is not None:
             room.finish()

@@ -1,4 +1,4 @@
-"""Push: a message being pushed. Waiting: the base class of every result that a program waits for."""
+"""Push: a message being pushed. PendingResult: the base class of every result that a program waits for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADER_BYTES = 8
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Waiting:
+class PendingResult:
     """A result that arrives later. `done` is whether it has arrived, and `error` is the reason if there is none."""
 
     __slots__ = ("_callbacks", "done", "error")
@@ -59,7 +59,7 @@ class Waiting:
                 callback()
 
 
-class Push(Waiting):
+class Push(PendingResult):
     """A message that is being pushed to a partition.
 
     index: the index of the message when it is stored; -1 before. It stays -1 for a message that was stored earlier if

@@ -13,15 +13,8 @@ from collections.abc import Callable
 from ockam.actors.address import Address, Route
 from stream_client.core.calls import Call, Calls
 from stream_client.core.payloads import not_supported
-from stream_client.core.states_machine import Event, RouteState, after
-from stream_client.errors import (
-    ClientError,
-    NodeFailed,
-    NotSupported,
-    RequestRefused,
-    RouteLost,
-    RouteRefused,
-)
+from stream_client.core.states_machine import CoreEvent, RouteState, after
+from stream_client.errors import ClientError, NodeFailed, NotSupported, RequestRefused, RouteLost, RouteRefused
 from stream_service.extensions import LIST, ListRequest
 
 STREAM_SERVICE = "stream_service"
@@ -96,19 +89,19 @@ class ServiceRoute:
         assert len(questions) == (self._question is not None)
 
     def connected(self) -> None:
-        self.state = after(self.state, Event.CONNECTED)
+        self.state = after(self.state, CoreEvent.CONNECTED)
         # The new connection can lead to another version of the node.
         self.has_extensions = None
 
-    def heard(self) -> None:
+    def note_received(self) -> None:
         """Records a message from the node that the client is connected to, if this node has the services."""
-        self.state = after(self.state, Event.HEARD)
+        self.state = after(self.state, CoreEvent.RECEIVED)
 
     def made(self, is_named: bool) -> None:
         """Records an answer to a create. `is_named`: whether the address is made from the name. Real Ockam services
         choose a random address."""
         if self.state is RouteState.UNREACHED:
-            self.state = after(self.state, Event.ANSWERED)
+            self.state = after(self.state, CoreEvent.ANSWERED)
         if self.is_assumed_plain and self.has_extensions is None:
             self.has_extensions = is_named
 
@@ -131,12 +124,12 @@ class ServiceRoute:
         if self.on_lost is None:
             return False
         is_news = not self.is_lost
-        self._unreachable(Event.ROUTE_LOST, error)
+        self._unreachable(CoreEvent.ROUTE_LOST, error)
         self.on_lost(is_news)
         return True
 
     def disconnected(self, error: ClientError) -> None:
-        self._unreachable(Event.DISCONNECTED, error)
+        self._unreachable(CoreEvent.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
         """Makes a request in one of our own protocols fail soon if the service has none and would never answer."""
@@ -147,7 +140,7 @@ class ServiceRoute:
             if self._question is None:
                 self.ask()
 
-    def _unreachable(self, event: Event, error: ClientError) -> None:
+    def _unreachable(self, event: CoreEvent, error: ClientError) -> None:
         # A service that was never reached cannot become unreachable now, so `on_link` is not called. Its requests fail
         # with the reason.
         told = self.state is RouteState.REACHED
@@ -167,7 +160,7 @@ class ServiceRoute:
         # A refusal and a failure are answers too: the service was reached.
         if error is not None and not isinstance(error, RequestRefused | NodeFailed):
             return
-        before, self.state = self.state, after(self.state, Event.ANSWERED)
+        before, self.state = self.state, after(self.state, CoreEvent.ANSWERED)
         if before in (RouteState.GONE, RouteState.LOST):
             self.on_link(None)
         # Requests in our own protocols waited for this answer, since a real Ockam service would never answer them.

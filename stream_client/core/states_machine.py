@@ -92,11 +92,11 @@ class ConversationState(_Member):
     """The program has ended the conversation, or the client has ended."""
 
 
-class Event(_Member):
+class CoreEvent(_Member):
     """An event that changes the states of the core's parts. Some events come from outside, the core causes others."""
 
     CONNECTED = auto()
-    HEARD = auto()
+    RECEIVED = auto()
     """For a connection: the first bytes have arrived, and they are those of a node. For the route to the service: the
     first message has arrived, from a node that has the services itself."""
     DISCONNECTED = auto()
@@ -121,133 +121,133 @@ class Event(_Member):
 State: TypeAlias = ConnectionState | RouteState | StreamState | PartitionState | CallState | ConversationState
 S = TypeVar("S", ConnectionState, RouteState, StreamState, PartitionState, CallState, ConversationState)
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
+TRANSITIONS: dict[State, dict[CoreEvent, State]] = {
     # ------------------------------------------------------------------------------------------- connection
     ConnectionState.DOWN: {
-        Event.CONNECTED: ConnectionState.SILENT,
-        Event.DISCONNECTED: ConnectionState.DOWN,
-        Event.CLOSED: ConnectionState.CLOSED,
+        CoreEvent.CONNECTED: ConnectionState.SILENT,
+        CoreEvent.DISCONNECTED: ConnectionState.DOWN,
+        CoreEvent.CLOSED: ConnectionState.CLOSED,
     },
     ConnectionState.SILENT: {
-        Event.CONNECTED: ConnectionState.SILENT,
-        Event.HEARD: ConnectionState.UP,
-        Event.DISCONNECTED: ConnectionState.DOWN,
-        Event.CLOSED: ConnectionState.CLOSED,
+        CoreEvent.CONNECTED: ConnectionState.SILENT,
+        CoreEvent.RECEIVED: ConnectionState.UP,
+        CoreEvent.DISCONNECTED: ConnectionState.DOWN,
+        CoreEvent.CLOSED: ConnectionState.CLOSED,
     },
     ConnectionState.UP: {
-        Event.CONNECTED: ConnectionState.SILENT,
-        Event.HEARD: ConnectionState.UP,
-        Event.DISCONNECTED: ConnectionState.DOWN,
-        Event.CLOSED: ConnectionState.CLOSED,
+        CoreEvent.CONNECTED: ConnectionState.SILENT,
+        CoreEvent.RECEIVED: ConnectionState.UP,
+        CoreEvent.DISCONNECTED: ConnectionState.DOWN,
+        CoreEvent.CLOSED: ConnectionState.CLOSED,
     },
     # The shell notices the end of the client only at its next step. Until then it may still report connections and
     # bytes.
     ConnectionState.CLOSED: {
-        Event.CONNECTED: ConnectionState.CLOSED,
-        Event.HEARD: ConnectionState.CLOSED,
-        Event.DISCONNECTED: ConnectionState.CLOSED,
-        Event.CLOSED: ConnectionState.CLOSED,
+        CoreEvent.CONNECTED: ConnectionState.CLOSED,
+        CoreEvent.RECEIVED: ConnectionState.CLOSED,
+        CoreEvent.DISCONNECTED: ConnectionState.CLOSED,
+        CoreEvent.CLOSED: ConnectionState.CLOSED,
     },
     # ------------------------------------------------------------------------------------ route to the service
     RouteState.UNREACHED: {
-        Event.CONNECTED: RouteState.UNREACHED,
-        Event.HEARD: RouteState.REACHED,
-        Event.ANSWERED: RouteState.REACHED,
-        Event.ROUTE_LOST: RouteState.UNREACHED_LOST,
-        Event.DISCONNECTED: RouteState.UNREACHED,
+        CoreEvent.CONNECTED: RouteState.UNREACHED,
+        CoreEvent.RECEIVED: RouteState.REACHED,
+        CoreEvent.ANSWERED: RouteState.REACHED,
+        CoreEvent.ROUTE_LOST: RouteState.UNREACHED_LOST,
+        CoreEvent.DISCONNECTED: RouteState.UNREACHED,
     },
     RouteState.UNREACHED_LOST: {
-        Event.CONNECTED: RouteState.UNREACHED,
-        Event.HEARD: RouteState.UNREACHED_LOST,
-        Event.ANSWERED: RouteState.REACHED,
-        Event.ROUTE_LOST: RouteState.UNREACHED_LOST,
-        Event.DISCONNECTED: RouteState.UNREACHED,
+        CoreEvent.CONNECTED: RouteState.UNREACHED,
+        CoreEvent.RECEIVED: RouteState.UNREACHED_LOST,
+        CoreEvent.ANSWERED: RouteState.REACHED,
+        CoreEvent.ROUTE_LOST: RouteState.UNREACHED_LOST,
+        CoreEvent.DISCONNECTED: RouteState.UNREACHED,
     },
     RouteState.REACHED: {
-        Event.CONNECTED: RouteState.REACHED,
-        Event.HEARD: RouteState.REACHED,
-        Event.ANSWERED: RouteState.REACHED,
-        Event.ROUTE_LOST: RouteState.LOST,
-        Event.DISCONNECTED: RouteState.GONE,
+        CoreEvent.CONNECTED: RouteState.REACHED,
+        CoreEvent.RECEIVED: RouteState.REACHED,
+        CoreEvent.ANSWERED: RouteState.REACHED,
+        CoreEvent.ROUTE_LOST: RouteState.LOST,
+        CoreEvent.DISCONNECTED: RouteState.GONE,
     },
     # Only an answer of the service proves that the route works again, since a node without the service sends a hello
     # too.
     RouteState.GONE: {
-        Event.CONNECTED: RouteState.GONE,
-        Event.HEARD: RouteState.GONE,
-        Event.ANSWERED: RouteState.REACHED,
-        Event.ROUTE_LOST: RouteState.LOST,
-        Event.DISCONNECTED: RouteState.GONE,
+        CoreEvent.CONNECTED: RouteState.GONE,
+        CoreEvent.RECEIVED: RouteState.GONE,
+        CoreEvent.ANSWERED: RouteState.REACHED,
+        CoreEvent.ROUTE_LOST: RouteState.LOST,
+        CoreEvent.DISCONNECTED: RouteState.GONE,
     },
     RouteState.LOST: {
-        Event.CONNECTED: RouteState.GONE,
-        Event.HEARD: RouteState.LOST,
-        Event.ANSWERED: RouteState.REACHED,
-        Event.ROUTE_LOST: RouteState.LOST,
-        Event.DISCONNECTED: RouteState.GONE,
+        CoreEvent.CONNECTED: RouteState.GONE,
+        CoreEvent.RECEIVED: RouteState.LOST,
+        CoreEvent.ANSWERED: RouteState.REACHED,
+        CoreEvent.ROUTE_LOST: RouteState.LOST,
+        CoreEvent.DISCONNECTED: RouteState.GONE,
     },
     # ------------------------------------------------------------------------------------------------- stream
     StreamState.NAMED: {
-        Event.CREATED: StreamState.CREATED,
+        CoreEvent.CREATED: StreamState.CREATED,
     },
     StreamState.CREATED: {
-        Event.CREATED: StreamState.CREATED,
-        Event.CREATE_SENT: StreamState.CREATING,
+        CoreEvent.CREATED: StreamState.CREATED,
+        CoreEvent.CREATE_SENT: StreamState.CREATING,
     },
     StreamState.CREATING: {
-        Event.CREATED: StreamState.CREATING,
-        Event.CREATE_DONE: StreamState.CREATED,
+        CoreEvent.CREATED: StreamState.CREATING,
+        CoreEvent.CREATE_DONE: StreamState.CREATED,
     },
     # ---------------------------------------------------------------------------------------------- partition
     PartitionState.SEARCHED: {
-        Event.ROUTE_FOUND: PartitionState.OPEN,
-        Event.ROUTE_DOUBTED: PartitionState.SEARCHED,
-        Event.DELETED: PartitionState.DELETED,
+        CoreEvent.ROUTE_FOUND: PartitionState.OPEN,
+        CoreEvent.ROUTE_DOUBTED: PartitionState.SEARCHED,
+        CoreEvent.DELETED: PartitionState.DELETED,
     },
     PartitionState.OPEN: {
-        Event.ROUTE_FOUND: PartitionState.OPEN,
-        Event.ROUTE_DOUBTED: PartitionState.SEARCHED,
-        Event.DELETED: PartitionState.DELETED,
+        CoreEvent.ROUTE_FOUND: PartitionState.OPEN,
+        CoreEvent.ROUTE_DOUBTED: PartitionState.SEARCHED,
+        CoreEvent.DELETED: PartitionState.DELETED,
     },
     PartitionState.DELETED: {
-        Event.DELETED: PartitionState.DELETED,
+        CoreEvent.DELETED: PartitionState.DELETED,
     },
     # --------------------------------------------------------------------------------------------------- call
     CallState.HELD: {
-        Event.SENT: CallState.SENT,
-        Event.DISCONNECTED: CallState.HELD,
-        Event.FINISHED: CallState.DONE,
+        CoreEvent.SENT: CallState.SENT,
+        CoreEvent.DISCONNECTED: CallState.HELD,
+        CoreEvent.FINISHED: CallState.DONE,
     },
     CallState.SENT: {
-        Event.SENT: CallState.SENT,
-        Event.DISCONNECTED: CallState.HELD,
-        Event.FINISHED: CallState.DONE,
+        CoreEvent.SENT: CallState.SENT,
+        CoreEvent.DISCONNECTED: CallState.HELD,
+        CoreEvent.FINISHED: CallState.DONE,
     },
     CallState.DONE: {
-        Event.FINISHED: CallState.DONE,
+        CoreEvent.FINISHED: CallState.DONE,
     },
     # ------------------------------------------------------------------------------------------- conversation
     ConversationState.BROKEN: {
-        Event.CONNECTED: ConversationState.OPEN,
-        Event.ANSWERED: ConversationState.OPEN,
-        Event.ROUTE_LOST: ConversationState.BROKEN,
-        Event.DISCONNECTED: ConversationState.BROKEN,
-        Event.CLOSED: ConversationState.CLOSED,
+        CoreEvent.CONNECTED: ConversationState.OPEN,
+        CoreEvent.ANSWERED: ConversationState.OPEN,
+        CoreEvent.ROUTE_LOST: ConversationState.BROKEN,
+        CoreEvent.DISCONNECTED: ConversationState.BROKEN,
+        CoreEvent.CLOSED: ConversationState.CLOSED,
     },
     ConversationState.OPEN: {
-        Event.CONNECTED: ConversationState.OPEN,
-        Event.ANSWERED: ConversationState.OPEN,
-        Event.ROUTE_LOST: ConversationState.BROKEN,
-        Event.DISCONNECTED: ConversationState.BROKEN,
-        Event.CLOSED: ConversationState.CLOSED,
+        CoreEvent.CONNECTED: ConversationState.OPEN,
+        CoreEvent.ANSWERED: ConversationState.OPEN,
+        CoreEvent.ROUTE_LOST: ConversationState.BROKEN,
+        CoreEvent.DISCONNECTED: ConversationState.BROKEN,
+        CoreEvent.CLOSED: ConversationState.CLOSED,
     },
     ConversationState.CLOSED: {
-        Event.CLOSED: ConversationState.CLOSED,
+        CoreEvent.CLOSED: ConversationState.CLOSED,
     },
 }  # fmt: skip
 
 
-def after(state: S, event: Event) -> S:
+def after(state: S, event: CoreEvent) -> S:
     following = TRANSITIONS[state].get(event)
     assert isinstance(following, type(state)), f"{event} does not happen in {state}"
     return following

@@ -74,7 +74,7 @@ class StreamsInUse:
         self._make_queue = make_queue
         self._on_made = on_made
         self._streams: dict[str, StreamInUse] = {}
-        self._existence = Existence(calls, service, lambda: new_address(b""), self._missing)
+        self.existence = Existence(calls, service, lambda: new_address(b""), self._missing)
 
     def __iter__(self) -> Iterator[StreamInUse]:
         """Iterates over all streams in use. Streams can be dropped during the iteration."""
@@ -171,19 +171,15 @@ class StreamsInUse:
         stream.close()
         self._find(stream)
 
-    def ask_existence(self, handle: PartitionHandle) -> None:
-        """Asks the service whether the partition was deleted, because the partition sends no answers."""
-        self._existence.ask(handle)
-
     def _created(self, request: Create) -> None:
         """Makes the handles of the created partitions before the program asks for them: a reconnect finds them too."""
         if request.error is None:
             try:
-                self._tell_made(self.handles(request))
+                self._report_made(self.handles(request))
             except UnexpectedAnswer as error:
                 request.error = error
 
-    def _tell_made(self, handles: Sequence[PartitionHandle]) -> None:
+    def _report_made(self, handles: Sequence[PartitionHandle]) -> None:
         named = (self._named_route(handle)[-1:] == (handle.last_route or ())[-1:] for handle in handles)
         self._on_made(all(named))
 
@@ -231,7 +227,7 @@ class StreamsInUse:
             error = unexpected
         if error is None:
             self._found(routes)
-            self._tell_made([handle for handle, _ in routes])
+            self._report_made([handle for handle, _ in routes])
             return
         # Without the stream, the requests that wait for it can never be sent.
         stream.fail_pushes(error)

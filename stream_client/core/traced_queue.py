@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ockam.actors.address import Address, Route, local
 from stream_client.core.client_connection import ClientConnection
@@ -16,6 +16,8 @@ from stream_service.trace import TRACE, TraceNotice
 
 if TYPE_CHECKING:
     from ockam.tracing.spans import OpenSpan, Tracing
+
+P = TypeVar("P", bound=Push)
 
 
 class QueueTraces:
@@ -78,23 +80,17 @@ class _Traced(PushQueue):
     _traces: QueueTraces
 
     def push(self, data: bytes) -> Push:
-        request_id = self._next_request_id
-        if not self._traces.begin(request_id):
-            return super().push(data)
-        try:
-            push = super().push(data)
-        except BaseException:
-            self._traces.abandon(request_id)
-            raise
-        push.when_done(partial(self._traces.end, request_id, push))
-        return push
+        return self._trace(partial(super().push, data))
 
     def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
+        return self._trace(partial(super().push_keyed, data, key, headers))
+
+    def _trace(self, send: Callable[[], P]) -> P:
         request_id = self._next_request_id
         if not self._traces.begin(request_id):
-            return super().push_keyed(data, key, headers)
+            return send()
         try:
-            push = super().push_keyed(data, key, headers)
+            push = send()
         except BaseException:
             self._traces.abandon(request_id)
             raise

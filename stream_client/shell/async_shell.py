@@ -20,7 +20,7 @@ from ockam.identity.tls_layer import TlsLayer
 from ockam.identity.token import Token
 from ockam.transport.sockets import send_nowait
 from stream_client.core.client_core import ClientCore
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -154,7 +154,7 @@ class AsyncShell:
         self.core.close()
         self._scope.cancel()
 
-    async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+    async def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
         if waiting.done:
             return
         self.core.connection.check_open()
@@ -178,7 +178,7 @@ class AsyncShell:
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno())
 
-    async def give_way(self) -> None:
+    async def yield_control(self) -> None:
         await anyio.lowlevel.checkpoint()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
@@ -254,7 +254,7 @@ class AsyncShell:
         try:
             return await self.dial()
         except NodeUnreachable as error:
-            self.core.unreachable(error)
+            self.core.connection.unreachable(error)
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
@@ -267,7 +267,7 @@ class AsyncShell:
             try:
                 connected = await self.dial()
             except NodeUnreachable as error:
-                self.core.unreachable(error)
+                self.core.connection.unreachable(error)
                 if backoff.is_over(self.now_s()):
                     self.core.fail_all(error)
             else:
@@ -345,7 +345,7 @@ class AsyncShell:
                 link.put_back(rest)
 
     def _take_outgoing(self) -> bytes:
-        data = self.core.data_to_send()
+        data = self.core.connection.data_to_send()
         if self._layer is not None:
             encrypted, self._encrypted = self._encrypted, b""
             data = encrypted + self._layer.encrypt(data)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ockam.errors import RemoteProtocolError
 from stream_client.core.client_core import ClientCore
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -162,7 +162,7 @@ class BlockingShell:
             self.core.close()
             self._selector.close()
 
-    def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+    def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
         self._wait_until_s = give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
         try:
             while not waiting.done and (left_s := give_up_s - self.now_s()) > 0:
@@ -176,7 +176,7 @@ class BlockingShell:
         # Another thread of the parent may have been inside a call.
         self._turning = threading.Lock()
 
-    def give_way(self) -> None:
+    def yield_control(self) -> None:
         self._turn(0.0)
 
     def send_lagging(self) -> None:
@@ -241,7 +241,7 @@ class BlockingShell:
         fault: ClientError | None = None
         try:
             if not self._unsent:
-                data = self.core.data_to_send()
+                data = self.core.connection.data_to_send()
                 self._unsent = memoryview(data if self._layer is None else self._layer.encrypt(data))
             # A socket nearly always takes everything at once. Then the caller checks whether it must wait at all.
             if self._unsent:
@@ -322,7 +322,7 @@ class BlockingShell:
         try:
             dialled = self._dial()
         except NodeUnreachable as error:
-            self.core.unreachable(error)
+            self.core.connection.unreachable(error)
             if self._backoff.is_over(self.now_s()):
                 self.core.fail_all(error)
             self._dial_at_s = self.now_s() + self._backoff.next_delay_s()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Timers(Protocol):
+class ClockTimers(Protocol):
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` after `delay_s` seconds. Returns a function that cancels this. A blocking client runs timers
         only inside its calls, so perhaps later. Raises the error that ended the client."""

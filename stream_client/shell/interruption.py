@@ -6,14 +6,14 @@ import threading
 from types import TracebackType
 
 
-class _State(threading.local):
+class _Interruption(threading.local):
     """Whether this thread is exchanging bytes (`held`), and the exception to raise after the exchange (`waiting`)."""
 
     held = False
     waiting: BaseException | None = None
 
 
-_state = _State()
+_state = _Interruption()
 
 
 def raise_when_whole(error: BaseException) -> None:

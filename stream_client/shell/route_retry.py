@@ -12,7 +12,7 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 if TYPE_CHECKING:
     from stream_client.core.client_core import ClientCore
-    from stream_client.shell.clock import Timers
+    from stream_client.shell.clock import ClockTimers
 
 ASK_DELAY_S_MAX = 0.4
 """The longest delay, in seconds, between two tests of the route, within which a client notices a restored route. Each
@@ -26,7 +26,7 @@ class RouteRetry:
     Invariant: at most one test is planned.
     """
 
-    def __init__(self, timers: Timers, core: ClientCore, reconnect: Reconnect) -> None:
+    def __init__(self, timers: ClockTimers, core: ClientCore, reconnect: Reconnect) -> None:
         self._timers = timers
         self._core = core
         delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)

@@ -58,7 +58,7 @@ async def watch_disk(
         condition.free_disk_bytes, condition.needed_disk_bytes = free_bytes, least_bytes
         condition.disk_failure = None
         services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
-        runner.save_room(free_bytes - least_bytes < TIGHT_BYTES)
+        runner.writer.save_room(free_bytes - least_bytes < TIGHT_BYTES)
         if (free_bytes < least_bytes) != condition.refusing_pushes:
             condition.refusing_pushes = free_bytes < least_bytes
             logger.warning("disk_floor", refusing_pushes=condition.refusing_pushes, free_bytes=free_bytes)

@@ -16,13 +16,13 @@ def examine_server(url: str, config: Config) -> Finding:
     try:
         check_url(url)
         from stream_storage.postgres.durability import examine
-        from stream_storage.postgres.server import Server
+        from stream_storage.postgres.server import PostgresPrimary
     except ConfigError as error:
         return Finding(CHECK, "wrong", str(error), {})
     except ImportError:
         return Finding(CHECK, "wrong", "psycopg is not installed; pip install 'stream-node[postgres]'", {})
     try:
-        server = Server(url, wait_s=CONNECT_WAIT_S, call_s=config.database_call_s)
+        server = PostgresPrimary(url, wait_s=CONNECT_WAIT_S, call_s=config.database_call_s)
     except StorageError as error:
         return Finding(CHECK, "wrong", str(error), {})
     try:

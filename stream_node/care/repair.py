@@ -40,9 +40,9 @@ from stream_storage.sqlite.page import find_damage
 from stream_storage.sqlite.seals import find_broken, has_seal
 from stream_storage.sqlite.session import SqliteSession
 from stream_storage.sqlite.verify import verify
-from stream_storage.sqlite.wal.check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
+from stream_storage.sqlite.wal.check import CheckedWal, examined, install_log, keep_copy, prepare_log, wal_path
 from stream_storage.sqlite.wal.rewrite import rebuild, rewrite
-from stream_storage.sqlite.wal.scan_machine import Verdict
+from stream_storage.sqlite.wal.scan_machine import WalState
 from stream_storage.sqlite.wal.survey import opened_with_log
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -68,13 +68,13 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[tuple[int, int], ...]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The damage of a log, and the messages that a repair recovers or loses.
 
-    verdict: a `stream_storage.sqlite.wal.scan_machine.Verdict`. frames: of the whole log. bad: the first damaged frame.
-    commits: those after the damage. how: for each damaged frame, its number and the way in which its bytes were found
-    (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions with messages after the damage. problem: why
-    the log cannot be recovered completely. others: the first other problems that `verify` finds.
+    verdict: a `stream_storage.sqlite.wal.scan_machine.WalState`. frames: of the whole log. bad: the first damaged
+    frame. commits: those after the damage. how: for each damaged frame, its number and the way in which its bytes were
+    found (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions with messages after the damage.
+    problem: why the log cannot be recovered completely. others: the first other problems that `verify` finds.
     """
 
     verdict: str
@@ -88,20 +88,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needed(self) -> bool:
-        return self.verdict in (Verdict.DAMAGED.value, Verdict.COMPLETED.value)
+        return self.verdict in (WalState.DAMAGED.value, WalState.COMPLETED.value)
 
     @property
     def lossless(self) -> bool:
         return self.problem is None
 
 
-def plan_repair(directory: Path) -> Plan:
+def plan_repair(directory: Path) -> RepairPlan:
     """Returns the plan of a repair, and changes nothing. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
     with _locked_directory(directory) as (database, rebooted), examined(database, rebooted=rebooted) as log:
         return _plan(database, log)
 
 
-def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | None]:
+def repair(directory: Path, *, accept_loss: bool = False) -> tuple[RepairPlan, Path | None]:
     """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log, if any.
     accept_loss: also if something is lost. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
     with _locked_directory(directory, changes=True) as (database, rebooted):
@@ -139,11 +139,11 @@ def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tup
         lock.release(clean=not lock.left_unclean, log_kept=lock.log_kept and not changes)
 
 
-def _plan(database: Path, log: Examined | None) -> Plan:
+def _plan(database: Path, log: CheckedWal | None) -> RepairPlan:
     if log is None:
-        return Plan(verdict=Verdict.SOUND.value, frames=0, bad=0, commits=0)
+        return RepairPlan(verdict=WalState.SOUND.value, frames=0, bad=0, commits=0)
     found = log.found
-    plan = Plan(verdict=log.verdict.value, frames=found.frames, bad=found.bad, commits=len(found.commits))
+    plan = RepairPlan(verdict=log.verdict.value, frames=found.frames, bad=found.bad, commits=len(found.commits))
     if not plan.needed:
         return plan
     # The plan names how each damaged frame was recovered, also if none is lost.
@@ -162,21 +162,21 @@ def _plan(database: Path, log: Examined | None) -> Plan:
     )
 
 
-def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
+def _verify_with(database: Path, log: CheckedWal) -> tuple[str, ...]:
     """Returns the first problems that the database would have with the repaired log: at most OTHERS_MAX.
     Raises sqlite3.Error, StorageError."""
     with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
         return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
 
 
-def _known_log(log: Examined) -> Iterator[bytes]:
+def _known_log(log: CheckedWal) -> Iterator[bytes]:
     """Yields the log up to the last commit before the first lost frame, whose page cannot be recovered. Yields nothing
     if there is no such commit."""
     corrected = {each.frame: each for each in log.found.damaged}
     return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
 
 
-def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
+def _survey(database: Path, log: CheckedWal) -> Iterator[Salvage]:
     """Yields one `Salvage` for each partition with messages after the damage. Raises RepairFailed if the log is
     unreadable."""
     start = log.found.good if not log.found.lost else log.found.known
@@ -264,7 +264,7 @@ def _check(
     return saved, tuple(lost)
 
 
-def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
+def _install_salvage(database: Path, log: CheckedWal, plan: RepairPlan) -> None:
     """Makes a new log for a copy of the database file, and replaces the old log by the new one.
 
     1. Write the old log up to the last commit before the first lost frame.

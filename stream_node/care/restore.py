@@ -28,7 +28,7 @@ from stream_storage.history import begin_entries
 from stream_storage.sqlite.backup import (
     CHUNK_BYTES,
     BackupError,
-    Manifest,
+    BackupManifest,
     Progress,
     count_stored,
     digest_of,
@@ -68,7 +68,7 @@ class FileContents(msgspec.Struct, frozen=True):
 
 def restore(
     backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
-) -> tuple[Manifest, Present]:
+) -> tuple[BackupManifest, Present]:
     """Restores a backup into the data directory `target`, which must be new or empty unless `over` is True.
     check: whether every message is read and checked before the database is replaced. dry_run: whether only the backup
     and the target are checked, and nothing is changed. Returns the manifest of the backup, and the state of the data
@@ -86,7 +86,7 @@ def restore(
         with locked_directory(target) as was_there:
             present = _replaceable(target, over, was_there)
             # The copy is checked against the manifest before it replaces anything.
-            copied = _Source(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
+            copied = _DatabaseFile(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
             _replace_database(copied, target, progress)
             return manifest, present
     except (OSError, sqlite3.Error) as error:
@@ -110,13 +110,13 @@ def restore_file(
             return contents, present
         with locked_directory(target) as was_there:
             present = _replaceable(target, over, was_there)
-            _replace_database(_Source(file, None, messages), target, progress)
+            _replace_database(_DatabaseFile(file, None, messages), target, progress)
             return contents, present
     except (OSError, sqlite3.Error) as error:
         raise storage_error(error) from error
 
 
-class _Source(msgspec.Struct, frozen=True):
+class _DatabaseFile(msgspec.Struct, frozen=True):
     """The database file that a restore copies. sha256: its hash, if known. messages: their number if they are checked,
     else None."""
 
@@ -125,7 +125,7 @@ class _Source(msgspec.Struct, frozen=True):
     messages: int | None
 
 
-def _replace_database(source: _Source, target: Path, progress: Progress) -> None:
+def _replace_database(source: _DatabaseFile, target: Path, progress: Progress) -> None:
     """Replaces the database of a data directory, if it has one, by the database of the source.
 
     1. Copy the source to a separate file in the data directory, sync the copy, and check it.

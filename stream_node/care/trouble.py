@@ -74,7 +74,7 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
         return Trouble(self.kind, self.level, *self.write(self.about, self.lasts_s), self.subject, self.lasts_s)
 
 
-class Troubles:
+class CurrentTroubles:
     """All troubles of one moment. by_kind: all of a kind, the worst first, then those that last longest."""
 
     def __init__(self, found: Iterable[Trouble]) -> None:

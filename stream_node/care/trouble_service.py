@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 import bare
 from ockam.actors.address import local
+from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
 from ockam.actors.pages import ask_all
-from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
-from ockam.protocol import Protocol, ProtocolError, error_payload
+from ockam.protocol import Protocol
 from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_troubles"
@@ -60,28 +60,21 @@ class Troubles(msgspec.Struct, frozen=True):
 TROUBLES = Protocol("node/troubles/1", TroublesRequest, Troubles)
 
 
-class TroubleService(Worker):
+class TroubleService(AnsweringWorker):
     """The worker that answers at `node_troubles`. nursery: runs the searches, which read the database."""
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         self._parts = parts
         self._nursery = nursery
 
-    def handle(self, message: Message) -> None:
-        try:
-            request = TROUBLES.decode_request(message.payload)
-        except ProtocolError as error:
-            self.reply(message, error_payload(str(error)))
-            return
+    def answer(self, message: Message) -> None:
+        request = TROUBLES.decode_request(message.payload)
         joined = partial(self._join, message, request.request_id)
-        if not ask_all(self, self._parts.elsewhere, PART_ADDRESS, message, TROUBLES, joined):
+        if not ask_all(self, self._parts.remote_streams, PART_ADDRESS, message, TROUBLES, joined):
             self._nursery.start_soon(self._answer, message, request.request_id)
 
     def demand(self, message: Message) -> Demand:
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
-
-    def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        return error_payload(reason)
 
     async def _answer(self, message: Message, request_id: int) -> None:
         unknown, total, told = NOT_LOOKED, 0, list[ToldTrouble]()
@@ -90,7 +83,7 @@ class TroubleService(Worker):
             unknown, total = "", found.total
             listed = (each for same, _ in found.listed() for each in same)
             told = [ToldTrouble(each.kind, each.level == "bad", each.title, each.remedy) for each in listed]
-        worker = "" if self._parts.elsewhere is None else self._parts.elsewhere.name
+        worker = "" if self._parts.remote_streams is None else self._parts.remote_streams.name
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
 
     def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:

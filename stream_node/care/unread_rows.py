@@ -7,22 +7,23 @@ from sqlalchemy import Exists, FromClause, Integer, and_, case, exists, func, li
 
 from index_service.storage import saved_indexes
 from stream_storage.schema import streams
+from stream_storage.statement import greatest
 
-_ZERO = literal_column("0", Integer)
+ZERO = literal_column("0", Integer)
 _saved = saved_indexes.c
-_began = case((_saved.generation > _ZERO, _saved.generation), else_=_saved.saved_us)
+_began = case((_saved.generation > ZERO, _saved.generation), else_=_saved.saved_us)
 _consumers = (
     select(_saved.client_id, _saved.stream_name, func.min(_began).label("began_us"))
     .group_by(_saved.client_id, _saved.stream_name)
     .subquery("consumers")
 )
 _own, _earlier, _other = saved_indexes.alias("own"), streams.alias("earlier"), saved_indexes.alias("other")
-_ONE = literal_column("1", Integer)
+ONE = literal_column("1", Integer)
 
 
 def _is_touched(positions: FromClause, partitions: FromClause) -> Exists:
     return exists(
-        select(_ONE)
+        select(ONE)
         .where(
             positions.c.client_id == _consumers.c.client_id,
             positions.c.stream_name == _consumers.c.stream_name,
@@ -33,7 +34,7 @@ def _is_touched(positions: FromClause, partitions: FromClause) -> Exists:
 
 
 _left_out = exists(
-    select(_ONE)
+    select(ONE)
     .where(
         _earlier.c.name == _consumers.c.stream_name,
         _earlier.c.created_us <= _consumers.c.began_us,
@@ -42,7 +43,7 @@ _left_out = exists(
     .correlate(_consumers)
 )
 """Whether the consumer has no position in a partition that was there when it began: it does not read all of them."""
-_index = case((_saved.created_us.in_([_ZERO, streams.c.created_us]), _saved.idx), else_=_ZERO)
+_index = case((_saved.created_us.in_([ZERO, streams.c.created_us]), _saved.idx), else_=ZERO)
 to_read = union_all(
     select(_saved.client_id, _saved.stream_name, _saved.partition, _index.label("idx"), _saved.saved_us).join(
         streams, and_(streams.c.name == _saved.stream_name, streams.c.partition == _saved.partition)
@@ -51,10 +52,17 @@ to_read = union_all(
         _consumers.c.client_id,
         _consumers.c.stream_name,
         streams.c.partition,
-        _ZERO.label("idx"),
-        _ZERO.label("saved_us"),
+        ZERO.label("idx"),
+        ZERO.label("saved_us"),
     )
     .join(streams, and_(streams.c.name == _consumers.c.stream_name, streams.c.created_us > _consumers.c.began_us))
     .where(~_is_touched(_own, streams), ~_left_out),
 ).subquery("to_read")
 """Columns: client_id, stream_name, partition, idx, saved_us. The last two are 0 in a partition never touched."""
+to_read_joined = to_read.join(
+    streams, and_(streams.c.name == to_read.c.stream_name, streams.c.partition == to_read.c.partition)
+)
+next_unread = greatest(to_read.c.idx, streams.c.first_index)
+"""The index at which a consumer reads on, in `to_read_joined`. Retention may have deleted what is before it."""
+lag_sum = func.sum(greatest(streams.c.next_index - next_unread, ZERO), type_=Integer)
+"""The messages that a consumer has to read. One that was set beyond the end has no lag."""

@@ -3,14 +3,12 @@ The last push does not show it: perhaps there was none, or the disk was full onl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
 import trio
 
 from stream_service.counters import NO_ROOM, StreamCounters
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Do
 from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
 
@@ -29,21 +27,6 @@ LATE = (
     f"the database does not answer: a write has not ended within {TRIAL_S_MAX:g} s; look at the disk or the database "
     "server"
 )
-
-
-class WriteTrial(Operation):
-    """An operation that writes this many bytes and takes them back. Its `error` is why an append would fail.
-    tells: whether success means that an append would succeed."""
-
-    __slots__ = ("size_bytes", "tells")
-
-    def __init__(self, size_bytes: int, on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.size_bytes = size_bytes
-        self.tells = True
-
-    def apply(self, session: Session) -> None:
-        self.tells = session.try_write(self.size_bytes)
 
 
 class WriteTrials:
@@ -90,19 +73,22 @@ class WriteTrials:
             self._running = trio.Event()
             size_bytes = max(TRIAL_BYTES_MIN, self._counters.unstored_bytes)
             try:
-                self._storage.submit_write(WriteTrial(size_bytes, self._end))
+                # It writes this many bytes and takes them back. Its error is why an append would fail.
+                self._storage.submit_write(Do(lambda session: session.try_write(size_bytes), self._end))
             except StorageClosed:
                 self._running = None
         return self._running
 
-    def _end(self, trial: WriteTrial) -> None:
+    def _end(self, trial: Do[bool]) -> None:
+        # Whether success means that an append would succeed.
+        tells = trial.error is not None or trial.result
         self._failure = None if trial.error is None else str(trial.error)
-        if not trial.tells and monotonic() < self._counters.unstored_s + HOLDS_S:
+        if not tells and monotonic() < self._counters.unstored_s + HOLDS_S:
             self._failure = self._failure or self._counters.write_failure
         if not self._counters.has_room(self._counters.unstored_bytes):
             self._failure = self._failure or NO_ROOM
         self._ended_s, self._is_late = monotonic(), False
-        self._known_until_s = self._ended_s + (CALM_S if trial.tells and self._failure is None else FRESH_S)
+        self._known_until_s = self._ended_s + (CALM_S if tells and self._failure is None else FRESH_S)
         assert self._running is not None, "an operation ends after it was submitted"
         self._running.set()
         self._running = None

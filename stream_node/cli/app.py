@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stream_node import __version__
-from stream_node.cli.output import say, tell_error, wants_json
+from stream_node.cli.output import say_text, tell_error, wants_json
 from stream_node.cli.system_errors import explain_system_error
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
@@ -24,34 +24,19 @@ GC_OBJECTS = 200_000
 The imports of a command make more than 100,000 objects that stay; visiting them takes an eighth of a node's start."""
 
 
-def _tell_version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         from importlib.util import find_spec
 
         is_compiled = find_spec("stream_node__mypyc") is not None
-        say(False, {}, f"stream-node {__version__}" + (", compiled by mypyc" if is_compiled else ""))
+        say_text(f"stream-node {__version__}" + (", compiled by mypyc" if is_compiled else ""))
         raise typer.Exit
 
 
 def build() -> typer.Typer:
-    from stream_node.cli.chains import block, cardinal
-    from stream_node.cli.exports import export
-    from stream_node.cli.node import (
-        bench,
-        cluster,
-        connections,
-        demo,
-        health,
-        maintenance,
-        mirror,
-        repair,
-        serve,
-        settings,
-        status,
-        top,
-    )
-    from stream_node.cli.rights import cert, identity, rule, token
-    from stream_node.cli.streams import consume
+    from stream_node.cli.commands import COMMANDS, GROUPS
+    from stream_node.cli.node.status import MonitoringCommand
+    from stream_node.cli.request_options import with_options
 
     app = typer.Typer(
         name="stream-node",
@@ -61,37 +46,20 @@ def build() -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback()(about)
-    # The order of `--help`.
-    modules = (
-        serve,
-        consume,
-        mirror,
-        top,
-        maintenance,
-        health,
-        status,
-        connections,
-        repair,
-        demo,
-        bench,
-        export,
-        settings,
-        cert,
-        rule,
-        token,
-        identity,
-        cardinal,
-        block,
-        cluster,
-    )
-    for module in modules:
-        module.register(app)
+    for name, command in COMMANDS.items():
+        app.command(name, cls=MonitoringCommand if name == "status" else None)(with_options(command))
+    made = {"": app}
+    for group in GROUPS:
+        made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)
+        for name, command in group.commands.items():
+            made[group.name].command(name)(group.prepare(command))
+        made[group.below].add_typer(made[group.name], name=group.name)
     return app
 
 
 def about(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
 ) -> None:
     """A self-hosted node of durable, ordered streams."""

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from stream_node.cli.channel_options import make_channel
+from stream_node.cli.options import NodeOptions
 from stream_node.cli.output import tell
 from stream_node.cli.plain_services import learn, note_of
-from stream_node.cli.request_options import (
-    CONTACT_TIMEOUT_S,
-    RequestOptions,
-    channel_for,
-    request_options,
-    tls_for,
-    token_for,
-)
+from stream_node.cli.request_options import CONTACT_TIMEOUT_S, RequestOptions, reaching, request_options
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -34,15 +27,13 @@ A = TypeVar("A")
 
 NEWER_WAIT_S = 10.0
 """How long a command waits for a service of the node that older nodes lack. Newer ones answer within
-`stream_storage.thread_runner.READ_S_MAX` (their database) and `stream_node.fleet.cluster.gather.WAIT_S` (their
+`stream_storage.thread_runner.READ_S_MAX` (their database) and `stream_node.fleet.cluster.router.GATHER_S_MAX` (their
 workers)."""
 
 
 def with_client(
     run: Callable[[StreamClient], Awaitable[None]],
-    node: str | None,
-    context: str | None,
-    via: list[str] | None,
+    node: NodeOptions,
     *,
     waits: bool = False,
     contact_s: float = CONTACT_TIMEOUT_S,
@@ -50,12 +41,11 @@ def with_client(
     """Runs an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
     waits: the command runs until it is stopped, and reports lost connections. contact_s: as in `open_client`."""
     from stream_client import NotSupported
-    from stream_node.cli.contexts import resolve_target
 
-    target = resolve_target(node, context, via or ())
+    target = node.target()
 
     async def main() -> None:
-        on_link = partial(_tell_link, (target.address, *target.via)[-1]) if waits else None
+        on_link = partial(_report_link, (target.address, *target.via)[-1]) if waits else None
         for believes_note in (True, False):
             async with open_client(target, on_link, believes_note=believes_note, contact_s=contact_s) as client:
                 try:
@@ -89,21 +79,22 @@ async def open_client(
     from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 
     given = request_options() if is_given else RequestOptions(timeout=request_options().timeout)
-    service = given.service or target.service
+    services = given.services
+    service = services.service or target.service
     note = note_of(target, service)
     async with connect(
         target.address,
         via=tuple(tcp(hop) for hop in target.via),
         service=service,
         # The index service of the context belongs to its stream service, so --service replaces both.
-        index_service=given.index_service or (None if given.service else target.index_service),
-        framing=given.framing or target.framing,
+        index_service=services.index_service or (None if services.service else target.index_service),
+        framing=services.framing or target.framing,
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
         contact_timeout_s=given.contact_timeout_s(contact_s),
         on_link=on_link,
         tls=given.tls or target.tls,
         token=given.token or target.token,
-        channel=make_channel(given.peer, given.identity, given.channel_listener, target),
+        channel=given.channel.make(target),
         plain=believes_note and note.exists(),
     ) as client:
         try:
@@ -149,14 +140,7 @@ async def check_contact(target: Target) -> None:
     patience_s = request_options().contact_timeout_s()
     is_there = False
     try:
-        async with connect(
-            target.address,
-            via=route,
-            contact_timeout_s=patience_s,
-            tls=tls_for(target),
-            token=token_for(target),
-            channel=channel_for(target),
-        ) as client:
+        async with connect(target.address, via=route, contact_timeout_s=patience_s, **reaching(target)) as client:
             is_there = True
             await client.reached()
     except NodeUnreachable as error:
@@ -166,7 +150,7 @@ async def check_contact(target: Target) -> None:
             raise
 
 
-def _tell_link(node: str, error: ClientError | None) -> None:
+def _report_link(node: str, error: ClientError | None) -> None:
     text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
     tell(text)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from stream_node.cli.completion import complete_context, complete_stream
 from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from stream_node.cli.contexts import Target
+    from stream_node.node.config import Config
 
 
 def not_empty(text: str | None) -> str | None:
@@ -18,22 +22,17 @@ def not_empty(text: str | None) -> str | None:
     return text
 
 
-def check_one_or_all(partition: int | None, all_partitions: bool) -> None:
-    if all_partitions and partition is not None:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
+def named(option: str, metavar: str, text: str, variable: str | None = None) -> Any:
+    """Returns an option that has a variable of the environment, too: that of its name, such as STREAM_NODE_TLS_CA."""
+    default = f"STREAM_NODE_{option[2:].upper().replace('-', '_')}"
+    return typer.Option(option, metavar=metavar, envvar=variable or default, help=text)
 
 
-NodeOption = Annotated[
-    str | None,
-    typer.Option("--node", metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to."),
-]
+NodeOption = Annotated[str | None, named("--node", "HOST:PORT", "The node to talk to.", variable="STREAM_NODE_ADDRESS")]
 ContextOption = Annotated[
     str | None,
     typer.Option(
-        "--context",
-        metavar="NAME",
-        help="The name of the node's context (see `context add`).",
-        autocompletion=complete_context,
+        metavar="NAME", help="The name of the node's context (see `context add`).", autocompletion=complete_context
     ),
 ]
 StreamArgument = Annotated[
@@ -43,14 +42,12 @@ ViaOption = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST:PORT", help="Go through the node to another node, at this address. May be repeated."),
 ]
-PartitionOption = Annotated[
-    int | None, typer.Option("--partition", min=0, help="Only this partition. Without it, all partitions.")
+PartitionOption = Annotated[int | None, typer.Option(min=0, help="Only this partition. Without it, all partitions.")]
+AllOption = Annotated[bool, typer.Option(help="All partitions of the stream, as without --partition.")]
+FollowOption = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="At the end, wait for more messages instead of stopping.")
 ]
-AllOption = Annotated[
-    bool, typer.Option("--all-partitions", help="All partitions of the stream, as without --partition.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
+DryRunOption = Annotated[bool, typer.Option(help="Print the changes without making them.")]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation. Without a terminal, this is needed.")
 ]
@@ -61,15 +58,55 @@ ListenOption = Annotated[
 ]
 HttpOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--http", metavar="HOST:PORT", help="Listen for HTTP, too. Port 0 picks a free port. May be repeated."
-    ),
+    typer.Option(metavar="HOST:PORT", help="Listen for HTTP, too. Port 0 picks a free port. May be repeated."),
 ]
 ForwardOption = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST:PORT", help="Another node that clients may reach through this node. May be repeated."),
 ]
 LogLevelOption = Annotated[
-    str | None,
-    typer.Option(help="The lowest level of log lines: debug, info, warning or error."),
+    str | None, typer.Option(help="The lowest level of log lines: debug, info, warning or error.")
 ]
+
+
+class NodeOptions(NamedTuple):
+    """The node that a command talks to."""
+
+    node: NodeOption = None
+    context: ContextOption = None
+    via: ViaOption = None
+
+    def target(self) -> Target:
+        """Returns the chosen node. Raises ContextError, InvalidAddress."""
+        from stream_node.cli.contexts import resolve_target
+
+        return resolve_target(self.node, self.context, self.via or ())
+
+
+class PartitionOptions(NamedTuple):
+    """The partitions that a command is about."""
+
+    partition: PartitionOption = None
+    all_partitions: AllOption = False
+
+    def one(self) -> int | None:
+        """Returns the chosen partition; None for all of them. Raises UsageError if both are said."""
+        if self.all_partitions and self.partition is not None:
+            raise UsageError("--partition and --all-partitions say different things; leave one out")
+        return self.partition
+
+
+class DirectoryOptions(NamedTuple):
+    """The settings of a node on this machine, running or not."""
+
+    config: ConfigOption = None
+    data_dir: DataDirOption = None
+
+    def load(self) -> Config:
+        from stream_node.node.config_sources import load_config
+
+        return load_config({"data_dir": self.data_dir}, file=self.config)
+
+
+ANY_NODE, ALL_PARTITIONS, ANY_DIRECTORY = NodeOptions(), PartitionOptions(), DirectoryOptions()
+"""The defaults of these groups: no option is given."""

@@ -6,6 +6,7 @@ import json
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import typer
@@ -18,11 +19,25 @@ TABLE_COLUMNS = 80
 GAP = "  "
 
 
-def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:
-    """Prints the report as JSON if `as_json` is True. Otherwise prints the text, which may have several lines."""
-    if as_json:
-        say_json(report)
+AS_JSON: ContextVar[bool] = ContextVar("as_json", default=False)
+"""Whether the command that runs was given --json (`stream_node.cli.groups`)."""
+
+
+def say(report: Mapping[str, Any], text: str | Iterable[str]) -> None:
+    """Prints the report as JSON with --json. Otherwise prints the text, which may have several lines."""
+    say_each([report], text)
+
+
+def say_each(reports: Iterable[Mapping[str, Any]], text: str | Iterable[str]) -> None:
+    """Prints the reports as JSON with --json, one a line. Otherwise prints the text."""
+    if not AS_JSON.get():
+        say_text(text)
         return
+    for report in reports:
+        say_json(report)
+
+
+def say_text(text: str | Iterable[str]) -> None:
     for line in (text,) if isinstance(text, str) else text:
         typer.echo(printable(line))
 

@@ -1,19 +1,21 @@
 """The options that all commands with --node share: timeout, TLS, token, secure channel, services and framing.
-`with_request_options` adds them to a command, so no command has them in its signature. `request_options()` returns
-their values while the command runs."""
+`with_options` adds them to a command, so no command has them in its signature. `request_options()` returns their values
+while the command runs."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from collections.abc import Collection
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
 import typer
 
-from stream_node.cli.channel_options import CHANNEL_OPTIONS, make_channel
+from stream_node.cli.channel_options import NO_CHANNEL, ChannelOptions
+from stream_node.cli.groups import Command, Prepare, options_of, take, typed, with_groups
+from stream_node.cli.options import named
 from stream_node.cli.token_options import TokenFileOption, make_token
 from stream_node.cli.values import UsageError
 
@@ -40,27 +42,20 @@ TimeoutOption = Annotated[
 ]
 ServiceOption = Annotated[
     str | None,
-    typer.Option(
-        "--service",
-        metavar="NAME",
-        envvar="STREAM_NODE_SERVICE",
-        help="The name of the stream service on that node. Real Ockam services use `stream`.",
-    ),
+    named("--service", "NAME", "The name of the stream service on that node. Real Ockam services use `stream`."),
 ]
 IndexServiceOption = Annotated[
     str | None,
-    typer.Option(
+    named(
         "--index-service",
-        metavar="NAME",
-        envvar="STREAM_NODE_INDEX_SERVICE",
-        help="The name of the index service on that node. Without it: the name of --service with _index added, as in "
+        "NAME",
+        "The name of the index service on that node. Without it: the name of --service with _index added, as in "
         "stream_index.",
     ),
 ]
 FramingOption = Annotated[
     Literal["head", "legacy", "auto"] | None,
     typer.Option(
-        "--framing",
         envvar="STREAM_NODE_FRAMING",
         help="The framing of messages on the connection: legacy for Ockam services from before June 2024, auto to "
         "find it out. Without it: head.",
@@ -68,62 +63,74 @@ FramingOption = Annotated[
 ]
 TlsCaOption = Annotated[
     str | None,
-    typer.Option(
+    named(
         "--tls-ca",
-        metavar="FILE",
-        envvar="STREAM_NODE_TLS_CA",
-        help="Connect with TLS. A PEM file with the authorities of the node's certificate, or the word system.",
+        "FILE",
+        "Connect with TLS. A PEM file with the authorities of the node's certificate, or the word system.",
     ),
 ]
 TlsCertificateOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-cert",
-        metavar="FILE",
-        envvar="STREAM_NODE_TLS_CERT",
-        help="A PEM file with your certificate, which proves to the node who you are.",
-    ),
+    str | None, named("--tls-cert", "FILE", "A PEM file with your certificate, which proves to the node who you are.")
 ]
-TlsKeyOption = Annotated[
-    str | None,
-    typer.Option("--tls-key", metavar="FILE", envvar="STREAM_NODE_TLS_KEY", help="A PEM file with its private key."),
-]
+TlsKeyOption = Annotated[str | None, named("--tls-key", "FILE", "A PEM file with its private key.")]
 TlsServerNameOption = Annotated[
     str | None,
-    typer.Option(
-        "--tls-server-name",
-        metavar="NAME",
-        envvar="STREAM_NODE_TLS_SERVER_NAME",
-        help="The name that the node's certificate must have, if it is not that in the address.",
+    named(
+        "--tls-server-name", "NAME", "The name that the node's certificate must have, if it is not that in the address."
     ),
 ]
-
-
-TLS_OPTIONS: dict[str, Any] = {
-    "tls_ca": TlsCaOption,
-    "tls_cert": TlsCertificateOption,
-    "tls_key": TlsKeyOption,
-    "tls_server_name": TlsServerNameOption,
-}
-"""The options of TLS by name, in the order of the parameters of `make_tls`."""
 SYSTEM = "system"
 """The value of --tls-ca that stands for the authorities that the system trusts."""
 
 
-class RequestOptions(NamedTuple):
-    """The values of the shared options; None for an option that was not given.
-    peer, identity, channel_listener: for a secure channel, the identifier of the node, the file of the own identity,
-    and the name of the listener on the node."""
+class TlsOptions(NamedTuple):
+    tls_ca: TlsCaOption = None
+    tls_cert: TlsCertificateOption = None
+    tls_key: TlsKeyOption = None
+    tls_server_name: TlsServerNameOption = None
 
-    timeout: float | None = None
-    service: str | None = None
-    index_service: str | None = None
-    framing: Literal["head", "legacy", "auto"] | None = None
-    tls: Tls | None = None
-    token: Token | None = None
-    peer: str | None = None
-    identity: str | None = None
-    channel_listener: str | None = None
+    def make(self) -> Tls | None:
+        """Returns the TLS of the options, if given, with absolute paths. Raises UsageError if a key or a name is given
+        alone."""
+        if self.tls_ca is None and self.tls_cert is None:
+            if self.tls_key is not None or self.tls_server_name is not None:
+                raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")
+            return None
+        from ockam.identity.tls import Tls
+
+        files = (self.tls_ca, self.tls_cert, self.tls_key)
+        trusted, shown, secret = (None if file in (None, SYSTEM) else os.path.abspath(file) for file in files)
+        return Tls(trusted, shown, secret, self.tls_server_name)
+
+
+NO_TLS = TlsOptions()
+
+
+class ServiceOptions(NamedTuple):
+    service: ServiceOption = None
+    index_service: IndexServiceOption = None
+    framing: FramingOption = None
+
+
+NO_SERVICES = ServiceOptions()
+
+
+class RequestOptions(NamedTuple):
+    """The shared options, in the order of the help texts."""
+
+    timeout: TimeoutOption = None
+    tls_options: TlsOptions = NO_TLS
+    token_file: TokenFileOption = None
+    channel: ChannelOptions = NO_CHANNEL
+    services: ServiceOptions = NO_SERVICES
+
+    @property
+    def tls(self) -> Tls | None:
+        return self.tls_options.make()
+
+    @property
+    def token(self) -> Token | None:
+        return make_token(self.token_file)
 
     def contact_timeout_s(self, usual_s: float = CONTACT_TIMEOUT_S) -> float:
         return usual_s if self.timeout is None else self.timeout
@@ -136,69 +143,50 @@ def request_options() -> RequestOptions:
     return _given.get()
 
 
-def tls_for(target: Target) -> Tls | None:
-    """Returns the TLS for this node: of the options if they are given, otherwise of its context."""
-    return request_options().tls or target.tls
+class Reaching(TypedDict):
+    """How a command reaches its node, as the clients take it."""
+
+    tls: Tls | None
+    token: Token | None
+    channel: SecureChannel | None
 
 
-def token_for(target: Target) -> Token | None:
-    """Returns the token for this node: of --token-file or STREAM_NODE_TOKEN, otherwise of its context."""
-    return request_options().token or target.token
+def reaching(target: Target) -> Reaching:
+    """Returns the TLS, the token and the secure channel for this node: of the options, otherwise of its context."""
+    tls, token = proof_for(target)
+    return {"tls": tls, "token": token, "channel": request_options().channel.make(target)}
 
 
-def channel_for(target: Target) -> SecureChannel | None:
-    """Returns the secure channel to this node; None if neither the options nor its context want one."""
+def proof_for(target: Target) -> tuple[Tls | None, Token | None]:
+    """Returns the same without the secure channel, for commands that open none."""
     given = request_options()
-    return make_channel(given.peer, given.identity, given.channel_listener, target)
+    return given.tls or target.tls, given.token or target.token
 
 
-def make_tls(ca: str | None, certificate: str | None, key: str | None, server_name: str | None) -> Tls | None:
-    """Returns the TLS of the options, if given, with absolute paths. Raises UsageError if a key or a name is given
-    alone."""
-    if ca is None and certificate is None:
-        if key is not None or server_name is not None:
-            raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")
-        return None
-    from ockam.identity.tls import Tls
-
-    trusted, shown, secret = (
-        None if file in (None, SYSTEM) else os.path.abspath(file) for file in (ca, certificate, key)
-    )
-    return Tls(trusted, shown, secret, server_name)
-
-
-def with_request_options(
-    command: Callable[..., None], *, speaks_blocks: bool = False, tls_only: bool = False
-) -> Callable[..., None]:
-    """Adds the shared options to a command that has --node. Returns any other command unchanged.
-    speaks_blocks: the command gets only --timeout and the options of TLS, tokens and secure channels. tls_only: it gets
-    only the options of TLS and tokens."""
-    # typer reads the options of a command from its signature, so the shared ones are added there.
-    own = inspect.signature(command, eval_str=True).parameters
+def with_options(command: Command, *, left_out: Collection[str] = ()) -> Command:
+    """Prepares a command for typer, see `with_groups`. A command that has --node gets the shared options, too.
+    left_out: the fields of RequestOptions that it does not get."""
+    prepared = with_groups(command)
+    own = inspect.signature(prepared).parameters
     if "node" not in own:
-        return command
-    proving: dict[str, Any] = {**TLS_OPTIONS, "token_file": TokenFileOption}
-    shared = {"timeout": TimeoutOption, **proving, **CHANNEL_OPTIONS}
-    if tls_only:
-        shared = proving
-    elif not speaks_blocks:
-        shared |= {"service": ServiceOption, "index_service": IndexServiceOption, "framing": FramingOption}
-    named = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    added = [inspect.Parameter(name, named, default=None, annotation=kind) for name, kind in shared.items()]
-    parameters = [*own.values(), *added]
+        return prepared
 
-    @functools.wraps(command)
-    def typed(**given: Any) -> None:
+    def run(given: dict[str, Any]) -> None:
         # The command itself gets only its own options; it finds the shared ones by `request_options`.
-        values = {name: given.pop(name) for name in shared}
-        tls = make_tls(*(values.pop(name) for name in TLS_OPTIONS))
-        token = make_token(values.pop("token_file"))
-        before = _given.set(RequestOptions(**values, tls=tls, token=token))
-        try:
-            command(**given)
-        finally:
-            _given.reset(before)
+        options = take(RequestOptions, given)
+        # Options that do not fit together are an error before the command begins.
+        options.tls_options.make()
+        _given.set(options)
+        prepared(**given)
 
-    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    typed.__annotations__ = {each.name: each.annotation for each in parameters}
-    return typed
+    parameters = [*own.values(), *options_of(RequestOptions, left_out)]
+    return typed(prepared, parameters, lambda **given: copy_context().run(run, given))
+
+
+def _leaving_out(*fields: str) -> Prepare:
+    return partial(with_options, left_out=fields)
+
+
+with_block_options = _leaving_out("services")
+with_tls_options = _leaving_out("timeout", "channel", "services")
+"""The same for commands that speak only the protocols of blocks, and for those that hand on TLS and a token."""

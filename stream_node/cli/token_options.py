@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from stream_node.cli.options import named
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -18,12 +17,11 @@ if TYPE_CHECKING:
 VARIABLE = "STREAM_NODE_TOKEN"
 TokenFileOption = Annotated[
     str | None,
-    typer.Option(
+    named(
         "--token-file",
-        metavar="FILE",
-        envvar="STREAM_NODE_TOKEN_FILE",
-        help="A file with your token, which proves to the node who you are. Or set STREAM_NODE_TOKEN to the token "
-        "itself; no option takes it, because everybody on the machine can see the options of a process.",
+        "FILE",
+        "A file with your token, which proves to the node who you are. Or set STREAM_NODE_TOKEN to the token itself; "
+        "no option takes it, because everybody on the machine can see the options of a process.",
     ),
 ]
 

@@ -35,7 +35,7 @@ REAL_BLOCKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero" 
 """A folder with real blocks next to the repository. The demo skips them if this folder does not exist."""
 
 
-class BlockProof(msgspec.Struct, frozen=True):
+class DemoBlocks(msgspec.Struct, frozen=True):
     """The result of this part of the demo. real: the number of blocks from files. broken: a text for each broken
     promise."""
 
@@ -51,7 +51,7 @@ class Died(Exception):
     """Raised to end the first publisher in the middle of a block."""
 
 
-def run_blocks(directory: Path) -> BlockProof:
+def run_blocks(directory: Path) -> DemoBlocks:
     """Runs this part of the demo in the given folder. Raises DemoFailed if the subscriber does not get all blocks in
     time."""
     keys = SigningKeys.generate()
@@ -67,7 +67,7 @@ def run_blocks(directory: Path) -> BlockProof:
         broken += check(real, from_files)
     size_bytes = sum(len(item) for items in [*(block.items for block in chain), *real] for item in items)
     seconds = time.monotonic() - started_s
-    return BlockProof(len(chain), len(received), len(real), size_bytes, seconds, tuple(broken))
+    return DemoBlocks(len(chain), len(received), len(real), size_bytes, seconds, tuple(broken))
 
 
 def check(published: Sequence[Sequence[bytes]], received: Sequence[tuple[int, Sequence[bytes]]]) -> list[str]:

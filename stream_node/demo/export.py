@@ -16,7 +16,7 @@ from stream_node.demo.errors import DemoFailed
 TIMEOUT_S = 300.0
 
 
-class Exported(msgspec.Struct, frozen=True):
+class DemoExport(msgspec.Struct, frozen=True):
     """The result of the export. columns, answer: the result of `query`, in SQL, on the table."""
 
     rows: int
@@ -28,7 +28,7 @@ class Exported(msgspec.Struct, frozen=True):
     answer: list[list[int | float]]
 
 
-def export(folder: Path, node: str, stream: str) -> Exported | str:
+def export(folder: Path, node: str, stream: str) -> DemoExport | str:
     """Exports the stream into the folder. Returns a text with the reason if Spark is not installed. Raises
     DemoFailed."""
     if importlib.util.find_spec("pyspark") is None:
@@ -50,4 +50,4 @@ def export(folder: Path, node: str, stream: str) -> Exported | str:
     report = json.loads(done.stdout.splitlines()[-1])
     if "skipped" in report:
         return str(report["skipped"])
-    return msgspec.convert(report, Exported)
+    return msgspec.convert(report, DemoExport)

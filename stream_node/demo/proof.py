@@ -12,7 +12,7 @@ Confirmed: TypeAlias = Sequence[tuple[int, bytes]]
 """The index and the data of each confirmed push to one partition, in the order of the pushes."""
 
 
-class Proof(msgspec.Struct, frozen=True):
+class DemoProof(msgspec.Struct, frozen=True):
     """The result of the comparison. broken: one text for each broken promise.
     stored_again: messages whose confirm was lost, so that they were pushed again. consumed_again: messages that a
     consumer read twice because it was killed."""
@@ -30,7 +30,7 @@ def prove(
     stored: Mapping[int, Mapping[int, bytes]],
     consumed: Iterable[tuple[int, int, bytes]],
     under_way: int,
-) -> Proof:
+) -> DemoProof:
     """Compares the confirmed, stored and consumed messages of each partition.
     stored: by partition and index. consumed: in the order of reading. under_way: the number of unconfirmed pushes when
     the node was killed: at most so many messages may be stored twice."""
@@ -56,7 +56,7 @@ def prove(
     kept = sum(map(len, stored.values()))
     if kept - count > under_way:
         broken.append(f"{kept - count} messages are stored again, and {under_way} were on their way at the kill")
-    return Proof(count, kept, kept - count, len(read), total - len(read), tuple(broken))
+    return DemoProof(count, kept, kept - count, len(read), total - len(read), tuple(broken))
 
 
 def _check_confirmed(partition: int, pushes: Confirmed, stored: Mapping[int, bytes]) -> list[str]:

@@ -28,12 +28,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from stream_client import PartitionedStream, Push, Stream, connect
-from stream_node.demo.blocks import BlockProof, run_blocks
+from stream_node.demo.blocks import DemoBlocks, run_blocks
 from stream_node.demo.consumer_processes import ConsumerProcesses
 from stream_node.demo.errors import DemoFailed
-from stream_node.demo.export import Exported, export
+from stream_node.demo.export import DemoExport, export
 from stream_node.demo.guarded import GuardedProof, run_guarded
-from stream_node.demo.proof import Proof, prove
+from stream_node.demo.proof import DemoProof, prove
 from stream_node.demo.source import Line, read_lines
 from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
@@ -49,7 +49,7 @@ So some pushes are still unconfirmed at the kill, however fast pushes are."""
 READ_TIMEOUT_S = 60.0
 
 
-class Step(msgspec.Struct, frozen=True):
+class DemoStep(msgspec.Struct, frozen=True):
     what: str
     messages: int
     size_bytes: int
@@ -118,12 +118,12 @@ class Demo:
             transient=True,
         )
         self._task = self._progress.add_task("pushing", total=len(lines))
-        self.steps: list[Step] = []
-        self.exported: Exported | str = "it was not asked for"
-        self.blocks: BlockProof | None = None
+        self.steps: list[DemoStep] = []
+        self.exported: DemoExport | str = "it was not asked for"
+        self.blocks: DemoBlocks | None = None
         self.guarded: GuardedProof | None = None
         self.pause: Pause | None = None
-        self.proof = Proof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
+        self.proof = DemoProof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
 
     def run(self) -> None:
         say = self._console.print
@@ -140,10 +140,12 @@ class Demo:
                 say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
         self.blocks = blocks = run_blocks(self._directory)
         count = blocks.published + blocks.real
-        self.steps.append(Step("blocks of two publishers, one of which died", count, blocks.size_bytes, blocks.seconds))
+        self.steps.append(
+            DemoStep("blocks of two publishers, one of which died", count, blocks.size_bytes, blocks.seconds)
+        )
         self.guarded = guarded = run_guarded(self._directory, [line.data for line in self._lines])
         what = "pushed and read over mutual TLS, with rules"
-        self.steps.append(Step(what, guarded.messages, guarded.size_bytes, guarded.seconds))
+        self.steps.append(DemoStep(what, guarded.messages, guarded.size_bytes, guarded.seconds))
 
     async def _push_and_read(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         started_s = time.monotonic()
@@ -253,15 +255,15 @@ class Demo:
     def _export(self, store: NodeProcess) -> None:
         with self._console.status("exporting with Spark"):
             self.exported = exported = export(self._directory / "lake", store.address, STREAM)
-        if isinstance(exported, Exported):
+        if isinstance(exported, DemoExport):
             self.steps.append(
-                Step("exported by Spark to Parquet", exported.rows, exported.data_bytes, exported.seconds)
+                DemoStep("exported by Spark to Parquet", exported.rows, exported.data_bytes, exported.seconds)
             )
             if exported.rows != self.proof.stored:
                 raise DemoFailed(f"{self.proof.stored} messages are stored, and {exported.rows} were exported")
 
     def _add_step(self, what: str, seconds: float) -> None:
-        self.steps.append(Step(what, len(self._lines), self._size_bytes, seconds))
+        self.steps.append(DemoStep(what, len(self._lines), self._size_bytes, seconds))
 
 
 def _held_back(messages: int) -> int:

@@ -28,17 +28,17 @@ from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.shards import shard_of
 from stream_node.fleet.cluster.statistics import MemberStatistics
-from stream_node.fleet.cluster.view import View
+from stream_node.fleet.cluster.view import ClusterView
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.fleet.mirror_address import is_any_host
 from stream_node.fleet.worker_place import WorkerPlace
 from stream_node.node.block_services import chain_address
 from stream_node.node.config import Config, ConfigError
+from stream_service.mirror_rows import list_mirrors
 from stream_service.names import stream_address
-from stream_service.operations import ListStored
-from stream_service.stored import StoredStream
+from stream_service.stored import StoredStream, list_stored
 from stream_service.workers.directory import StreamDirectory
-from stream_storage.contract import StreamRecord
+from stream_storage.contract import Do, Session, StreamRecord
 from stream_storage.engine import Engine, SharedEngine
 from stream_storage.errors import OperationFailed, StorageError
 from stream_storage.runner import Runner
@@ -106,18 +106,21 @@ class StreamShards:
         def is_wanted(record: StreamRecord) -> bool:
             return shard_of(stream_address(record.name, record.partition)) in wanted
 
-        def listed(operation: ListStored) -> None:
+        def listed(operation: Do[list[StoredStream]]) -> None:
             error = operation.error
             if error is None:
                 try:
-                    self._open(operation.streams, with_chain=self._chain in wanted)
+                    self._open(operation.result, with_chain=self._chain in wanted)
                 except Exception as raised:
                     # A mistake of this program. The member would wait for `on_done` for ever.
                     logger.exception("shards_not_opened", shards=len(wanted))
                     error = OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}")
             on_done(error)
 
-        self._directory.storage.submit_read(ListStored(is_wanted, listed))
+        def work(session: Session) -> list[StoredStream]:
+            return list(list_stored(session, list_mirrors(session), is_wanted))
+
+        self._directory.storage.submit_read(Do(work, listed))
 
     def _open(self, streams: Sequence[StoredStream], *, with_chain: bool) -> None:
         for stream in streams:
@@ -160,7 +163,7 @@ class NodeCluster:
         self._tcp = tcp
         self._nursery = nursery
         self._member: ClusterMember | FixedMember | None = None
-        self._view: View | None = None
+        self._view: ClusterView | None = None
         # A worker with a database of its own needs no table: the number of workers says who serves what.
         if place is not None and config.database is None:
             # Workers with a database each share the shards for good.
@@ -211,7 +214,7 @@ class NodeCluster:
 
     async def _connect(self, link: Link) -> None:
         try:
-            connection = await self._tcp.connect_link(link.member.address, link)
+            connection = await self._tcp.open_connection(link.member.address, link=link)
         except (ConnectFailed, InvalidAddress) as error:
             logger.warning("cluster_member_not_reached", member=link.member.name, reason=str(error))
             link.ended(OpenRequests())

@@ -172,7 +172,7 @@ class Supervisor:
         if end is not None:
             end.set()
 
-    async def run(self, tell_ready: Callable[[], None]) -> NodeEnd:
+    async def run(self, report_ready: Callable[[], None]) -> NodeEnd:
         """Runs the workers until `stop`, or until one cannot serve. The exit code is the highest one of a worker."""
         codes = [0] * self._count
         async with trio.open_nursery() as nursery:
@@ -182,7 +182,7 @@ class Supervisor:
 
             async def tell() -> None:
                 await self._all_listening.wait()
-                tell_ready()
+                report_ready()
                 self._ready.set()
 
             nursery.start_soon(tell)

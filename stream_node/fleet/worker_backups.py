@@ -12,11 +12,11 @@ from pathlib import Path
 from stream_node.care.restore import Present, locked_directory, restore
 from stream_node.fleet.worker_directory import NOTE_FILE, database_folders, find_workers
 from stream_storage.durable_files import write_durably
-from stream_storage.sqlite.backup import BackupError, Manifest, Progress, back_up, names_in
+from stream_storage.sqlite.backup import BackupError, BackupManifest, Progress, back_up, names_in
 from stream_storage.sqlite.database import FILE_NAME
 
 
-def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> list[Manifest]:
+def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> list[BackupManifest]:
     """Copies all databases of the data directory `source` into the new or empty folder `target`.
     `stream_storage.sqlite.backup.back_up` describes the parameters. Raises ConfigError, BackupError, StorageError."""
     folders = database_folders(source)
@@ -40,7 +40,7 @@ def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progres
 
 def restore_all(
     backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
-) -> tuple[list[Manifest], list[Present]]:
+) -> tuple[list[BackupManifest], list[Present]]:
     """Restores all databases of a backup into the data directory `target`.
     `stream_node.care.restore.restore` describes parameters, results and errors; each database has its own results. All
     copies are checked before the first database is replaced. A restore that is interrupted later can be repeated."""

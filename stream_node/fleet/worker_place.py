@@ -12,7 +12,7 @@ import trio
 
 from ockam.actors.address import complete_address, split_host_port
 from ockam.transport.sockets import socket_name
-from stream_node.fleet.cluster.view import Member
+from stream_node.fleet.cluster.view import StoredMember
 from stream_node.node.config import Config, ConfigError
 
 VARIABLE = "_STREAM_NODE_WORKER"
@@ -42,7 +42,7 @@ class WorkerPlace(msgspec.Struct, frozen=True):
         return worker_name(self.number)
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[StoredMember]:
         return worker_members(self.addresses, self.secret)
 
     @property
@@ -58,10 +58,11 @@ def _listener(descriptor: int) -> trio.SocketListener:
     return trio.SocketListener(trio.socket.from_stdlib_socket(socket.socket(fileno=descriptor)))
 
 
-def worker_members(addresses: Sequence[str], secret: str) -> list[Member]:
+def worker_members(addresses: Sequence[str], secret: str) -> list[StoredMember]:
     """Returns the workers of a node as members that share its shards. secret: see `WorkerPlace`."""
     return [
-        Member(worker_name(number), address, f"{secret}{number}", 0, False) for number, address in enumerate(addresses)
+        StoredMember(worker_name(number), address, f"{secret}{number}", 0, False)
+        for number, address in enumerate(addresses)
     ]
 
 

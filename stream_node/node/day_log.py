@@ -41,11 +41,11 @@ class DayLog:
             await trio.sleep(1)
             REPEATED.tell(logger)
             if trio.current_time() >= self._since_s + CLIENTS_EVERY_S:
-                self._tell_clients()
+                self._report_to_clients()
 
     def end(self, found: ServerStatistics) -> None:
         """Writes the counts since the last lines, and that the node has stopped. found: the statistics of its run."""
-        self._tell_clients()
+        self._report_to_clients()
         REPEATED.tell(logger, is_end=True)
         logger.info(
             "stopped",
@@ -59,7 +59,7 @@ class DayLog:
             refused=found.services.refused + found.services.index.refused,
         )
 
-    def _tell_clients(self) -> None:
+    def _report_to_clients(self) -> None:
         before, self._before = self._before, self._roster.traffic()
         grown = [(party, now.less(before.get(party, Traffic()))) for party, now in self._before.items()]
         busiest = sorted(grown, key=lambda each: -(each[1].received_bytes + each[1].sent_bytes))[:CLIENTS_MAX]

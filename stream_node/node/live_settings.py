@@ -93,7 +93,7 @@ def _apply(parts: LiveParts, config: Config) -> None:
     )
     parts.services.change_settings(config)
     if parts.channels is not None:
-        parts.channels.replace_trusted(config.secure_channel_trusted)
+        parts.channels.trust.replace_identifiers(config.secure_channel_trusted)
 
 
 def _change(name: str, before: Any, after: Any) -> str:

@@ -25,15 +25,15 @@ from msgspec.structs import astuple
 
 import bare
 from ockam.actors.address import local
+from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
 from ockam.actors.pages import ask_all
-from ockam.actors.worker import Worker
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
-from ockam.protocol import Protocol, ProtocolError, error_payload
+from ockam.protocol import Protocol
 from ockam.transport.connection_machine import ConnectionStatistics
-from ockam.transport.elsewhere import Elsewhere
-from ockam.transport.roster import Connected, Presence, Roster
+from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.roster import ConnectedPeer, Presence, Roster
 from ockam.transport.tcp_statistics import Traffic
 from stream_node.node.parts import NodeParts
 
@@ -131,28 +131,24 @@ CONNECTIONS = Protocol("node/connections/1", ConnectionsRequest, ConnectionsResp
 CLOSE = Protocol("node/connections_close/1", CloseRequest, CloseResponse)
 
 
-class NodeConnectionsService(Worker):
-    def __init__(self, roster: Roster, elsewhere: Elsewhere | None, note: Callable[[Entry], None]) -> None:
+class NodeConnectionsService(AnsweringWorker):
+    def __init__(self, roster: Roster, remote_streams: RemoteStreams | None, note: Callable[[Entry], None]) -> None:
         self._roster = roster
-        self._elsewhere = elsewhere
+        self._remote_streams = remote_streams
         self._note = note
         self._listed_at_s, self._list = -math.inf, ConnectionsResponse(0, 0, [], [])
 
-    def handle(self, message: Message) -> None:
-        try:
-            if CLOSE.is_in(message.payload):
-                request = CLOSE.decode_request(message.payload)
-                closed = partial(self._closed, message, request)
-                if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CLOSE, closed):
-                    closed([CloseResponse(request.request_id, self._close(message, request))])
-                return
-            asked = CONNECTIONS.decode_request(message.payload)
-        except ProtocolError as error:
-            self.reply(message, error_payload(str(error)))
+    def answer(self, message: Message) -> None:
+        if CLOSE.is_in(message.payload):
+            request = CLOSE.decode_request(message.payload)
+            closed = partial(self._closed, message, request)
+            if not ask_all(self, self._remote_streams, PART_ADDRESS, message, CLOSE, closed):
+                closed([CloseResponse(request.request_id, self._close(message, request))])
             return
+        asked = CONNECTIONS.decode_request(message.payload)
         # Workers with a database each are all asked; else this node answers for itself, from a recent list.
         listed = partial(self._listed, message, asked)
-        if not ask_all(self, self._elsewhere, PART_ADDRESS, message, CONNECTIONS, listed):
+        if not ask_all(self, self._remote_streams, PART_ADDRESS, message, CONNECTIONS, listed):
             if trio.current_time() >= self._listed_at_s + LISTED_EVERY_S:
                 self._listed_at_s, self._list = trio.current_time(), list_connections(self._roster)
             listed([self._list])
@@ -171,14 +167,11 @@ class NodeConnectionsService(Worker):
         rights = Right.ADMIN if CLOSE.is_in(message.payload) else Right.OPERATE | Right.ADMIN
         return Demand(rights, EVERY_NAME)
 
-    def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        return error_payload(reason)
-
     def _close(self, message: Message, request: CloseRequest) -> int:
         """Closes connections, and notes in both logs who has closed whose."""
         who = request.who
 
-        def is_meant(connection: Connected, presence: Presence) -> bool:
+        def is_meant(connection: ConnectedPeer, presence: Presence) -> bool:
             is_named = who in (presence.peer, str(connection.identity), presence.party)
             # Another worker knows the connection by which the request came by its peer only.
             is_kept = presence.peer in (message.origin.peer, request.keep)
@@ -198,7 +191,7 @@ class NodeConnectionsService(Worker):
 def list_connections(roster: Roster) -> ConnectionsResponse:
     """Returns the connections and the identities that send and receive most, at most LISTED_MAX of each."""
     now_s, rates = trio.current_time(), dict[str, list[float]]()
-    found = list[tuple[float, int, Connected, ConnectionStatistics, Presence]]()
+    found = list[tuple[float, int, ConnectedPeer, ConnectionStatistics, Presence]]()
     # The rates of an identity are the sums over its open connections.
     for connection, presence in roster.open.items():
         each = connection.statistics()
@@ -216,7 +209,7 @@ def list_connections(roster: Roster) -> ConnectionsResponse:
     )
 
 
-def _open(connection: Connected, each: ConnectionStatistics, presence: Presence, now_s: float) -> OpenConnection:
+def _open(connection: ConnectedPeer, each: ConnectionStatistics, presence: Presence, now_s: float) -> OpenConnection:
     received_s, sent_s = map(round, presence.rates(each, now_s))
     return OpenConnection(
         peer=each.peer,
@@ -266,4 +259,4 @@ def register_connections(parts: NodeParts) -> None:
             parts.authorizer.audit.note(entry)
 
     addresses = [local(ADDRESS), PART_ADDRESS]
-    parts.node.register(addresses, lambda: NodeConnectionsService(parts.tcp.roster, parts.elsewhere, note))
+    parts.node.register(addresses, lambda: NodeConnectionsService(parts.tcp.roster, parts.remote_streams, note))

@@ -15,10 +15,10 @@ import trio
 
 import bare
 from ockam.actors.address import local
+from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
-from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
-from ockam.protocol import Protocol, ProtocolError, error_payload
+from ockam.protocol import Protocol
 from stream_node.care.trouble_service import register_troubles
 from stream_node.node.parts import NodeParts
 from stream_storage.sqlite.schema import SCHEMA_VERSION
@@ -85,7 +85,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 NODE_STATUS = Protocol("node/status/1", StatusRequest, NodeStatus)
 
 
-class NodeStatusService(Worker):
+class NodeStatusService(AnsweringWorker):
     def __init__(
         self, made: Callable[[], NodeStatus], try_write: Callable[[], Awaitable[object]], nursery: trio.Nursery
     ) -> None:
@@ -97,13 +97,8 @@ class NodeStatusService(Worker):
         self._status: NodeStatus | None = None
         self._made_at_s = 0.0
 
-    def handle(self, message: Message) -> None:
-        try:
-            request = NODE_STATUS.decode_request(message.payload)
-        except ProtocolError as error:
-            self.reply(message, error_payload(str(error)))
-            return
-        self._nursery.start_soon(self._answer, message, request)
+    def answer(self, message: Message) -> None:
+        self._nursery.start_soon(self._answer, message, NODE_STATUS.decode_request(message.payload))
 
     async def _answer(self, message: Message, request: StatusRequest) -> None:
         await self._try_write()
@@ -116,9 +111,6 @@ class NodeStatusService(Worker):
         """Returns the rights of which the sender needs one.
         The use of one right alone would be an administrative act, with a line in the audit log for each question."""
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
-
-    def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        return error_payload(reason)
 
 
 def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, nursery: trio.Nursery) -> None:

@@ -55,10 +55,11 @@ class Notifier:
             return
         is_stuck = False
         while True:
-            before = runner.writing_passes
-            runner.wake_writer()
+            before = runner.writer.passes
+            # The writing thread does one more pass, also if nothing waits for it.
+            runner.writer.wake_up()
             await trio.sleep(self.watchdog_s / WATCHDOG_SHARE)
-            if runner.writing_passes == before or not runner.is_writing:
+            if runner.writer.passes == before or not runner.is_writing:
                 if not is_stuck:
                     logger.error("writing_stuck", within_s=self.watchdog_s, then="the service manager ends this node")
                 is_stuck = True

@@ -9,9 +9,9 @@ from ockam.actors.node import Node
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.rules.authorizer import Authorizer
 from ockam.identity.tls import ServerTls
-from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.remote_streams import RemoteStreams
 from ockam.transport.tcp import TcpTransport
-from stream_node.care.trouble import Troubles
+from stream_node.care.trouble import CurrentTroubles
 from stream_node.node.config import Config
 from stream_node.node.services import Services
 from stream_node.node.statistics import ServerStatistics
@@ -52,5 +52,5 @@ class NodeParts:
     tls: ServerTls | None
     statistics: Callable[[], ServerStatistics]
     condition: NodeCondition
-    elsewhere: Elsewhere | None = None
-    find_troubles: Callable[[], Awaitable[Troubles]] | None = None
+    remote_streams: RemoteStreams | None = None
+    find_troubles: Callable[[], Awaitable[CurrentTroubles]] | None = None

@@ -158,7 +158,7 @@ class Server:
                     # 5. With other members, the services ask the router which streams are here.
                     if is_member:
                         self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place)
-                    elsewhere = None if self._cluster is None else self._cluster.router
+                    remote_streams = None if self._cluster is None else self._cluster.router
                     # 6. The services, with the streams that are stored. A member opens those of its shards later.
                     services = Services(
                         node,
@@ -168,7 +168,7 @@ class Server:
                         known_time=read_known(folder, newest_us, wall_clock_us()),
                         note_offset=partial(write_note, folder),
                         tracing=self._tracing,
-                        elsewhere=elsewhere,
+                        remote_streams=remote_streams,
                     )
                     services.start(stored)
                     # 7. Secure channels, and the services by which operators look at the node.
@@ -185,7 +185,7 @@ class Server:
                         tls=tls,
                         statistics=self.statistics,
                         condition=self.condition,
-                        elsewhere=elsewhere,
+                        remote_streams=remote_streams,
                     )
                     register_status(parts, wall_clock_us, program_version(), nursery)
                     register_connections(parts)
@@ -311,7 +311,7 @@ class Server:
         if self._cluster is not None:
             await self._cluster.leave(deadline_s)
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
-        tcp.stop_accepting()
+        tcp.listening.cancel()
         tcp.stop_reading()
         services.stop_mirrors()
         # All submitted messages are committed and get their confirms.

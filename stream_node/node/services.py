@@ -17,7 +17,7 @@ from index_service.storage import delete_positions
 from index_service.worker import IndexService
 from ockam.actors.message import Message
 from ockam.actors.node import Node
-from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.remote_streams import RemoteStreams
 from stream_node.care.write_trials import WriteTrials
 from stream_node.fleet.cluster_services import StreamShards
 from stream_node.fleet.mirror.protocol import MirrorState
@@ -106,7 +106,7 @@ class Services:
         known_time: Known = Known(0, None),  # noqa: B008  (immutable)
         note_offset: Callable[[int], None] | None = None,
         tracing: Tracing | None = None,
-        elsewhere: Elsewhere | None = None,
+        remote_streams: RemoteStreams | None = None,
     ) -> None:
         # One clock for all streams, so that their times agree.
         clock = Clock(
@@ -129,12 +129,12 @@ class Services:
             default_retention=_default_retention(config),
             keepers=KEEPERS,
             tracing=tracing,
-            elsewhere=elsewhere,
+            remote_streams=remote_streams,
         )
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
         self._directory.forget_positions = delete_positions
         self.trials = WriteTrials(storage, self._directory.counters)
-        self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
+        self._index = IndexService(storage, now_us, lease_limits=limits, remote_streams=remote_streams)
         # The mirrors share the lease groups of the index service: a promotion ends the leases of the source.
         self._mirrors = MirrorService(
             node,
@@ -157,7 +157,7 @@ class Services:
                 new_id=new_id,
             )
             # The node of a cluster that serves the shard of the chain has the block node, see `shards`.
-            if elsewhere is None:
+            if remote_streams is None:
                 self._blocks = self._make_blocks(config=config)
 
     def start(self, stored: list[StoredStream]) -> None:
@@ -172,7 +172,7 @@ class Services:
     def start_mirrors(self, nursery: trio.Nursery, stored: list[StoredStream], own_address: str | None) -> None:
         """Begins to follow the sources of the mirrors.
         own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
-        if self._directory.elsewhere is None:
+        if self._directory.remote_streams is None:
             self._mirrors.start(nursery, stored, own_address)
         else:
             self._mirrors.start_refusing(

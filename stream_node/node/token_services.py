@@ -16,7 +16,7 @@ from ockam.actors.address import split_host_port
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.errors import InvalidAddress
-from ockam.identity.authentication import NODE_AUTHENTICATE, Status, Verdict
+from ockam.identity.authentication import NODE_AUTHENTICATE, Status, TokenVerdict
 from ockam.identity.authenticator import Authenticator, LateAuthentication
 from ockam.identity.identity import Identity
 from ockam.identity.outgoing_tokens import ANSWERS, AuthenticationAnswers, OutgoingTokens
@@ -156,10 +156,10 @@ class NodeTokens:
             logger.info("tokens_loaded", tokens=len(tokens), new=len(new), gone=len(gone))
             self._note("tokens_loaded", reason=f"{len(tokens)} tokens; {len(new)} new, {len(gone)} gone")
 
-    def _judge(self, text: str) -> Verdict:
+    def _judge(self, text: str) -> TokenVerdict:
         return self._tokens.judge(text, self._now_s())
 
-    def _note_refusal(self, peer: str, known: Identity, verdict: Verdict) -> None:
+    def _note_refusal(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
         if self._audit is not None:
             reason = f"{Status(verdict.status).name.lower()}: {verdict.reason}"
             self._audit.refused(Entry("token_refused", str(known), peer, reason=reason))

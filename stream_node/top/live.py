@@ -16,7 +16,7 @@ from rich.text import Text
 
 from stream_client import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout
 from stream_node.top.rates import SORT_KEYS, SortKey, make_view
-from stream_node.top.reading import Reader, Reading
+from stream_node.top.reading import NodeReader, Reading
 from stream_node.top.screen import draw
 
 QUIT, SORT = b"qQ\x04", b"sS"
@@ -26,7 +26,7 @@ QUIT, SORT = b"qQ\x04", b"sS"
 class LiveTop:
     """The live view of one node. node: its address, which is drawn. interval_s: the time between two readings."""
 
-    def __init__(self, reader: Reader, node: str, interval_s: float, sort: SortKey, console: Console) -> None:
+    def __init__(self, reader: NodeReader, node: str, interval_s: float, sort: SortKey, console: Console) -> None:
         self._reader = reader
         self._node = node
         self._interval_s = interval_s

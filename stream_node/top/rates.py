@@ -8,13 +8,13 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from stream_node.care.unread import count_unread
-from stream_node.top.reading import Blocks, Reading
+from stream_node.top.reading import BlockStatus, Reading
 
 SortKey: TypeAlias = Literal["rate", "lag", "size", "messages", "name"]
 SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "name")
 
 
-class StreamRow(msgspec.Struct, frozen=True):
+class StreamRate(msgspec.Struct, frozen=True):
     """One stream, with all of its partitions.
     messages_per_s: None if there is one reading only, or the stream is new. lag: the largest lag of a consumer; None
     without consumers. newest_us: the time of its newest message, in microseconds since 1970; None without messages."""
@@ -28,7 +28,7 @@ class StreamRow(msgspec.Struct, frozen=True):
     newest_us: int | None
 
 
-class ConsumerRow(msgspec.Struct, frozen=True):
+class ConsumerRate(msgspec.Struct, frozen=True):
     """One consumer of one stream.
     partitions: those in which it has a position. members: those that hold leases of its partitions. lag: the stored
     messages that it has not read. messages_per_s: the rise of its positions; None if there is one reading only, or it
@@ -55,7 +55,7 @@ class NodeRates(msgspec.Struct, frozen=True):
     commit_ms: float | None = None
 
 
-class View(msgspec.Struct, frozen=True):
+class TopView(msgspec.Struct, frozen=True):
     """Everything that one drawing shows, with rows in the wanted order.
     See `stream_node.node.node_status.NodeStatus`; None: the node did not report it."""
 
@@ -72,13 +72,13 @@ class View(msgspec.Struct, frozen=True):
     refusing_pushes: bool | None
     write_failure: str | None
     rates: NodeRates
-    streams: list[StreamRow]
-    consumers: list[ConsumerRow]
-    blocks: Blocks | None
+    streams: list[StreamRate]
+    consumers: list[ConsumerRate]
+    blocks: BlockStatus | None
     notes: list[str]
 
 
-def make_view(before: Reading | None, now: Reading, sort: SortKey) -> View:
+def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:
     """Returns the view of the later reading. before: the earlier reading; None: there are no rates."""
     # The counters of a node that was restarted began anew, so their differences mean nothing.
     if before is not None and _restarted(before, now):
@@ -93,7 +93,7 @@ def make_view(before: Reading | None, now: Reading, sort: SortKey) -> View:
     streams.sort(key=STREAM_ORDER[sort])
     consumers.sort(key=CONSUMER_ORDER[sort])
     status = now.status
-    return View(
+    return TopView(
         now_us=None if status is None else status.now_us,
         version=None if status is None else status.version,
         schema_version=None if status is None else status.schema_version,
@@ -114,14 +114,14 @@ def make_view(before: Reading | None, now: Reading, sort: SortKey) -> View:
     )
 
 
-STREAM_ORDER: Final[dict[SortKey, Callable[[StreamRow], tuple[float, str]]]] = {
+STREAM_ORDER: Final[dict[SortKey, Callable[[StreamRate], tuple[float, str]]]] = {
     "rate": lambda row: (-(row.messages_per_s or 0), row.stream),
     "lag": lambda row: (-(row.lag or 0), row.stream),
     "size": lambda row: (-row.bytes, row.stream),
     "messages": lambda row: (-row.messages, row.stream),
     "name": lambda row: (0, row.stream),
 }
-CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRow], tuple[float, str, str]]]] = {
+CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], tuple[float, str, str]]]] = {
     "rate": lambda row: (-(row.messages_per_s or 0), row.client, row.stream),
     "lag": lambda row: (-row.lag, row.client, row.stream),
     "size": lambda row: (-row.lag, row.client, row.stream),
@@ -150,7 +150,7 @@ def _rates(before: Reading | None, now: Reading, seconds: float | None) -> NodeR
     )
 
 
-def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: dict[str, int]) -> list[StreamRow]:
+def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: dict[str, int]) -> list[StreamRate]:
     # A stream that was deleted and made again has another time of creation, and no rate.
     ends = (
         {(each.stream_name, each.partition, each.created_us): each.next_index for each in before.streams}
@@ -158,15 +158,15 @@ def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: 
         else {}
     )
     # One row for each partition first, since partitions may be new or made again; their sums are the streams.
-    rows: dict[str, list[StreamRow]] = {}
+    rows: dict[str, list[StreamRate]] = {}
     for each in now.streams:
         end = ends.get((each.stream_name, each.partition, each.created_us))
         rate = None if end is None or not seconds else (each.next_index - end) / seconds
         lag = lags.get(each.stream_name)
-        one = StreamRow(each.stream_name, 1, each.count, each.size_bytes, rate, lag, each.last_time_us)
+        one = StreamRate(each.stream_name, 1, each.count, each.size_bytes, rate, lag, each.last_time_us)
         rows.setdefault(each.stream_name, []).append(one)
     return [
-        StreamRow(
+        StreamRate(
             name,
             len(parts),
             sum(each.messages for each in parts),
@@ -179,7 +179,7 @@ def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: 
     ]
 
 
-def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> list[ConsumerRow]:
+def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> list[ConsumerRate]:
     ends = {(each.stream_name, each.partition): each.next_index for each in now.streams}
     unread = count_unread(now.positions, now.streams)
     earlier = (
@@ -195,7 +195,7 @@ def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> l
         rate = None if index is None or not seconds else (each.index - index) / seconds
         rows.setdefault((each.client_id, each.stream_name), []).append((rate, each.saved_us, each.holder))
     return [
-        ConsumerRow(
+        ConsumerRate(
             client=client,
             stream=stream,
             partitions=len(parts),

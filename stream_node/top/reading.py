@@ -27,7 +27,7 @@ STATUS_WAIT_S = 4.0
 is silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 
-class Blocks(msgspec.Struct, frozen=True):
+class BlockStatus(msgspec.Struct, frozen=True):
     """The blocks of a block node. first, last: the lowest and highest readable block. missing: blocks between them.
     next_expected: the block that a publisher should send next. None: there is none, or it is not known."""
 
@@ -46,11 +46,11 @@ class Reading(msgspec.Struct, frozen=True):
     status: NodeStatus | None
     streams: list[StreamInfo]
     positions: list[SavedPosition]
-    blocks: Blocks | None
+    blocks: BlockStatus | None
     notes: list[str]
 
 
-class Reader:
+class NodeReader:
     """Reads a node again and again.
     prefix: only streams whose names begin with this text, and their consumers. rows_max: the largest number of
     partitions, and of positions, that are read; None reads all."""
@@ -133,10 +133,10 @@ class Reader:
                 pass
         return None
 
-    async def _blocks(self, chain: str) -> Blocks:
+    async def _blocks(self, chain: str) -> BlockStatus:
         found = await self._client.session.ask("block_status", STATUS, StatusRequest(0, True))
         ranges = [] if found.detail is None else found.detail.available
-        return Blocks(chain, found.first_available, found.last_available, _missing(ranges), found.next_expected)
+        return BlockStatus(chain, found.first_available, found.last_available, _missing(ranges), found.next_expected)
 
 
 def _missing(ranges: list[BlockRange]) -> int:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from stream_node.cli.output import age_text, counted, duration_text, size_text
 from stream_node.cli.printable import printable
-from stream_node.top.rates import ConsumerRow, StreamRow, View
+from stream_node.top.rates import ConsumerRate, StreamRate, TopView
 
 Kind: TypeAlias = Literal["plain", "warning", "problem"]
 NAME_COLUMNS_MIN = 12
@@ -27,7 +27,7 @@ class Column(NamedTuple):
 
     title: str
     width: int
-    text: Callable[[Any, View], str]
+    text: Callable[[Any, TopView], str]
 
 
 STREAM_COLUMNS: Sequence[Column] = (
@@ -52,7 +52,7 @@ CONSUMER_COLUMNS: Sequence[Column] = (
 
 
 def draw(
-    view: View, node: str, sort: str, width: int, height: int | None, problem: str | None = None
+    view: TopView, node: str, sort: str, width: int, height: int | None, problem: str | None = None
 ) -> RenderableType:
     """Returns the drawing of a view. sort: the name of the order of the rows. height: None: all rows are drawn.
     problem: why the view is not a new one."""
@@ -70,7 +70,7 @@ def draw(
     return Group(*parts)
 
 
-def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]:
+def head_lines(view: TopView, node: str, sort: str) -> list[tuple[Kind, list[str]]]:
     lines: list[tuple[Kind, list[str]]] = [("plain", [node, f"by {sort}"])]
     rates = view.rates
     # A node that does not report its status has no such lines.
@@ -144,7 +144,7 @@ def rate_text(per_s: float | None) -> str:
     return f"{per_s:.1f}" if 0 < abs(per_s) < 10 else f"{per_s:,.0f}"
 
 
-def _rows(view: View, height: int | None) -> tuple[int | None, int | None]:
+def _rows(view: TopView, height: int | None) -> tuple[int | None, int | None]:
     """Returns how many rows each table gets; None: all. The tables share the height, and neither gets rows in vain."""
     if height is None:
         return None, None
@@ -156,8 +156,8 @@ def _rows(view: View, height: int | None) -> tuple[int | None, int | None]:
 
 def _table(
     columns: Sequence[Column],
-    rows: Sequence[StreamRow] | Sequence[ConsumerRow],
-    view: View,
+    rows: Sequence[StreamRate] | Sequence[ConsumerRate],
+    view: TopView,
     width: int,
     rows_max: int | None,
     nothing: str,

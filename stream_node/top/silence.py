@@ -10,18 +10,18 @@ from stream_client import ClientError, FromIndex, StreamClient
 from stream_node.top.reading import Reading
 
 
-class Silent(NamedTuple):
+class SilentConsumer(NamedTuple):
     client: str
     stream: str
     silent_s: float
 
 
-async def find_silent(client: StreamClient, reading: Reading) -> Silent | None:
+async def find_silent(client: StreamClient, reading: Reading) -> SilentConsumer | None:
     """Returns the consumer that is behind and has made no progress for the longest time; None if none is behind.
     The time counts from the last saved position or the first unread message, whichever is later."""
     infos = {(each.stream_name, each.partition): each for each in reading.streams}
     now_us = time.time_ns() // 1000 if reading.status is None else reading.status.now_us
-    found: Silent | None = None
+    found: SilentConsumer | None = None
     for position in sorted(reading.positions, key=lambda each: each.saved_us):
         # The time cannot be longer than since the last progress, so no later position can be worse than a found one.
         if found is not None and (now_us - position.saved_us) / 1e6 <= found.silent_s:
@@ -31,7 +31,7 @@ async def find_silent(client: StreamClient, reading: Reading) -> Silent | None:
             continue
         since_us = max(position.saved_us, await _first_unread_us(client, position))
         if found is None or (now_us - since_us) / 1e6 > found.silent_s:
-            found = Silent(position.client_id, position.stream_name, (now_us - since_us) / 1e6)
+            found = SilentConsumer(position.client_id, position.stream_name, (now_us - since_us) / 1e6)
     return found
 
 

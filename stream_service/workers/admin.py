@@ -1,4 +1,4 @@
-"""StreamAdmin: describes one stream, sets its retention, truncates it and deletes it.
+"""StreamManagement: describes one stream, sets its retention, truncates it and deletes it.
 
 Messages are deleted in steps. Each step is a short transaction, so that pushes can be stored between two steps.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,16 +26,17 @@ from stream_service.extensions import (
     DeleteResponse,
     InfoResponse,
     Retention,
+    StreamInfo,
     TruncateResponse,
 )
 from stream_service.follower_rows import forget_followers
 from stream_service.mirror_rows import forget_mirror
-from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
+from stream_service.operations import TruncateStep, describe, find_cut
 from stream_service.promotion_rows import forget_addresses
 from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Do, DoLittle, Operation, Session
 from stream_storage.errors import StorageBusy, StorageError, StreamNotFound
 from stream_storage.history import forget_history
 
@@ -47,7 +49,7 @@ Finish = Callable[[int, StorageError | None], None]
 """Called when a truncation has ended, with the number of deleted messages, and the error that ended it or None."""
 
 
-class StreamAdmin:
+class StreamManagement:
     """Serves the requests of `SERVED` by which one stream is managed. Each deletion writes one log line.
 
     The methods that take a message raise ProtocolError if it cannot be decoded or is not valid. The argument `under` is
@@ -108,10 +110,10 @@ class StreamAdmin:
         ):
             return
 
-        def cut(found: FindCut) -> None:
-            if found.error is None and found.index > self._bounds.first_index:
+        def cut(found: Do[int]) -> None:
+            if found.error is None and found.result > self._bounds.first_index:
                 self._counters.retaining.setdefault(self._bounds.stream_id, time.monotonic())
-                self._cut(found.index, retained)
+                self._cut(found.result, retained)
             else:
                 self._counters.retaining.pop(self._bounds.stream_id, None)
 
@@ -127,14 +129,12 @@ class StreamAdmin:
             else:
                 self._counters.retaining.pop(self._bounds.stream_id, None)
 
-        self._storage.submit_read(
-            FindCut(
-                self._bounds.stream_id,
-                self._worker.context.guard(cut),
-                retention=retention,
-                now_us=self._clock.time_us(),
-            )
-        )
+        stream_id, now_us = self._bounds.stream_id, self._clock.time_us()
+
+        def find(session: Session) -> int:
+            return stored.first_index_kept(session, session.log.get_stream(stream_id), retention, now_us)
+
+        self._storage.submit_read(Do(find, self._worker.context.guard(cut)))
 
     def follow(self, first_index: int) -> None:
         """Deletes the messages of a mirror before this index, or nothing during a truncation: the mirror asks again."""
@@ -147,13 +147,17 @@ class StreamAdmin:
             self._cut(first_index, finished)
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
-        def told(found: DescribeStreams) -> None:
+        def told(found: Do[StreamInfo]) -> None:
             if found.error is not None:
                 self._refuse(message, found.error)
             else:
-                self._worker.reply(message, under.encode_response(InfoResponse(request_id, found.infos[0])))
+                self._worker.reply(message, under.encode_response(InfoResponse(request_id, found.result)))
 
-        self._storage.submit_read(DescribeStreams(self._worker.context.guard(told), stream_id=self._bounds.stream_id))
+        stream_id = self._bounds.stream_id
+        work = Do(
+            lambda session: describe(session, session.log.get_stream(stream_id)), self._worker.context.guard(told)
+        )
+        self._storage.submit_read(work)
 
     def truncate(self, message: Message) -> None:
         self._check_may_change()
@@ -168,15 +172,14 @@ class StreamAdmin:
             response = TruncateResponse(request.request_id, deleted, self._bounds.first_index)
             self._worker.reply(message, TRUNCATE.encode_response(response))
 
-        def found(cut: FindCut) -> None:
+        def found(cut: Do[int]) -> None:
             if cut.error is not None:
                 self._refuse(message, cut.error)
             else:
-                self._cut(cut.index, finished)
+                self._cut(cut.result, finished)
 
-        self._storage.submit_read(
-            FindCut(self._bounds.stream_id, self._worker.context.guard(found), before=request.before)
-        )
+        work = partial(find_cut, stream_id=self._bounds.stream_id, before=request.before)
+        self._storage.submit_read(Do(work, self._worker.context.guard(found)))
 
     def delete(self, message: Message) -> None:
         self._check_may_change()
@@ -214,7 +217,7 @@ class StreamAdmin:
             # too.
             left = self._bounds.next_index - self._bounds.first_index
             gone = self._worker.context.guard(lambda operation: removed(operation, deleted + left))
-            self._storage.submit_write(ChangeStream(remove, gone))
+            self._storage.submit_write(DoLittle(remove, gone))
 
         def removed(operation: Operation, deleted: int) -> None:
             if operation.error is not None and not isinstance(operation.error, StreamNotFound):
@@ -240,16 +243,23 @@ class StreamAdmin:
             if operation.error is not None:
                 self._refuse(message, operation.error)
                 return
-            self.retention = retention
             kept = None if retention is None else msgspec.to_builtins(retention)
             self._log.info("retention_set", retention=kept, **message.origin.who)
             self._tell(message, RETENTION, request.request_id)
 
+        self.set_retention(retention, self._worker.context.guard(changed))
+
+    def set_retention(self, retention: Retention | None, then: Callable[[Operation], None]) -> None:
+        """Stores the retention of the stream. then: called when it is stored, or has failed."""
+
+        def changed(operation: Operation) -> None:
+            if operation.error is None:
+                self.retention = retention
+            then(operation)
+
         stream_id = self._bounds.stream_id
         self._storage.submit_write(
-            ChangeStream(
-                lambda session: stored.set_retention(session, stream_id, retention), self._worker.context.guard(changed)
-            )
+            DoLittle(lambda session: stored.set_retention(session, stream_id, retention), changed)
         )
 
     def _note(

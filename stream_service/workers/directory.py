@@ -14,7 +14,7 @@ from ockam.actors.node import Node
 from ockam.errors import AddressInUse
 from ockam.identity.rules.rights import Demand, Right
 from ockam.identity.rules.rules import ANYTHING_TO_ANYBODY, Rule, Rules
-from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.remote_streams import RemoteStreams
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
@@ -52,10 +52,10 @@ class StreamDirectory:
         default_retention: Retention | None = None,
         keepers: Sequence[Rule] = (),
         tracing: Tracing | None = None,
-        elsewhere: Elsewhere | None = None,
+        remote_streams: RemoteStreams | None = None,
     ) -> None:
         self.counters = StreamCounters()
-        self.elsewhere = elsewhere
+        self.remote_streams = remote_streams
         self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
         self.node = node
         self.storage = storage
@@ -199,8 +199,8 @@ class StreamDirectory:
         self._addresses.pop(address, None)
         return waiting
 
-    def is_elsewhere(self, address: Address) -> bool:
-        return self.elsewhere is not None and self.elsewhere.is_elsewhere(address)
+    def is_remote(self, address: Address) -> bool:
+        return self.remote_streams is not None and self.remote_streams.is_remote(address)
 
     def _removed(self, identity: tuple[str, int]) -> None:
         self._close_stream(stream_address(*identity))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ockam.actors.worker import Context
-from stream_service.operations import FindEnd
+from stream_service.operations import find_end
 from stream_service.stored import StoredStream
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
+from stream_storage.contract import Do
 from stream_storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
 
 
@@ -41,21 +43,22 @@ class EndSearch:
         return found
 
     def _submit(self, context: Context, on_found: Callable[[], None]) -> None:
-        def done(operation: FindEnd) -> None:
+        def done(operation: Do[StoredStream]) -> None:
             if isinstance(operation.error, CommitUnsettled | ConnectionLost):
                 again = self._services.limits.error_delay_s
                 context.call_later(again, lambda: self._submit(context, on_found))
             elif operation.error is not None:
                 raise operation.error
-            elif operation.stream is None or operation.stream.record.next_index == self._bounds.next_index:
+            elif operation.result.record.next_index == self._bounds.next_index:
                 self.is_under_way = False
             else:
-                self._found = operation.stream
+                self._found = operation.result
                 on_found()
 
         try:
             # This is a write, so it comes after the transaction that is in doubt, and before all later appends.
-            self._services.storage.submit_write(FindEnd(self._bounds.stream_id, context.guard(done)))
+            work = partial(find_end, stream_id=self._bounds.stream_id)
+            self._services.storage.submit_write(Do(work, context.guard(done)))
         except StorageClosed:
             # The node is stopping.
             return

@@ -9,11 +9,13 @@ from ockam.actors.message import Message
 from ockam.actors.worker import Worker
 from ockam.protocol import ProtocolError, failed_payload
 from stream_service.mirror_codec import encode_mirror_page
-from stream_service.mirror_operations import LoadHistory
+from stream_service.mirror_operations import load_history
 from stream_service.mirroring import MIRROR, MirrorPull, MirrorStatus, SourceRole, has_parted
 from stream_service.workers.pulls import PullQueue
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
+from stream_storage.contract import Do
+from stream_storage.history import History
 
 WAITING_MAX = 1_000
 """The largest number of requests that wait until the history of the stream has been read."""
@@ -49,16 +51,17 @@ class MirrorPulls:
         self._waiting.append((message, request))
         if len(self._waiting) == 1:
             loaded = self._worker.context.guard(self._loaded)
-            self._storage.submit_write(LoadHistory(self._bounds.stream_id, loaded))
+            stream_id = self._bounds.stream_id
+            self._storage.submit_write(Do(lambda session: load_history(session, stream_id), loaded))
 
-    def _loaded(self, operation: LoadHistory) -> None:
+    def _loaded(self, operation: Do[History]) -> None:
         waiting, self._waiting = self._waiting, []
         if operation.error is not None:
             payload = failed_payload(f"the history of the stream cannot be read: {operation.error}")
             for message, _ in waiting:
                 self._worker.reply(message, payload)
             return
-        self._bounds.learn_history(operation.history)
+        self._bounds.learn_history(operation.result)
         for message, request in waiting:
             self._add(message, request)
         self._pulls.go_on()

@@ -16,7 +16,7 @@ from ockam.identity.gate import DENIED
 from ockam.protocol import ProtocolError
 from stream_service.extensions import RichPush
 from stream_service.publisher_operations import LoadSequences, NotePublishers
-from stream_service.workers.sequence_machine import SequenceMachine
+from stream_service.workers.sequence_machine import PublisherSequences
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
@@ -34,14 +34,14 @@ class PublisherMemory:
         self._services = services
         self._is_plain = False
         self._noted_index = 0
-        self.machine: SequenceMachine | None = None
+        self.machine: PublisherSequences | None = None
 
     def load(self, done: Callable[[LoadSequences], None]) -> None:
         """Submits a read of the stored numbers. done: passes the operation to `loaded`."""
         self._services.storage.submit_read(LoadSequences(self._bounds.stream_id, done))
 
-    def loaded(self, operation: LoadSequences) -> SequenceMachine:
-        self.machine = SequenceMachine(operation.rows, begin=operation.begin, is_exact=operation.is_exact)
+    def loaded(self, operation: LoadSequences) -> PublisherSequences:
+        self.machine = PublisherSequences(operation.rows, begin=operation.begin, is_exact=operation.is_exact)
         self.machine.remember(operation.found)
         return self.machine
 

@@ -31,7 +31,7 @@ LONG_POLLS_MAX = 10_000
 """The largest number of pulls of one stream that wait for a new message. A further pull gets an empty page at once."""
 
 
-class State(enum.IntEnum):
+class PullState(enum.IntEnum):
     """The state of the queue of pulls. In a HELD state no pull is answered: earlier pushes are not on disk yet."""
 
     READY = enum.auto()  # a batch of pulls can be taken
@@ -43,7 +43,7 @@ class State(enum.IntEnum):
     CLOSED = enum.auto()  # the worker has stopped
 
 
-class Event(enum.IntEnum):
+class PullEvent(enum.IntEnum):
     """The events that change the state of the queue of pulls."""
 
     HOLD = enum.auto()  # pushes were submitted to the writing thread
@@ -56,12 +56,12 @@ class Event(enum.IntEnum):
 
 
 # Module names for the members: looking up a member in its enumeration takes longer than a transition.
-READY, READING, YIELDING, HELD, READING_HELD, YIELDING_HELD, CLOSED = State
-HOLD, RELEASE, READ_BEGUN, READ_ENDED, TURN_YIELDED, TURN_CAME, CLOSE = Event
+READY, READING, YIELDING, HELD, READING_HELD, YIELDING_HELD, CLOSED = PullState
+HOLD, RELEASE, READ_BEGUN, READ_ENDED, TURN_YIELDED, TURN_CAME, CLOSE = PullEvent
 
 # The state after each event. If an event occurs that is missing for its state, this program has a mistake. A batch is
 # taken only in READY, so at most one read is under way, and no pull is answered before earlier pushes are stored.
-TRANSITIONS: dict[State, dict[Event, State]] = {
+TRANSITIONS: dict[PullState, dict[PullEvent, PullState]] = {
     READY: {
         HOLD: HELD,
         RELEASE: READY,
@@ -122,7 +122,7 @@ class WaitingPull(Protocol):
 P = TypeVar("P", bound=WaitingPull)
 
 
-class Batch(NamedTuple, Generic[P]):
+class PullBatch(NamedTuple, Generic[P]):
     """The pulls that are answered next, and the pulls that became blocked, or were blocked until now."""
 
     pulls: list[P]
@@ -154,7 +154,7 @@ class PullMachine(Generic[P]):
         self._deadlines: list[tuple[float, int, P]] = []
         self._parked_count = 0
 
-    def note(self, event: Event) -> None:
+    def note(self, event: PullEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
 
     @property
@@ -169,7 +169,7 @@ class PullMachine(Generic[P]):
     def add(self, pull: P) -> None:
         self._waiting.append(pull)
 
-    def take(self) -> Batch[P]:
+    def take(self) -> PullBatch[P]:
         """Takes the next batch: waiting pulls, alternating with the blocked pulls of consumers that are no longer slow.
 
         The caller must call `finish` or `end_read` afterwards.
@@ -203,7 +203,7 @@ class PullMachine(Generic[P]):
                 if pull is None:
                     break
             pulls.append(pull)
-        return Batch(pulls, blocked, unblocked)
+        return PullBatch(pulls, blocked, unblocked)
 
     def begin_read(self) -> None:
         assert self._batch, "nothing was taken"

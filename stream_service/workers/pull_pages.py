@@ -23,7 +23,7 @@ from stream_service.extensions import (
 )
 from stream_service.mirror_codec import encode_mirror_page
 from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole
-from stream_service.operations import Page, data_bytes, size_of
+from stream_service.operations import PullPage, data_bytes, size_of
 from stream_service.page_codec import encode_page, encode_rich_page
 from stream_service.protocol import PullRequest
 from stream_service.stored import decode_extras
@@ -56,7 +56,11 @@ class Pull:
     __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
 
     def __init__(
-        self, message: Message, request: PullRequest | RichPull | CutPull | MirrorPull, page: Page, deadline_s: float
+        self,
+        message: Message,
+        request: PullRequest | RichPull | CutPull | MirrorPull,
+        page: PullPage,
+        deadline_s: float,
     ) -> None:
         self.message = message
         self.consumer: Origin = message.origin
@@ -114,7 +118,7 @@ class PullPages:
             self._counters.pulled_bytes += len(payload)
         return Message(pull.message.return_route, (self._address,), payload)
 
-    def _is_empty(self, page: Page) -> bool:
+    def _is_empty(self, page: PullPage) -> bool:
         """Whether the page certainly has no messages. Sets `page.index`, unless only a read can resolve the start."""
         start = page.start
         if isinstance(start, FromIndex):

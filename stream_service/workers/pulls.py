@@ -19,7 +19,7 @@ from ockam.quotas.memory import Room
 from stream_service.cutting import CutPull
 from stream_service.extensions import FromIndex, MarkedPull, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
-from stream_service.operations import Page, ReadPages
+from stream_service.operations import PullPage, ReadPages
 from stream_service.protocol import PullRequest
 from stream_service.workers.pull_machine import (
     CLOSE,
@@ -88,7 +88,7 @@ class PullQueue:
 
     def add(self, message: Message, request: PullRequest) -> None:
         limit = min(request.limit, self._services.limits.pull_messages_max)
-        self._machine.add(Pull(message, request, Page(FromIndex(request.index), limit, rich=False), 0.0))
+        self._machine.add(Pull(message, request, PullPage(FromIndex(request.index), limit, rich=False), 0.0))
 
     def add_rich(self, message: Message, request: RichPull | CutPull) -> None:
         limits = self._services.limits
@@ -98,11 +98,11 @@ class PullQueue:
         if isinstance(request, MarkedPull) and request.created_us not in (0, self._bounds.created_us):
             limit = 0
         deadline_s = trio.current_time() + wait_s if wait_s and limit else 0.0
-        self._machine.add(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
+        self._machine.add(Pull(message, request, PullPage(request.start, limit, rich=True), deadline_s))
 
     def add_mirror(self, message: Message, request: MirrorPull) -> None:
         wait_s = min(request.wait_ms / 1000, self._services.limits.pull_wait_s_max)
-        page = Page(FromIndex(request.start), MIRROR_MESSAGES_MAX, rich=True)
+        page = PullPage(FromIndex(request.start), MIRROR_MESSAGES_MAX, rich=True)
         page.size_bytes = request.size_bytes
         self._machine.add(Pull(message, request, page, trio.current_time() + wait_s if wait_s else 0.0))
 

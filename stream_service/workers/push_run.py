@@ -21,7 +21,7 @@ from stream_service.push_codec import encode_batch_stored, encode_confirm
 from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_service.workers.push_failures import Failure, batch_failure, is_batched, plain_failure, rich_failure
 from stream_service.workers.push_traces import PushTraces, TracedPush
-from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
+from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, PublisherSequences
 from stream_storage.contract import Append
 
 UNCHECKED_BYTES = 60_000
@@ -35,7 +35,7 @@ class PushRun:
     each request, and the other two for each message in `data`.
     """
 
-    def __init__(self, sequences: SequenceMachine | None) -> None:
+    def __init__(self, sequences: PublisherSequences | None) -> None:
         self._sequences = sequences
         self._began_s = 0.0
         self._pushes = 0
@@ -82,7 +82,7 @@ class PushRun:
             self.headers += [None] * count
 
     def add_rich(self, message: Message, request: RichPush) -> None:
-        """Adds a rich push. If it has a sequence number, this PushRun must have a SequenceMachine."""
+        """Adds a rich push. If it has a sequence number, this PushRun must have `PublisherSequences`."""
         # The first rich push of the run: fill the lists for the plain pushes before it.
         if self.decisions is None or self.keys is None or self.headers is None:
             self.decisions = [New() for _ in self.requests]
@@ -106,10 +106,6 @@ class PushRun:
     def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
         """Returns the rows of publishers that the append must write."""
         return {} if self._sequences is None else self._sequences.notes(first_index)
-
-    @property
-    def is_traced(self) -> bool:
-        return bool(self._traced)
 
     def find_traces(self, traces: PushTraces, begin: int) -> None:
         self._traces = traces

@@ -19,7 +19,7 @@ from stream_service.extensions import RichPush
 from stream_service.protocol import PushRequest
 from stream_service.push_batch import PushBatch
 from stream_service.trace import TRACE, TRACEPARENT_BYTES_MAX
-from stream_storage.contract import Append, TimedAppend
+from stream_storage.contract import Append
 
 if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
@@ -76,16 +76,15 @@ class PushTraces:
         """Makes the spans of confirmed pushes. operation: the append that has stored them; None: nothing was
         new."""
         record, now_ns = self._tracing.record, time.time_ns()
-        timed = operation if isinstance(operation, TimedAppend) and operation.commit_began_ns else None
         for each in traced:
             if not self._tracing.admit(SPANS_OF_PUSH):
                 continue
             receive = record("receive", each.parent, each.arrived_ns, now_ns, self._attributes, kind="server")
-            if timed is None:
+            if operation is None or operation.commit is None:
                 continue
-            began_ns, ended_ns = timed.commit_began_ns, timed.commit_ended_ns
+            began_ns, ended_ns, rows = operation.commit
             record("wait in batch", receive, each.arrived_ns, began_ns, {})
-            sizes = {"stream_node.append_messages": len(timed.data), "stream_node.commit_messages": timed.commit_rows}
+            sizes = {"stream_node.append_messages": len(operation.data), "stream_node.commit_messages": rows}
             record("commit", receive, began_ns, ended_ns, sizes)
             record("confirm", receive, ended_ns, now_ns, {})
 

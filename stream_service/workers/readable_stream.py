@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ockam.actors.address import Address
 from ockam.actors.message import Message, reply_to
@@ -14,11 +15,11 @@ from ockam.protocol import Protocol, ProtocolError
 from stream_service.cutting import CutPull
 from stream_service.extensions import DELETED, RICH_PUSH, Outcome, RichPull
 from stream_service.mirroring import ROLE, BeMirror, BePrimary, read_role
-from stream_service.operations import EnsureStreams
+from stream_service.operations import ensure_streams
 from stream_service.protocol import CREATE, PULL, PUSH, CreatePartitions, PartitionCreated, StreamCreated
 from stream_service.push_batch import PUSH_BATCH
 from stream_service.stored import StoredStream
-from stream_service.workers.admin import StreamAdmin
+from stream_service.workers.admin import StreamManagement
 from stream_service.workers.bulk import BulkReads
 from stream_service.workers.mirror_pulls import MirrorPulls
 from stream_service.workers.pulls import PullQueue
@@ -27,7 +28,7 @@ from stream_service.workers.served import Read, find_right, find_served, not_ser
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
-from stream_storage.contract import StreamRecord
+from stream_storage.contract import Do, StreamRecord
 
 
 class ReadableStream(Worker):
@@ -57,7 +58,7 @@ class ReadableStream(Worker):
         self.pulls = PullQueue(self, self._bounds, self._tail, services, self._maybe_resume)
         self.bulk: BulkReads = BulkReads(self, self._bounds, services)
         self.mirror_pulls: MirrorPulls = MirrorPulls(self, self.identity, self._bounds, services, self.pulls)
-        self.admin: StreamAdmin = StreamAdmin(self, self.identity, self._bounds, services, self._removed)
+        self.admin: StreamManagement = StreamManagement(self, self.identity, self._bounds, services, self._removed)
         self._stream = stream
 
     @property
@@ -76,9 +77,9 @@ class ReadableStream(Worker):
             name, partition = self.identity
             opened = self.context.guard(self._opened_again)
             # This is a write and not a read, so it runs after all appends that this worker submitted before it crashed.
-            self._services.storage.submit_write(
-                EnsureStreams(name, (partition,), self._services.now_us(), on_done=opened)
-            )
+            created_us = self._services.now_us()
+            work = partial(ensure_streams, name=name, partitions=(partition,), created_us=created_us)
+            self._services.storage.submit_write(Do(work, opened))
 
     def stopped(self) -> None:
         self._services.counters.closed.add(self.identity[0])
@@ -150,10 +151,10 @@ class ReadableStream(Worker):
         if grown > 0:
             self._services.counters.growth[self.identity[0]] += grown
 
-    def _opened_again(self, operation: EnsureStreams) -> None:
+    def _opened_again(self, operation: Do[list[StoredStream]]) -> None:
         if operation.error is not None:
             raise operation.error
-        self._open(operation.streams[0])
+        self._open(operation.result[0])
         self.context.resume()
 
     def _open(self, stream: StoredStream) -> None:

@@ -7,22 +7,26 @@ stored. So the stream that became a mirror has confirmed no push beyond the end 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from ockam.actors.message import Message
 from ockam.actors.worker import Context
 from ockam.protocol import ProtocolError, failed_payload
-from stream_service.append_operation import AppendExpected
+from stream_service.append_operation import append_expected
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
 from stream_service.mirror_operations import StreamChange
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
-from stream_service.role_operations import ChangeRole
+from stream_service.role_operations import RoleChanged, store_role
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
+from stream_storage.contract import Session
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class ChangingWorker(Protocol):
@@ -32,7 +36,7 @@ class ChangingWorker(Protocol):
     def context(self) -> Context: ...
 
     def change(
-        self, make: Callable[[Callable[[Any], None]], StreamChange], then: Callable[[StreamChange], None]
+        self, work: Callable[[Session, StreamChange[Any]], T], then: Callable[[StreamChange[T]], None]
     ) -> bool: ...
 
     def reply(self, message: Message, payload: bytes) -> None: ...
@@ -60,14 +64,7 @@ class RoleRequests:
         if isinstance(wanted, BePrimary) and self._bounds.is_mirror and not request.force:
             raise ProtocolError("only the node itself knows whether it has everything; use force, or `mirror promote`")
 
-        def make(done: Callable[[StreamChange], None]) -> ChangeRole:
-            # A planned promotion waits for the fence. A primary that fences this stream takes pushes already, so this
-            # one must not take any more: the old source finds that out by asking here when it returns.
-            gives_up = request.force
-            return ChangeRole(self._bounds.stream_id, wanted, request.force, done, gives_up_fence=gives_up)
-
-        def changed(operation: StreamChange) -> None:
-            assert isinstance(operation, ChangeRole), "it was made above"
+        def changed(operation: RoleChanged) -> None:
             if operation.error is not None or operation.record is None:
                 self._worker.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
                 return
@@ -85,7 +82,10 @@ class RoleRequests:
             if wanted is not None and self._services.role_changed is not None:
                 self._services.role_changed(self._identity, operation.mirror)
 
-        return self._worker.change(make, changed)
+        # A planned promotion waits for the fence. A primary that fences this stream takes pushes already, so this one
+        # must not take any more: the old source finds that out by asking here when it returns.
+        force = request.force
+        return self._worker.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
 
     def append_expected(self, message: Message) -> bool:
         request = read_append(message.payload, self._services.limits)
@@ -97,21 +97,18 @@ class RoleRequests:
             self._refuse_later(message, refusal)
             return True
 
-        def make(done: Callable[[StreamChange], None]) -> AppendExpected:
-            return AppendExpected(self._bounds.stream_id, request, self._services.now_us(), done)
-
-        def appended(operation: StreamChange) -> None:
-            assert isinstance(operation, AppendExpected), "it was made above"
+        def appended(operation: StreamChange[AppendStatus]) -> None:
             if operation.error is not None or operation.record is None:
                 self._refuse_later(message, str(operation.error))
                 return
-            if operation.status is AppendStatus.OK:
+            if operation.result is AppendStatus.OK:
                 self._services.counters.stored(len(request.messages), 0.0)
             entry_id = operation.history[-1].entry_id
-            response = AppendResponse(request.request_id, operation.status, operation.record.next_index, entry_id)
+            response = AppendResponse(request.request_id, operation.result, operation.record.next_index, entry_id)
             self._worker.reply(message, APPEND.encode_response(response))
 
-        return self._worker.change(make, appended)
+        work = partial(append_expected, request=request, now_us=self._services.now_us())
+        return self._worker.change(work, appended)
 
     def _refuse_later(self, message: Message, reason: str) -> None:
         payload = failed_payload(reason)
@@ -119,14 +116,14 @@ class RoleRequests:
         self._worker.context.call_later(delay_s, lambda: self._worker.reply(message, payload))
 
 
-def log_given_up(identity: tuple[str, int], operation: ChangeRole) -> None:
+def log_given_up(identity: tuple[str, int], operation: RoleChanged) -> None:
     """Logs that a stream became a mirror before its former source was fenced, which may take pushes later."""
-    if operation.given_up is not None:
+    if operation.result is not None:
         name, partition = identity
-        logger.warning("fence_given_up", stream=name, partition=partition, source=operation.given_up.source)
+        logger.warning("fence_given_up", stream=name, partition=partition, source=operation.result.source)
 
 
-def role_response(request_id: int, change: StreamChange, can_change: bool) -> RoleResponse:
+def role_response(request_id: int, change: RoleChanged, can_change: bool) -> RoleResponse:
     assert change.record is not None, "the change has ended"
     row, next_index = change.mirror, change.record.next_index
     entry_id = change.history[-1].entry_id if change.history else 0

@@ -1,4 +1,4 @@
-"""SequenceMachine: decides whether a push with a sequence number is new, a duplicate or out of order. It does no I/O.
+"""PublisherSequences: decides whether a push with a sequence number is new, a duplicate or out of order. No I/O.
 
 A publisher begins with any number, and each later number is higher by 1. A known number is a duplicate. The next number
 is new. A number that skips others is out of order: an earlier message was lost, and storing this one would hide the
@@ -49,7 +49,7 @@ class OutOfOrder(msgspec.Struct, frozen=True):
 Decision = New | Duplicate | OutOfOrder
 
 
-class SequenceMachine:
+class PublisherSequences:
     """The sequence numbers of all publishers of one stream.
 
     rows, begin, is_exact: of `stream_service.publisher_operations.LoadSequences`.

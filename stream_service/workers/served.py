@@ -39,7 +39,7 @@ from stream_service.trace import TRACE
 
 if TYPE_CHECKING:
     from ockam.actors.message import Message
-    from stream_service.workers.admin import StreamAdmin
+    from stream_service.workers.admin import StreamManagement
     from stream_service.workers.bulk import BulkReads
     from stream_service.workers.mirror_pulls import MirrorPulls
     from stream_service.workers.role_requests import RoleRequests
@@ -50,7 +50,7 @@ class Readable(typing.Protocol):
 
     bulk: BulkReads
     mirror_pulls: MirrorPulls
-    admin: StreamAdmin
+    admin: StreamManagement
 
     def pull(self, message: Message) -> None: ...
     def pull_rich(self, message: Message, decode: Callable[[bytes], RichPull | CutPull]) -> None: ...

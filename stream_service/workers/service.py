@@ -20,12 +20,14 @@ from ockam.identity.gate import DENIED
 from ockam.identity.rules.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
 from stream_service import protocol
-from stream_service.extensions import LIST, ListRequest, ListResponse
+from stream_service.extensions import LIST, ListRequest, ListResponse, StreamInfo
 from stream_service.names import GENERATED_PREFIX, refusal_of_name, stream_address
-from stream_service.operations import DescribeStreams, EnsureStreams
+from stream_service.operations import describe_streams, ensure_streams
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
+from stream_service.stored import StoredStream
 from stream_service.where import WHERE, WhereResponse
 from stream_service.workers.directory import StreamDirectory
+from stream_storage.contract import Do
 from stream_storage.errors import StorageError
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
@@ -76,7 +78,7 @@ class ServiceWorker(Worker):
             self._list(message)
             return 1
         if WHERE.is_in(message.payload):
-            self._tell_owner(message)
+            self._report_to_owner(message)
             return 1
         return self._create(message)
 
@@ -132,8 +134,8 @@ class ServiceWorker(Worker):
         missing, requests = [], []
         for partition in wanted:
             address = stream_address(name, partition)
-            if self._directory.is_elsewhere(address):
-                self._send_elsewhere(address, partition, message, forwarded)
+            if self._directory.is_remote(address):
+                self._send_to_owner(address, partition, message, forwarded)
                 continue
             if not self._directory.node.is_registered(address):
                 missing.append(partition)
@@ -150,18 +152,19 @@ class ServiceWorker(Worker):
         if refusal is not None:
             raise ProtocolError(refusal)
         # An Init promises that the stream exists, so the streams must be on disk before the requests are forwarded.
-        made = self.context.guard(lambda operation: self._made(operation, message, requests, addresses))
-        directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
+        made = self.context.guard(lambda operation: self._made(operation, name, message, requests, addresses))
+        work = partial(ensure_streams, name=name, partitions=missing, created_us=directory.now_us())
+        directory.storage.submit_write(Do(work, made))
         return partitions
 
     def _may_exist(self, address: Address) -> bool:
-        return self._directory.node.is_registered(address) or self._directory.is_elsewhere(address)
+        return self._directory.node.is_registered(address) or self._directory.is_remote(address)
 
-    def _send_elsewhere(self, address: Address, partition: int, message: Message, payload: bytes) -> None:
-        elsewhere = self._directory.elsewhere
-        assert elsewhere is not None, "another node serves the partition"
+    def _send_to_owner(self, address: Address, partition: int, message: Message, payload: bytes) -> None:
+        remote_streams = self._directory.remote_streams
+        assert remote_streams is not None, "another node serves the partition"
         route = (PART_ADDRESS, local(str(partition)))
-        elsewhere.send(address, Message(route, message.return_route, payload, message.origin))
+        remote_streams.send(address, Message(route, message.return_route, payload, message.origin))
 
     def _check_may_create(self, message: Message, name: str) -> None:
         """Raises ProtocolError if the sender of this message may not create the stream.
@@ -176,44 +179,49 @@ class ServiceWorker(Worker):
             raise ProtocolError(refusal)
 
     def _made(
-        self, operation: EnsureStreams, message: Message, requests: Sequence[Message], addresses: Sequence[Address]
+        self,
+        operation: Do[list[StoredStream]],
+        name: str,
+        message: Message,
+        requests: Sequence[Message],
+        addresses: Sequence[Address],
     ) -> None:
         # The reservation ends: the directory counts the streams that exist now.
         self._directory.give_back(addresses)
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
-            logger.error("create_failed", stream=operation.name, reason=str(operation.error))
+            logger.error("create_failed", stream=name, reason=str(operation.error))
             self._later(message, operation.error)
             return
         try:
             # The workers must run before the requests are forwarded to them. If a shard has moved meanwhile, another
             # node serves the stream, and the directory sends the request there.
-            for stream in operation.streams:
-                if not self._directory.is_elsewhere(stream_address(stream.record.name, stream.record.partition)):
+            for stream in operation.result:
+                if not self._directory.is_remote(stream_address(stream.record.name, stream.record.partition)):
                     self._directory.open_stream(stream)
         except AddressInUse as error:
             self._directory.counters.refuse(self, message, str(error))
             return
-        logger.info("stream_created", stream=operation.name, partitions=len(addresses), **message.origin.who)
+        logger.info("stream_created", stream=name, partitions=len(addresses), **message.origin.who)
         self.context.send_run(requests)
 
     def _list(self, message: Message) -> None:
         request = LIST.decode_request(message.payload)
         # Other nodes may have streams in databases of their own.
         joined = partial(self._join_lists, message, request)
-        if ask_all(self, self._directory.elsewhere, PART_ADDRESS, message, LIST, joined):
+        if ask_all(self, self._directory.remote_streams, PART_ADDRESS, message, LIST, joined):
             return
         after = (request.after.stream_name, request.after.partition) if request.after is not None else None
         self._list_after(message, request, after)
 
-    def _tell_owner(self, message: Message) -> None:
+    def _report_to_owner(self, message: Message) -> None:
         request = WHERE.decode_request(message.payload)
         refusal = refusal_of_name(request.stream_name)
         if refusal is not None:
             raise ProtocolError(refusal)
-        elsewhere = self._directory.elsewhere
+        remote_streams = self._directory.remote_streams
         stream = stream_address(request.stream_name, request.partition)
-        address, epoch = ("", 0) if elsewhere is None else elsewhere.owner_of(stream)
+        address, epoch = ("", 0) if remote_streams is None else remote_streams.owner_of(stream)
         self.reply(message, WHERE.encode_response(WhereResponse(request.request_id, address, epoch)))
 
     def _join_lists(self, message: Message, request: ListRequest, pages: list[ListResponse]) -> None:
@@ -228,30 +236,32 @@ class ServiceWorker(Worker):
         """Answers with the next streams that the sender may see, behind `after`: a name and a partition."""
         gate = self._directory.node.gate
 
-        def listed(found: DescribeStreams) -> None:
-            if found.error is not None:
-                self.reply(message, failed_payload(str(found.error)))
+        def listed(operation: Do[tuple[list[StreamInfo], bool]]) -> None:
+            if operation.error is not None:
+                self.reply(message, failed_payload(str(operation.error)))
                 return
-            infos = found.infos
+            found, more = operation.result
+            infos = found
             if gate is not None:
                 infos = [each for each in infos if gate.holds(message.origin, STREAM_RIGHTS, each.stream_name)]
             # A client goes on after the last stream of a page, so a page without a stream would end its list.
             # The next read skips the names that the sender may not see, whatever their number.
-            if found.infos and not infos and found.more and gate is not None:
-                following = gate.find_next(message.origin, STREAM_RIGHTS, found.infos[-1].stream_name)
+            if found and not infos and more and gate is not None:
+                following = gate.find_next(message.origin, STREAM_RIGHTS, found[-1].stream_name)
                 if following is not None:
                     self._list_after(message, request, (following, -1))
                     return
-            self.reply(
-                message, LIST.encode_response(ListResponse(request.request_id, infos, found.more and bool(infos)))
-            )
+            self.reply(message, LIST.encode_response(ListResponse(request.request_id, infos, more and bool(infos))))
 
         self._directory.storage.submit_read(
-            DescribeStreams(
+            Do(
+                partial(
+                    describe_streams,
+                    prefix=request.prefix,
+                    after=after,
+                    limit=min(request.limit, self._directory.limits.list_streams_max),
+                ),
                 self.context.guard(listed),
-                prefix=request.prefix,
-                after=after,
-                limit=min(request.limit, self._directory.limits.list_streams_max),
             )
         )
 
@@ -297,5 +307,5 @@ def _partitioned_protocol(payload: bytes) -> Protocol[CreatePartitions, protocol
 
 
 def register_service(directory: StreamDirectory, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
-    part = (PART_ADDRESS,) if directory.elsewhere is not None else ()
+    part = (PART_ADDRESS,) if directory.remote_streams is not None else ()
     directory.node.register([*map(local, addresses), *part], lambda: ServiceWorker(directory))

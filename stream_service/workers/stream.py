@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -35,10 +35,12 @@ from stream_service.workers.role_requests import RoleRequests
 from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
-from stream_storage.contract import Append, TimedAppend
+from stream_storage.contract import Append, Session
 from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, StreamNotFound
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class StreamWorker(ReadableStream):
@@ -248,8 +250,7 @@ class StreamWorker(ReadableStream):
         if falls or notes:
             services.storage.submit_write(NotedAppend(*where, *what, falls=falls, publishers=notes, on_done=done))
         else:
-            kind = TimedAppend if pushes.is_traced else Append
-            services.storage.submit_write(kind(*where, *what, on_done=done))
+            services.storage.submit_write(Append(*where, *what, on_done=done))
 
     def _appended(self, pushes: PushRun, operation: Append) -> None:
         if operation.error is not None:
@@ -396,12 +397,10 @@ class StreamWorker(ReadableStream):
 
     # Changes of the whole stream
 
-    def change(
-        self, make: Callable[[Callable[[Any], None]], StreamChange], then: Callable[[StreamChange], None]
-    ) -> bool:
+    def change(self, work: Callable[[Session, StreamChange[Any]], T], then: Callable[[StreamChange[T]], None]) -> bool:
         """Begins a change of the whole stream, and returns True; False if something else is under way.
 
-        make: returns the operation, whose `on_done` is the argument.
+        work: makes the change, see `StreamChange`.
         then: called when the change is stored or has failed, before the worker goes on or restarts.
         """
         if self._machine.state is not SERVING or self._gathered.messages:
@@ -411,10 +410,11 @@ class StreamWorker(ReadableStream):
         # A part of the node may have called this, and not a message, so the mailbox is still open.
         self.context.pause()
         self.pulls.hold()
-        self._services.storage.submit_write(make(self.context.guard(partial(self._changed, then))))
+        changed = self.context.guard(partial(self._changed, then))
+        self._services.storage.submit_write(StreamChange(self._bounds.stream_id, work, changed))
         return True
 
-    def _changed(self, then: Callable[[StreamChange], None], operation: StreamChange) -> None:
+    def _changed(self, then: Callable[[StreamChange[T]], None], operation: StreamChange[T]) -> None:
         error, record = operation.error, operation.record
         if error is not None or record is None:
             self._machine.end_change(None, 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stream_service.role_machine import SOURCE_ROLES, StreamRole
+
 if TYPE_CHECKING:
     from stream_service.mirror_rows import MirrorRow
     from stream_service.stored import StoredStream
@@ -33,7 +35,7 @@ class StreamBounds:
 
     @property
     def source_role(self) -> int:
-        return 0 if self.mirror is None else self.mirror.source_role
+        return SOURCE_ROLES[StreamRole.PRIMARY if self.mirror is None else self.mirror.role]
 
     @property
     def refusal(self) -> str | None:

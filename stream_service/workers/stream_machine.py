@@ -30,7 +30,7 @@ STAGED_BYTES_MAX = 16 * 1024 * 1024
 """At this size of the staged data, in bytes, further pushes stay in the mailbox, which holds at most as much."""
 
 
-class State(enum.IntEnum):
+class StreamActivity(enum.IntEnum):
     """The activity that is under way."""
 
     OPENING = enum.auto()  # the stream is being read, after all writes that its worker submitted before a crash
@@ -43,7 +43,7 @@ class State(enum.IntEnum):
     CLOSED = enum.auto()  # the worker has stopped
 
 
-class Event(enum.IntEnum):
+class StreamEvent(enum.IntEnum):
     """An activity begins or ends. An append, a copy, a change or a load also ends if it fails."""
 
     OPENED = enum.auto()
@@ -60,7 +60,7 @@ class Event(enum.IntEnum):
 
 
 # Module names for the members: looking up a member in its enumeration takes longer than a transition.
-OPENING, SERVING, APPENDING, STAGING, COPYING, CHANGING, LOADING, CLOSED = State
+OPENING, SERVING, APPENDING, STAGING, COPYING, CHANGING, LOADING, CLOSED = StreamActivity
 (
     OPENED,
     SMALL_APPEND,
@@ -73,11 +73,11 @@ OPENING, SERVING, APPENDING, STAGING, COPYING, CHANGING, LOADING, CLOSED = State
     LOAD_BEGUN,
     LOAD_ENDED,
     CLOSE,
-) = Event
+) = StreamEvent
 
 # The state after each event. If an event occurs that is missing for its state, this program has a mistake. Every
 # activity begins in SERVING, so that two of them never assign the same index.
-TRANSITIONS: dict[State, dict[Event, State]] = {
+TRANSITIONS: dict[StreamActivity, dict[StreamEvent, StreamActivity]] = {
     OPENING: {
         OPENED: SERVING,
         CLOSE: CLOSED,
@@ -122,7 +122,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 }
 
 
-class Place(NamedTuple):
+class AppendStart(NamedTuple):
     """The index of the first message of an append, and the time of all its messages, in microseconds since 1970.
 
     falls_from_us: the higher time of the message before, because a wrong clock was set back; None for nearly all
@@ -152,7 +152,7 @@ class StreamMachine:
         self.held: Sequence[Message] = ()
         self.staged_messages = 0
         self.staged_bytes = 0
-        self._place: Place | None = None
+        self._place: AppendStart | None = None
 
     @property
     def accepts(self) -> bool:
@@ -182,7 +182,7 @@ class StreamMachine:
         held, self.held = self.held, ()
         return held
 
-    def begin_append(self, messages: int, now_us: int) -> Place:
+    def begin_append(self, messages: int, now_us: int) -> AppendStart:
         """Begins an append of this many messages, which are no longer staged."""
         self.state = TRANSITIONS[self.state][LARGE_APPEND if messages >= STAGED_BEHIND_MIN else SMALL_APPEND]
         self.staged_messages = self.staged_bytes = 0
@@ -191,10 +191,10 @@ class StreamMachine:
             # The clock was wrong and has been set back. Without a lower time here, all later messages would get the
             # wrong time too. The place is recorded in `time_falls`.
             self.last_time_us = now_us
-            place = Place(self.bounds.next_index, now_us, before_us)
+            place = AppendStart(self.bounds.next_index, now_us, before_us)
         else:
             self.last_time_us = time_us = now_us if now_us > before_us else before_us
-            place = Place(self.bounds.next_index, time_us, None)
+            place = AppendStart(self.bounds.next_index, time_us, None)
         self._place = place
         return place
 

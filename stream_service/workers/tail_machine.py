@@ -18,7 +18,7 @@ MESSAGE_OVERHEAD_BYTES = 56
 """The memory of a message beside its data, in bytes: the bytes object and its place in a list."""
 
 
-class Run(NamedTuple):
+class TailRun(NamedTuple):
     """The messages of one append. size_bytes: the memory that is counted for them."""
 
     first_index: int
@@ -70,7 +70,7 @@ class Tail:
 
     def __init__(self, tails: Tails) -> None:
         self._tails = tails
-        self._runs: deque[Run] = deque()
+        self._runs: deque[TailRun] = deque()
         self._closed = False
         self.size_bytes = 0
 
@@ -90,7 +90,7 @@ class Tail:
         if size_bytes > self._tails.stream_bytes_max or self._closed:
             self.clear()
             return
-        run = Run(stored.first_index, stored.time_us, stored.data, stored.keys, stored.headers, size_bytes)
+        run = TailRun(stored.first_index, stored.time_us, stored.data, stored.keys, stored.headers, size_bytes)
         self._runs.append(run)
         grown_bytes = size_bytes
         while self.size_bytes + grown_bytes > self._tails.stream_bytes_max:
@@ -134,7 +134,7 @@ class Tail:
         return page
 
 
-def _records(run: Run, start: int, end: int) -> zip[Record]:
+def _records(run: TailRun, start: int, end: int) -> zip[Record]:
     return zip(
         range(run.first_index + start, run.next_index),
         run.data[start:end],

@@ -18,7 +18,7 @@ from stream_storage.postgres.durability import Durability, KeptDurability, check
 from stream_storage.postgres.freshness import Freshness
 from stream_storage.postgres.ownership import LOCK, Ownership
 from stream_storage.postgres.schema import FENCE_ALL, SCHEMA_VERSION, UPGRADES, create_statements, own_tables
-from stream_storage.postgres.server import Connection, Server, check_version
+from stream_storage.postgres.server import Connection, PostgresPrimary, check_version
 from stream_storage.postgres.session import PostgresSession
 from stream_storage.upkeep import NoUpkeep
 
@@ -43,7 +43,7 @@ class PostgresDatabase:
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresPrimary,
         durability: Durability,
         lock: DirectoryLock | None,
         member: str | None = None,
@@ -80,7 +80,7 @@ class PostgresDatabase:
         lock = None if directory is None else _lock_directory(directory)
         server = None
         try:
-            server = Server(url, wait_s=wait_s, call_s=call_s, standby_reads=standby_reads)
+            server = PostgresPrimary(url, wait_s=wait_s, call_s=call_s, standby_reads=standby_reads)
             found: list[Durability] = []
 
             def prepare(connection: Connection) -> None:

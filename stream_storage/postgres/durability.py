@@ -13,7 +13,7 @@ from stream_storage.errors import UnsafeDatabase
 from stream_storage.postgres.commands import command
 from stream_storage.postgres.deadlines import Deadlines
 from stream_storage.postgres.schema import own_tables
-from stream_storage.postgres.server import Connection, Server
+from stream_storage.postgres.server import Connection, PostgresPrimary
 
 STRONG = ("on", "remote_apply")
 """The values of synchronous_commit with which a commit that returns is synced on the standby, if there is one."""
@@ -72,7 +72,7 @@ class KeptDurability:
     """The promise of a confirm, for all connections that write. Invariant: none commits with a weaker
     `synchronous_commit` than the first one, whatever the server says later."""
 
-    def __init__(self, server: Server, durability: Durability, *, unsafe: bool) -> None:
+    def __init__(self, server: PostgresPrimary, durability: Durability, *, unsafe: bool) -> None:
         self._server = server
         self._unsafe = unsafe
         self._now = durability
@@ -104,7 +104,7 @@ def check_safe(durability: Durability) -> None:
         raise UnsafeDatabase(durability.unsafe)
 
 
-def examine(server: Server) -> tuple[int, Durability]:
+def examine(server: PostgresPrimary) -> tuple[int, Durability]:
     """Returns the version of PostgreSQL and the durability of a server. Raises StorageError."""
     connection = server.wait_connected()
     try:

@@ -65,14 +65,14 @@ class Freshness:
                     return
             run(b"ROLLBACK")
             if not is_on_standby:
-                self._tell_left(epoch)
+                self._report_left(epoch)
                 pause()
                 raise ConnectionLost("the server takes writes, but the node writes to another one, which has more")
             if time.monotonic() > end_s:
                 raise ConnectionLost("the standby does not have all confirmed messages")
             pause()
 
-    def _tell_left(self, epoch: int) -> None:
+    def _report_left(self, epoch: int) -> None:
         # The session can come to a former primary often, so it is logged once for each epoch of the writer.
         if self._told_epoch != epoch:
             self._told_epoch = epoch

@@ -58,7 +58,7 @@ _HELD = (
 """The advisory locks that connections to this database hold, with these connections. Further conditions can follow."""
 
 
-class Taken(NamedTuple):
+class TakenOwnership(NamedTuple):
     """The answer to a node that takes the right to write: its new epoch, and the number of the last stored
     transaction."""
 
@@ -85,7 +85,7 @@ class Ownership:
         self.number = self.confirmed = 0
         self.connected = False
 
-    def take(self, connection: Connection) -> Taken:
+    def take(self, connection: Connection) -> TakenOwnership:
         """Takes the right to write for a new connection; the right holds from `believe` on. Raises DatabaseTaken if
         another node is connected, StandbyMissing if its commit waits for a standby, and NodeReplaced if another node
         has taken over since."""
@@ -108,9 +108,9 @@ class Ownership:
             raise self.replaced()
         if self._taken:
             self._lock(connection)
-        return Taken(*(int(result.get_value(0, column) or b"0") for column in (0, 1)))
+        return TakenOwnership(*(int(result.get_value(0, column) or b"0") for column in (0, 1)))
 
-    def believe(self, taken: Taken) -> None:
+    def believe(self, taken: TakenOwnership) -> None:
         """Notes the result of `take`, once it has the same promise as every commit. Raises ConfirmedLost if the server
         lacks transactions that are known to be stored."""
         self._taken = True

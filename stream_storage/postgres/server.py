@@ -79,7 +79,7 @@ class _WholeLoader(NumericBinaryLoader):
         return int(super().load(data))
 
 
-class Server:
+class PostgresPrimary:
     """One PostgreSQL primary, with or without standbys that can take its place."""
 
     def __init__(self, url: str, *, wait_s: float, call_s: float, standby_reads: bool = False) -> None:

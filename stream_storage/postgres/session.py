@@ -28,7 +28,7 @@ from stream_storage.postgres.freshness import Freshness
 from stream_storage.postgres.log import PREPARED, PostgresLog
 from stream_storage.postgres.ownership import Ownership, disconnect_command, fence_command
 from stream_storage.postgres.rows import PostgresRows
-from stream_storage.postgres.server import Server, pause
+from stream_storage.postgres.server import PostgresPrimary, pause
 from stream_storage.postgres.sets import execute_many, find_many
 from stream_storage.postgres.unsent import Unsent
 from stream_storage.statement import Statement, Values
@@ -56,7 +56,7 @@ class PostgresSession:
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresPrimary,
         ownership: Ownership | None,
         *,
         durability: KeptDurability | None = None,
@@ -349,8 +349,8 @@ class PostgresSession:
             logger.warning("database_connection_lost", database=self._server.name, reason=str(error))
 
     def _connect_again(self) -> bool:
-        """Connects again, if the connection is lost. Waits for a server that takes writes, at most `Server.wait_s`
-        after the loss; tries once if that was in vain before. Returns whether there is a connection."""
+        """Connects again, if the connection is lost. Waits for a server that takes writes, at most
+        `PostgresPrimary.wait_s` after the loss; tries once if that was in vain before. Returns whether it connected."""
         wait_s = self._server.wait_s if self._unreached is None else 0.0
         lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
         while self._connection.closed and self._end is None:

@@ -53,7 +53,7 @@ class BackupError(Exception):
     """The error of a backup that cannot be taken or restored as requested. The text says what to do."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest of a backup, a JSON file in its folder."""
 
     format: int
@@ -66,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str  # the hash of the database file
 
 
-def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> Manifest:
+def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> BackupManifest:
     """Copies the database of the data directory `source` durably into the new or empty folder `target`.
 
     check: whether every message of the copy is also read and checked. The copy gets its final name when it is complete.
@@ -87,7 +87,7 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
             session.close()
         if check:
             verify_file(part, messages, progress)
-        manifest = Manifest(
+        manifest = BackupManifest(
             format=FORMAT,
             created_us=now_us,
             schema_version=schema_version,
@@ -109,10 +109,10 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
     return manifest
 
 
-def read_manifest(backup: Path) -> Manifest:
+def read_manifest(backup: Path) -> BackupManifest:
     """Reads the manifest of a backup. Raises BackupError, and DatabaseTooNew if its database needs a newer program."""
     try:
-        manifest = parse_json((backup / MANIFEST_NAME).read_bytes(), Manifest)
+        manifest = parse_json((backup / MANIFEST_NAME).read_bytes(), BackupManifest)
     except OSError as error:
         raise BackupError(
             f"{backup} is no backup: {MANIFEST_NAME}: {error.strerror or error}; name a folder made by `backup`"
@@ -198,6 +198,6 @@ def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
     remove_folders(made)
 
 
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
+def _write_manifest(folder: Path, manifest: BackupManifest) -> None:
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     write_durably(folder / MANIFEST_NAME, content, mode=PRIVATE_MODE)

@@ -4,7 +4,7 @@ transactions."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -135,13 +135,10 @@ class SqliteLog(StreamRows):
         if len(ends) > 1:
             self._connection.execute("SAVEPOINT ends")
         # A few statements of fixed sizes move any number of streams, largest first.
-        moved = 0
-        start = 0
-        for count, statement in statements.ADVANCE_STREAMS:
-            width = 4 * count
-            while len(flat) - start >= width:
-                moved += self._connection.execute(statement, flat[start : start + width]).rowcount
-                start += width
+        moved = sum(
+            self._connection.execute(statement, values).rowcount
+            for statement, _, values in _chunks(flat, 4, statements.ADVANCE_STREAMS)
+        )
         # A statement changes only the streams with the expected next index, so the number of changed rows shows
         # whether all streams had it.
         if moved != len(ends):
@@ -160,30 +157,30 @@ class SqliteLog(StreamRows):
         raise DatabaseCorrupt(corrupt_text("the table of streams and its index disagree"))
 
     def _insert_run(self, append: Append, checksums: list[int]) -> None:
-        stream_id, time_us, index = append.stream_id, append.time_us, append.first_index
         # Checksum and data alternate. The slices fill the list without a loop in Python.
         flat: list[Any] = [None] * (2 * len(checksums))
         flat[0::2] = checksums
         flat[1::2] = append.data
-        # The largest statements come first, as in `_advance`. `index` follows the rows.
-        start = 0
-        for count, statement in statements.INSERT_RUN:
-            width = 2 * count
-            while len(flat) - start >= width:
-                self._connection.execute(statement, (stream_id, index, time_us, *flat[start : start + width]))
-                start += width
-                index += count
+        for statement, row, values in _chunks(flat, 2, statements.INSERT_RUN):
+            self._connection.execute(statement, (append.stream_id, append.first_index + row, append.time_us, *values))
 
     def _insert_rows(self, flat: list[Any]) -> None:
-        start = 0
-        for count, statement in statements.INSERT_ROWS:
-            width = _COLUMNS * count
-            while len(flat) - start >= width:
-                self._connection.execute(statement, flat[start : start + width])
-                start += width
+        for statement, _, values in _chunks(flat, _COLUMNS, statements.INSERT_ROWS):
+            self._connection.execute(statement, values)
 
 
 _COLUMNS = 7
+
+
+def _chunks(flat: list[Any], columns: int, sized: Sequence[tuple[int, str]]) -> Iterator[tuple[str, int, list[Any]]]:
+    """Yields the statements of fixed sizes that together take all rows, largest first. Each comes with the number of
+    its first row and the values of its rows."""
+    start = 0
+    for count, statement in sized:
+        width = columns * count
+        while len(flat) - start >= width:
+            yield statement, start // columns, flat[start : start + width]
+            start += width
 
 
 def _plain_rows(append: Append, base: int) -> list[Any]:

@@ -24,7 +24,7 @@ TRIAL_ROOM_BYTES = 256 * 1024
 """The least room that a trial asks for. The rest of a file may have room for one push and not for another."""
 
 
-class Checkpoint(NamedTuple):
+class WalCheckpoint(NamedTuple):
     """The result of a checkpoint, as SQLite reports it."""
 
     blocked: bool  # whether another connection kept it from finishing
@@ -95,14 +95,14 @@ class SqliteSession:
         self._execute("ROLLBACK TO part")
         self._execute("RELEASE part")
 
-    def checkpoint(self, mode: str) -> Checkpoint:
+    def checkpoint(self, mode: str) -> WalCheckpoint:
         """Copies the write-ahead log into the database file. PASSIVE waits for no other connection, RESTART and
         TRUNCATE wait for readers, and TRUNCATE also empties the log."""
         try:
             blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
             raise storage_error(error) from error
-        return Checkpoint(bool(blocked), wal_pages, copied_pages)
+        return WalCheckpoint(bool(blocked), wal_pages, copied_pages)
 
     def free_disk_bytes(self) -> int:
         """Returns the free bytes on the disk, or 0 if the database is in memory. Raises OSError."""

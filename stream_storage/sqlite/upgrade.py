@@ -23,7 +23,7 @@ from stream_storage.durable_files import create_private, make_folder, rename_dur
 from stream_storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from stream_storage.failpoint import failpoint
 from stream_storage.parsing import ParseError, parse_json
-from stream_storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, Manifest, count_stored, digest_of
+from stream_storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, BackupManifest, count_stored, digest_of
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX
 from stream_storage.sqlite.migrate import Migrations, migrate, version_of
@@ -79,7 +79,7 @@ def _find_same(database: Path, version: int) -> Path | None:
     size_bytes = database.stat().st_size
     for _, _, folder in filter(lambda each: each[0] == version, _backups(database.parent)):
         try:
-            manifest = parse_json((folder / MANIFEST_NAME).read_bytes(), Manifest)
+            manifest = parse_json((folder / MANIFEST_NAME).read_bytes(), BackupManifest)
         except ParseError:
             continue
         copy = folder / database.name
@@ -115,7 +115,7 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     held = count_stored(session)
     _check_copy(copy, version, held)
     streams, messages, data_bytes = held
-    manifest = Manifest(
+    manifest = BackupManifest(
         format=FORMAT,
         created_us=now_us,
         schema_version=version,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bare
 from bare import compile_decode, compile_encode, schema
-from bare.compile_decode import _Compiler, compile_decoder
+from bare.compile_decode import _DecoderCompiler, compile_decoder
 from bare.compile_encode import compile_encoder
 from bare.limits import LIMITS_DEFAULT
 from bare.model import PRIMITIVES, BareType, cycle_heads
@@ -186,5 +186,5 @@ def test_the_comparison_tells_a_lax_decoder_from_a_strict_one() -> None:
     """A canary: without its check of flags, the compiled decoder must be seen to differ."""
     node = PRIMITIVES["bool"]
     assert fast_decoding(node, b"\2") == careful_decoding(node, b"\2") == "error"
-    with unittest.mock.patch.object(_Compiler, "_flag", _Compiler._byte):
+    with unittest.mock.patch.object(_DecoderCompiler, "_flag", _DecoderCompiler._byte):
         assert fast_decoding(node, b"\2") == "False" != careful_decoding(node, b"\2")

@@ -130,4 +130,4 @@ def test_trees_are_equal_if_they_mean_the_same() -> None:
     for other in ("type A enum { B C = 2 } type D u8", "type A enum { B } type D u8", "type A u8 type D u8"):
         assert document != schema.parse(other)
     assert ast.Optional(ast.Primitive("u8")) != ast.List(ast.Primitive("u8"))
-    assert len({ast.Name("A", ast.Position(1, 1)), ast.Name("A"), ast.Name("B")}) == 2
+    assert len({ast.Name("A", ast.SourcePosition(1, 1)), ast.Name("A"), ast.Name("B")}) == 2

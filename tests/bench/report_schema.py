@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.cli.promised.schemas import Strict
+import msgspec
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A field that is missing, unknown or of another type is an error."""
 
 
 class Sample(Strict, frozen=True):

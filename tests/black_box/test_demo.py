@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.promised.schemas import Demonstrated
+from tests.cli.promised import promised
 from tests.support.command import Command
 
 TEXT = Path(email.__file__).parent
@@ -24,7 +24,7 @@ def test_the_demo_from_end_to_end(command: Command, flags: tuple[str, ...]) -> N
     a node with TLS and rules; where Spark is installed and wanted, an export and a query."""
     done = command("demo", "--input-dir", TEXT, "--json", *flags, timeout_s=600)
     assert done.code == 0, done.err
-    msgspec.json.decode(done.out, type=Demonstrated)
+    msgspec.json.decode(done.out, type=promised.Demonstrated)
     report = done.row
     proof = report["proof"]
     assert proof["broken"] == []

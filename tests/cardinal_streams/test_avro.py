@@ -122,7 +122,7 @@ def test_blocks_have_at_most_a_hundred_items(count: int) -> None:
     updates = {f"k{index:03d}": b"v" for index in range(count)}
     raw = avro_writer.encode_sub_batch({"delete": list(updates), "updates": updates})
     deletes = [(-min(100, count - start), 5 * min(100, count - start)) for start in range(0, count, 100)]
-    cursor = avro_reader.Cursor(raw)
+    cursor = avro_reader.AvroCursor(raw)
     for items, size in deletes:
         assert (cursor.read_varint(), cursor.read_varint()) == (items, size)
         cursor.read_exactly(size, "a block")

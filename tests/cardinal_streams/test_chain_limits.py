@@ -14,7 +14,7 @@ from cardinal_streams.machines.chain_events import (
     Revert,
     Start,
 )
-from cardinal_streams.machines.chain_order_machine import PLACES, ChainOrder, Place
+from cardinal_streams.machines.chain_order_machine import PLACES, BlockStanding, ChainOrder
 from cardinal_streams.payload import CompleteBatch
 from tests.cardinal_streams.helpers import block, hash_of, names
 
@@ -41,7 +41,7 @@ def updates(events: list[ChainEvent]) -> list[tuple[list[str], list[str]]]:
 
 
 def test_every_place_has_an_action() -> None:
-    assert PLACES.keys() == set(Place)
+    assert PLACES.keys() == set(BlockStanding)
 
 
 @pytest.mark.parametrize("threshold", [0, 1, 2, 3, 8])

@@ -26,7 +26,7 @@ from tests.support.served import PATIENCE_S
 async def test_a_missing_message_is_named_and_a_late_one_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a chain that stands still says which block it lacks, what of it, since when and how many wait; afterwards a
     consumer that has read everything has no lag, and another one of its name gets an error before it saves."""
-    monkeypatch.setattr(sys.modules[consume.__module__], "STALL_TOLD_S", 0.05)
+    monkeypatch.setattr(sys.modules[consume.__module__], "STALL_REPORTS_S", 0.05)
     blocks, rows = rows_of(12)
     missing = rows[4].pop(next(at for at, (_, record) in enumerate(rows[4]) if record.key[0] == 3))
     events, ledger = list[Any](), Ledger()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cardinal_streams.inspection import PROBLEMS_TOLD_MAX, summarise_deliveries, summarise_payloads
+from cardinal_streams.inspection import PROBLEMS_REPORTED_MAX, summarise_deliveries, summarise_payloads
 from cardinal_streams.transports.transport import Delivery
 from tests.cardinal_streams.chains import APPLICATION
 from tests.cardinal_streams.helpers import hash_of, payload
@@ -50,7 +50,7 @@ def test_what_is_no_message_and_what_does_not_fit() -> None:
 def test_problems_are_counted_to_the_end_and_told_in_part() -> None:
     junk = [Delivery("ta", 0, offset, b"\x03", b"") for offset in range(100)]
     summary = summarise_deliveries(APPLICATION, junk)
-    assert (summary.problems, len(summary.told)) == (100, PROBLEMS_TOLD_MAX)
+    assert (summary.problems, len(summary.told)) == (100, PROBLEMS_REPORTED_MAX)
 
 
 def test_payloads() -> None:

@@ -14,9 +14,9 @@ from cardinal_streams.machines.reassembly_events import (
     Completed,
     Evicted,
     EvictionReason,
-    Outcome,
     Outdated,
     ReassemblyEvent,
+    Receipt,
     Refused,
 )
 from cardinal_streams.machines.reassembly_machine import TRANSITIONS, BlockState, Reassembler
@@ -276,18 +276,18 @@ class TestContents:
         assert feed(machine, *early) == []
         batch = batch_of("b", counts={"a/": 1}, sub_batches={"s": id_})
         assert feed(machine, batch) == [
-            Refused(block, Outcome.UNANNOUNCED, "zz"),
-            Refused(block, Outcome.UNANNOUNCED, hash_of(2).hex()),
+            Refused(block, Receipt.UNANNOUNCED, "zz"),
+            Refused(block, Receipt.UNANNOUNCED, hash_of(2).hex()),
         ]
         assert feed(machine, SubBatchHeader(block, id_, 2)) == [
-            Refused(block, Outcome.NO_SUCH_ITEM, f"item 7 of sub batch {id_.hex()}")
+            Refused(block, Receipt.NO_SUCH_ITEM, f"item 7 of sub batch {id_.hex()}")
         ]
         assert feed(machine, SubBatchMsg(block, id_, 2), SubBatchMsg(block, hash_of(3), 0)) == [
-            Refused(block, Outcome.NO_SUCH_ITEM, f"item 2 of sub batch {id_.hex()}"),
-            Refused(block, Outcome.UNANNOUNCED, f"item 0 of sub batch {hash_of(3).hex()}"),
+            Refused(block, Receipt.NO_SUCH_ITEM, f"item 2 of sub batch {id_.hex()}"),
+            Refused(block, Receipt.UNANNOUNCED, f"item 0 of sub batch {hash_of(3).hex()}"),
         ]
         feed(machine, BatchMsg(block, "a/1", b""))
-        assert feed(machine, BatchDeleteMsg(block, "a/2")) == [Refused(block, Outcome.OVER_COUNT, "a/2")]
+        assert feed(machine, BatchDeleteMsg(block, "a/2")) == [Refused(block, Receipt.OVER_COUNT, "a/2")]
         assert machine.statistics().refused == 6
 
     def test_missing_items_are_shown_up_to_a_number(self) -> None:

@@ -10,7 +10,7 @@ from cardinal_streams.limits import ChainLimits, ReassemblyLimits
 from cardinal_streams.machines.chain_events import ChainUpdate, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
 from cardinal_streams.machines.missing import MissingState
-from cardinal_streams.machines.reassembly_events import Outcome, ReassemblyEvent, Refused
+from cardinal_streams.machines.reassembly_events import ReassemblyEvent, Receipt, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.message.messages import (
     Batch,
@@ -64,7 +64,7 @@ class TestCrashes:
         for index in (1, 2, (1 << 31) - 1):
             (event,) = feed(machine, Item(H, ID, index))
             assert isinstance(event, Refused)
-            assert event.outcome is Outcome.NO_SUCH_ITEM
+            assert event.outcome is Receipt.NO_SUCH_ITEM
         assert only(feed(machine, Item(H, ID, 0))).hash == H
 
     def test_a_negative_index(self) -> None:
@@ -85,7 +85,7 @@ class TestCrashes:
         machine = Reassembler()
         feed(machine, batch_of(counts={"a/": 1, "b/": 1}))
         (event,) = feed(machine, BatchMsg(H, "a/1", b"1"), BatchDeleteMsg(H, "a/2"))
-        assert event == Refused(H, Outcome.OVER_COUNT, "a/2")
+        assert event == Refused(H, Receipt.OVER_COUNT, "a/2")
         assert only(feed(machine, BatchMsg(H, "b/1", b"1"))).values == {"a/1": b"1", "b/1": b"1"}
 
     def test_a_child_of_no_weight_before_its_parent_of_none(self) -> None:
@@ -101,7 +101,7 @@ class TestHangs:
     def test_an_unannounced_key_that_begins_with_a_slash(self, key: str) -> None:
         machine = Reassembler()
         feed(machine, batch_of(counts={"a/": 1}))
-        assert feed(machine, BatchMsg(H, key, b"")) == [Refused(H, Outcome.UNANNOUNCED, key)]
+        assert feed(machine, BatchMsg(H, key, b"")) == [Refused(H, Receipt.UNANNOUNCED, key)]
         assert only(feed(machine, BatchMsg(H, "a/1", b""))).values == {"a/1": b""}
 
     def test_a_counted_prefix_without_a_slash_completes(self) -> None:
@@ -188,7 +188,7 @@ class TestGrowth:
     def test_a_header_for_an_unannounced_id_is_told_and_dropped(self) -> None:
         machine = Reassembler(Tracked([".*"]))
         feed(machine, batch_of(counts={"a/": 1}))
-        assert feed(machine, SubBatchHeader(H, ID, 5)) == [Refused(H, Outcome.UNANNOUNCED, ID.hex())]
+        assert feed(machine, SubBatchHeader(H, ID, 5)) == [Refused(H, Receipt.UNANNOUNCED, ID.hex())]
 
 
 class TestStuckChains:

@@ -20,23 +20,24 @@ from stream_node.cli.contexts import (
     use_context,
 )
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import ContextAdded, ContextRemoved, ContextsListed, ContextUsed
+from tests.cli.promised import promised
 
 OFFICE, LAB = Target("10.0.0.5:4000"), Target("lab:4000", ("inner:4001",))
 BOTH = Contexts("office", {"office": OFFICE, "lab": LAB})
 
 
 def test_contexts_are_added_listed_used_and_removed(command: CommandLine) -> None:
-    assert command("context", "list", "--json").read(ContextsListed).contexts == []
-    office = command("context", "add", "office", "10.0.0.5:4000", "--json").read(ContextAdded)
-    assert office == ContextAdded("office", "10.0.0.5:4000", [], True)
-    lab = command("context", "add", "lab", "lab:4000", "--via", "inner:4001", "--json").read(ContextAdded)
-    assert lab == ContextAdded("lab", "lab:4000", ["inner:4001"], False)
-    assert command("context", "use", "lab", "--json").read(ContextUsed).current == "lab"
+    assert command("context", "list", "--json").read(promised.ContextsListed).contexts == []
+    office = command("context", "add", "office", "10.0.0.5:4000", "--json").read(promised.ContextAdded)
+    usual = "stream_service", None, "head", None, None, None, None, None
+    assert office == promised.ContextAdded("office", "10.0.0.5:4000", [], True, *usual)
+    lab = command("context", "add", "lab", "lab:4000", "--via", "inner:4001", "--json").read(promised.ContextAdded)
+    assert lab == promised.ContextAdded("lab", "lab:4000", ["inner:4001"], False, *usual)
+    assert command("context", "use", "lab", "--json").read(promised.ContextUsed).current == "lab"
     assert command("context", "list").text == "*  lab     lab:4000 inner:4001\n   office  10.0.0.5:4000\n"
-    removed = command("context", "remove", "lab", "--json").read(ContextRemoved)
-    assert removed == ContextRemoved("lab", None)
-    assert command("context", "use", "--json").read(ContextUsed).current is None
+    removed = command("context", "remove", "lab", "--json").read(promised.ContextRemoved)
+    assert removed == promised.ContextRemoved("lab", None)
+    assert command("context", "use", "--json").read(promised.ContextUsed).current is None
     assert command("context", "list").text == "   office  10.0.0.5:4000\n"
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("aiosqlite", reason="the extra `spark` is not installed")
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.tables.table_listing import table_files
 from tests.cli.command import CommandLine
-from tests.cli.promised.export_schemas import FileRow
+from tests.cli.promised import promised
 
 FILE = "run=000001/stream=a/date=2026-01-01/part-00000.parquet"
 
@@ -26,7 +26,7 @@ def test_the_files_of_a_folder_are_listed(command: CommandLine, tmp_path: Path) 
     file.touch()
     assert table_files(str(tmp_path)) == [str(file)]
     said = command("export", "files", tmp_path, "--json")
-    assert msgspec.json.decode(said.stdout, type=FileRow) == FileRow(str(file))
+    assert msgspec.json.decode(said.stdout, type=promised.FileRow) == promised.FileRow(str(file))
 
 
 @pytest.mark.parametrize("log", ["_delta_log", "metadata"])

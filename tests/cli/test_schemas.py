@@ -9,37 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.promised.block_schemas import BLOCK_SCHEMAS
-from tests.cli.promised.cardinal_schemas import CARDINAL_SCHEMAS
-from tests.cli.promised.cert_schemas import CERT_SCHEMAS
-from tests.cli.promised.cluster_schemas import CLUSTER_SCHEMAS
-from tests.cli.promised.export_schemas import EXPORT_SCHEMAS
-from tests.cli.promised.health_schemas import HEALTH_SCHEMAS
-from tests.cli.promised.identity_schemas import IDENTITY_SCHEMAS
-from tests.cli.promised.mirror_schemas import MIRROR_SCHEMAS
-from tests.cli.promised.repair_schemas import REPAIR_SCHEMAS
-from tests.cli.promised.rule_schemas import RULE_SCHEMAS
-from tests.cli.promised.schemas import SCHEMAS, Listening
-from tests.cli.promised.status_schemas import STATUS_SCHEMAS
-from tests.cli.promised.token_schemas import TOKEN_SCHEMAS
-from tests.cli.promised.top_schemas import TOP_SCHEMAS
+from tests.cli.promised import REPORTS, promised
 from tests.cli.test_help import COMMANDS
 
 
 def test_every_command_has_a_schema() -> None:
-    promised = {*SCHEMAS, *CARDINAL_SCHEMAS, *BLOCK_SCHEMAS, *EXPORT_SCHEMAS, *IDENTITY_SCHEMAS}
-    promised |= {
-        *REPAIR_SCHEMAS,
-        *CERT_SCHEMAS,
-        *RULE_SCHEMAS,
-        *TOKEN_SCHEMAS,
-        *HEALTH_SCHEMAS,
-        *TOP_SCHEMAS,
-        *STATUS_SCHEMAS,
-        *MIRROR_SCHEMAS,
-        *CLUSTER_SCHEMAS,
-    }
-    assert sorted(" ".join(name) for name in COMMANDS) == sorted(promised)
+    assert sorted(" ".join(name) for name in COMMANDS) == sorted(REPORTS)
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
@@ -47,8 +22,15 @@ def test_serve_says_where_it_listens(tmp_path: Path, flags: list[str]) -> None:
     command = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0"]
     with subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as node:
         assert node.stdout is not None
-        line = msgspec.json.decode(node.stdout.readline(), type=Listening)
+        line = msgspec.json.decode(node.stdout.readline(), type=promised.Listening)
         node.terminate()
         assert node.wait(60) == 0
         assert node.stdout.read() == b""
     assert (line.pid, line.data_dir, len(line.addresses)) == (node.pid, str(tmp_path), 1)
+
+
+def test_a_report_with_another_name_of_a_field_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="unknown field `keys`"):
+        msgspec.json.decode(b'{"certificate": "a", "key": "b", "keys": "b"}', type=promised.AuthorityMade)
+    with pytest.raises(msgspec.ValidationError, match="missing required field `key`"):
+        msgspec.json.decode(b'{"certificate": "a"}', type=promised.AuthorityMade)

@@ -20,7 +20,7 @@ from ockam.actors.message import HERE
 from ockam.transport.frames import FrameReader
 from ockam.transport.wire_head import HEAD
 from stream_client.core.client_core import ClientCore
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.shell.async_shell import AsyncShell
 from tests.client.sockets import listener
 from tests.support.served import PATIENCE_S
@@ -50,7 +50,7 @@ class FarEnd:
 
     async def send_at_once(self) -> None:
         """As a request does that begins to wait; no task runs before that."""
-        await self.shell.wait(Waiting(), 0.0)
+        await self.shell.wait(PendingResult(), 0.0)
 
     def read_some(self, size_bytes: int) -> int:
         """Read what is there, up to so much, without giving way to any task."""

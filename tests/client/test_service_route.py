@@ -95,7 +95,7 @@ def test_nothing_is_sent_twice_around_a_lost_way() -> None:
     call = core.create("s")
     (create,) = far.sent()
     far.answer_create(create)
-    (handle,) = core.handles(call)
+    (handle,) = core.streams.handles(call)
     poll = core.call(handle, b"\x12node/stream_pull/1\x00")
     handle.queue.push(b"a")
     asked, _ = far.sent()

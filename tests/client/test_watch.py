@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from stream_client.session import Session
+from stream_client.session import ClientSession
 from stream_client.watch import UNANSWERED_S, PartitionWatch
 from stream_service.extensions import ListResponse
 
@@ -32,7 +32,7 @@ class Slow:
 
 def test_an_open_question_is_left_to_a_slow_node() -> None:
     slow = Slow()
-    watch = PartitionWatch(cast(Session, slow), "topic", 0, lambda _: None)
+    watch = PartitionWatch(cast(ClientSession, slow), "topic", 0, lambda _: None)
     for tenth in range(300):
         slow.time_s = tenth / 10
         watch.poll()

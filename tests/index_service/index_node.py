@@ -18,7 +18,7 @@ from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.protocol import ERROR, Protocol
-from ockam.transport.elsewhere import Elsewhere
+from ockam.transport.remote_streams import RemoteStreams
 from stream_storage.contract import Operation, Session, ignore_done
 from tests.support.databases import execute_text, open_database
 from tests.support.storage.inline_runner import InlineRunner
@@ -131,7 +131,7 @@ class Member:
 
 @asynccontextmanager
 async def index_node(
-    directory: Path, limits: LeaseLimits = LEASE_LIMITS, elsewhere: Elsewhere | None = None
+    directory: Path, limits: LeaseLimits = LEASE_LIMITS, remote_streams: RemoteStreams | None = None
 ) -> AsyncIterator[IndexNode]:
     """A node that ends as a killed one does when the block ends."""
     database = open_database(directory)
@@ -140,7 +140,7 @@ async def index_node(
             node = Node(nursery)
             runner = InlineRunner(database, nursery, batches=node)
             service = IndexService(
-                runner, lambda: int(trio.current_time() * 1e6), lease_limits=limits, elsewhere=elsewhere
+                runner, lambda: int(trio.current_time() * 1e6), lease_limits=limits, remote_streams=remote_streams
             )
             service.register(node)
             try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import bindparam
 
-from index_service.accesses import Access, IndexRequests, Mark
+from index_service.accesses import Access, IndexRequests, PositionMark
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
@@ -93,7 +93,7 @@ def draw(chance: random.Random, table: Table) -> Access:
         return Access(key, index)
     if kind >= 4:
         known = table.rows.get(key, [0, 0, 0, 1])[3]
-        mark = Mark(chance.choice([0, 3, 3, 100]), chance.choice([known, known, known, 3]))
+        mark = PositionMark(chance.choice([0, 3, 3, 100]), chance.choice([known, known, known, 3]))
         return Access(key, index, True, chance.choice([None, None, 4]), mark)
     return Access(key, index, True, chance.choice([4, 7]) if kind == 3 else None)
 

@@ -23,8 +23,7 @@ LEGACY_FRAME_BYTES_MAX = 65_000
 
 
 class OtherWorkers:
-    """An `ockam.transport.elsewhere.Elsewhere` whose workers have every fourth partition each, in pages of their
-    own."""
+    """An `ockam.transport.remote_streams.RemoteStreams` whose workers have every fourth partition, in own pages."""
 
     name = "w00"
 
@@ -44,7 +43,7 @@ class OtherWorkers:
         page = following[: min(request.limit, 20)]
         return PositionsResponse(request.request_id, page, len(following) > len(page))
 
-    def is_elsewhere(self, stream: Address) -> bool:
+    def is_remote(self, stream: Address) -> bool:
         return False
 
     def send(self, stream: Address, message: Message) -> None:
@@ -70,7 +69,7 @@ async def ask(running: IndexNode, frame_bytes_max: int, after: PositionKey | Non
 @pytest.mark.parametrize("frame_bytes_max", [LEGACY_FRAME_BYTES_MAX, 16 * 1024 * 1024, 100])
 async def test_a_joined_page_fits_the_frame_that_brings_it(tmp_path: Path, frame_bytes_max: int) -> None:
     bytes_max = max(min(frame_bytes_max, PAGE_BYTES_MAX), 4_000)
-    async with index_node(tmp_path, elsewhere=OtherWorkers()) as running:
+    async with index_node(tmp_path, remote_streams=OtherWorkers()) as running:
         found: list[int] = []
         after, more = None, True
         while more:

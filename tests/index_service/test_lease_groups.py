@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 
 from index_service.extensions import Lease, LeaseRequest, LeaseResponse
-from index_service.fences import RaiseFences
+from index_service.fences import raise_fences
 from index_service.lease_groups import LeaseGroups, Refusal
 from index_service.limits import LEASE_LIMITS, LeaseLimits
 from stream_storage.commit import apply_read, commit_batch
-from stream_storage.contract import Operation
+from stream_storage.contract import Do, Operation
 from stream_storage.engine import Engine
 from stream_storage.runner import Runner
 from tests.support.databases import open_database
@@ -98,7 +98,12 @@ class Groups:
 
     def raise_fences(self) -> None:
         """As a promotion of the stream does."""
-        self.runner.submit_write(RaiseFences("s", RAISED, lambda done: self.groups.forget(lambda name: name == "s")))
+        self.runner.submit_write(
+            Do(
+                lambda session: raise_fences(session, "s", RAISED),
+                lambda done: self.groups.forget(lambda name: name == "s"),
+            )
+        )
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from index_service.extensions import Lease, LeaseRequest
-from index_service.lease_machine import TRANSITIONS, Event, LeaseMachine, State, StoredLease, Terms
+from index_service.lease_machine import TRANSITIONS, LeaseEvent, LeaseMachine, LeaseState, StoredLease, Terms
 
 TTL_S = 10.0
 
@@ -141,6 +141,8 @@ def test_many_members_that_expire_at_once_are_dealt_with_at_once() -> None:
 
 
 def test_every_state_can_be_left_and_every_event_happens_somewhere() -> None:
-    assert {state for state, _ in TRANSITIONS} == set(State)
-    assert {event for _, event in TRANSITIONS} == set(Event)
-    assert all(TRANSITIONS[state, Event.ENDED] is State.FREE for state in State if state is not State.FREE)
+    assert {state for state, _ in TRANSITIONS} == set(LeaseState)
+    assert {event for _, event in TRANSITIONS} == set(LeaseEvent)
+    assert all(
+        TRANSITIONS[state, LeaseEvent.ENDED] is LeaseState.FREE for state in LeaseState if state is not LeaseState.FREE
+    )

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from index_service import lease_machine
 from index_service.extensions import LeaseRequest
-from index_service.lease_machine import Event, LeaseMachine, State
+from index_service.lease_machine import LeaseEvent, LeaseMachine, LeaseState
 from tests.index_service.lease_world import TTL_S, Client, World, Write
 from tests.support.examples import examples
 
@@ -177,7 +177,7 @@ class Forgetful(LeaseMachine):
 class KeepsFences(LeaseMachine):
     """A canary: a new holder gets the fence of the one before."""
 
-    def _give(self, member: lease_machine.Member) -> None:
+    def _give(self, member: lease_machine.GroupMember) -> None:
         before = {partition: slot.fence for partition, slot in self._slots.items()}
         fresh = member.target - member.leases
         super()._give(member)
@@ -211,13 +211,13 @@ def test_a_planted_mistake_is_caught(canary: dict[str, type]) -> None:
 @pytest.mark.parametrize(
     ("state", "event", "wrong"),
     [
-        (State.OLD, Event.NOT_NAMED, State.FREE),
-        (State.HELD, Event.NOT_NAMED, State.HELD),
-        (State.OLD, Event.LAPSED, State.OLD),
+        (LeaseState.OLD, LeaseEvent.NOT_NAMED, LeaseState.FREE),
+        (LeaseState.HELD, LeaseEvent.NOT_NAMED, LeaseState.HELD),
+        (LeaseState.OLD, LeaseEvent.LAPSED, LeaseState.OLD),
     ],
 )
 def test_a_mistake_in_the_table_is_caught(
-    state: State, event: Event, wrong: State, monkeypatch: pytest.MonkeyPatch
+    state: LeaseState, event: LeaseEvent, wrong: LeaseState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The seed is one with which the rarest of them is found at once; with others that takes seconds."""
     monkeypatch.setitem(lease_machine.TRANSITIONS, (state, event), wrong)

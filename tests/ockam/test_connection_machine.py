@@ -23,8 +23,8 @@ from ockam.transport.connection_machine import (
     TRANSITIONS,
     ConnectionLimits,
     ConnectionMachine,
-    Event,
-    State,
+    TransportEvent,
+    TransportState,
 )
 from ockam.transport.frames import FrameWriter
 from ockam.transport.wire import Wire
@@ -34,7 +34,7 @@ from ockam.transport.wire_legacy import LEGACY
 US = local("us")
 SOFT_BYTES = 2_000
 ELSEWHERE = Origin("tcp", "peer:1")
-READS = {State.OPENING, State.OPEN, State.HELD_BACK}
+READS = {TransportState.OPENING, TransportState.OPEN, TransportState.HELD_BACK}
 
 
 def machine(wire: Wire | None = None, limits: ConnectionLimits | None = None) -> ConnectionMachine:
@@ -55,14 +55,14 @@ def refuse(error: FrameTooLarge) -> None:
     pytest.fail(str(error))
 
 
-def order(to: ConnectionMachine, state: State) -> None:
+def order(to: ConnectionMachine, state: TransportState) -> None:
     """Bring a machine into one of the states that the node orders."""
-    if state is State.NOT_READING:
+    if state is TransportState.NOT_READING:
         to.stop_reading()
-    elif state is State.DRAINING:
+    elif state is TransportState.DRAINING:
         to.close_when_sent()
     else:
-        assert state is State.CLOSED
+        assert state is TransportState.CLOSED
         to.close("shutdown")
 
 
@@ -71,11 +71,11 @@ def fill(opened: ConnectionMachine) -> None:
     assert opened.must_hold_back()
 
 
-REACH: dict[State, Callable[[], ConnectionMachine]] = {}
+REACH: dict[TransportState, Callable[[], ConnectionMachine]] = {}
 """How a connection comes into each state."""
 
 
-def reaches(state: State) -> Callable[[Callable[[], ConnectionMachine]], Callable[[], ConnectionMachine]]:
+def reaches(state: TransportState) -> Callable[[Callable[[], ConnectionMachine]], Callable[[], ConnectionMachine]]:
     def note(way: Callable[[], ConnectionMachine]) -> Callable[[], ConnectionMachine]:
         REACH[state] = way
         return way
@@ -83,94 +83,94 @@ def reaches(state: State) -> Callable[[Callable[[], ConnectionMachine]], Callabl
     return note
 
 
-@reaches(State.OPENING)
+@reaches(TransportState.OPENING)
 def opening() -> ConnectionMachine:
     return machine()
 
 
-@reaches(State.OPEN)
+@reaches(TransportState.OPEN)
 def opened() -> ConnectionMachine:
     made = machine()
     assert made.receive_opening(HEAD.hello + frame(b"x"), 0.0) == (HEAD.hello, frame(b"x"))
     return made
 
 
-@reaches(State.HELD_BACK)
+@reaches(TransportState.HELD_BACK)
 def held_back() -> ConnectionMachine:
     made = opened()
     fill(made)
     return made
 
 
-@reaches(State.PEER_CLOSED)
+@reaches(TransportState.PEER_CLOSED)
 def peer_closed() -> ConnectionMachine:
     made = opened()
     made.reading_ended("closed_by_peer", 0.0)
     return made
 
 
-@reaches(State.NOT_READING)
+@reaches(TransportState.NOT_READING)
 def not_reading() -> ConnectionMachine:
     made = opened()
     made.stop_reading()
     return made
 
 
-@reaches(State.DRAINING)
+@reaches(TransportState.DRAINING)
 def draining() -> ConnectionMachine:
     made = opened()
     made.close_when_sent()
     return made
 
 
-@reaches(State.CLOSED)
+@reaches(TransportState.CLOSED)
 def closed() -> ConnectionMachine:
     made = opened()
     made.close("shutdown")
     return made
 
 
-def happen(event: Event, to: ConnectionMachine) -> None:
+def happen(event: TransportEvent, to: ConnectionMachine) -> None:
     """Make the event happen by the call that a worker makes."""
-    if event is Event.OPENED:
+    if event is TransportEvent.OPENED:
         to.receive_opening(HEAD.hello + frame(b"x"), 0.0)
-    elif event is Event.BACKLOG_HIGH:
+    elif event is TransportEvent.BACKLOG_HIGH:
         fill(to)
-    elif event is Event.BACKLOG_LOW:
+    elif event is TransportEvent.BACKLOG_LOW:
         to.backlog.take()
         to.backlog.note_sent(to.backlog.size_bytes)
         assert not to.must_hold_back()
-    elif event is Event.READING_ENDED:
+    elif event is TransportEvent.READING_ENDED:
         to.reading_ended("closed_by_peer", 0.0)
-    elif event is Event.STOP_READING:
+    elif event is TransportEvent.STOP_READING:
         to.stop_reading()
-    elif event is Event.CLOSE_WHEN_SENT:
+    elif event is TransportEvent.CLOSE_WHEN_SENT:
         to.close_when_sent()
     else:
         to.close("shutdown")
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_is_reached(state: State) -> None:
+@pytest.mark.parametrize("state", TransportState)
+def test_every_state_is_reached(state: TransportState) -> None:
     made = REACH[state]()
     assert made.state is state
     made.check()
 
 
 # What cannot happen, since the machine compares the backlog with its state before it tells the table.
-NEVER = {(State.OPEN, Event.BACKLOG_LOW), (State.HELD_BACK, Event.BACKLOG_HIGH)}
+NEVER = {(TransportState.OPEN, TransportEvent.BACKLOG_LOW), (TransportState.HELD_BACK, TransportEvent.BACKLOG_HIGH)}
 
 
-@pytest.mark.parametrize("event", Event)
-@pytest.mark.parametrize("state", State)
-def test_the_whole_table(state: State, event: Event) -> None:
+@pytest.mark.parametrize("event", TransportEvent)
+@pytest.mark.parametrize("state", TransportState)
+def test_the_whole_table(state: TransportState, event: TransportEvent) -> None:
     """Every entry is what the calls do; where there is none, the machine refuses the call as our mistake."""
     made = REACH[state]()
     expected = TRANSITIONS[state].get(event)
     if expected is not None:
-        if event is Event.OPENED and state is not State.OPENING:
+        if event is TransportEvent.OPENED and state is not TransportState.OPENING:
             # A hello that came while the node stopped is still read to its end.
-            made = REACH[State.OPENING]()
+            made = REACH[TransportState.OPENING]()
             order(made, state)
         happen(event, made)
         assert made.state is expected
@@ -178,7 +178,7 @@ def test_the_whole_table(state: State, event: Event) -> None:
     elif (state, event) in NEVER:
         made.must_hold_back()
         assert made.state is state
-    elif event is not Event.BACKLOG_LOW:
+    elif event is not TransportEvent.BACKLOG_LOW:
         with pytest.raises(AssertionError):
             happen(event, made)
         assert made.state is state
@@ -189,16 +189,16 @@ def test_a_connection_ends_only_forward() -> None:
     for state, row in TRANSITIONS.items():
         for event, after in row.items():
             assert state in READS or after not in READS, (state, event)
-    assert set(TRANSITIONS[State.CLOSED].values()) == {State.CLOSED}
-    assert TRANSITIONS.keys() == set(State)
-    for order in (Event.STOP_READING, Event.CLOSE_WHEN_SENT, Event.CLOSE):
+    assert set(TRANSITIONS[TransportState.CLOSED].values()) == {TransportState.CLOSED}
+    assert TRANSITIONS.keys() == set(TransportState)
+    for order in (TransportEvent.STOP_READING, TransportEvent.CLOSE_WHEN_SENT, TransportEvent.CLOSE):
         assert all(order in row for row in TRANSITIONS.values())
 
 
 @pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
 def test_a_node_that_we_called_is_sent_messages_before_its_hello(wire: Wire) -> None:
     called = machine(wire)
-    assert called.state is (State.OPENING if wire.hello else State.OPEN)
+    assert called.state is (TransportState.OPENING if wire.hello else TransportState.OPEN)
     assert called.encode([Message((US, local("worker")), (local("me"),), b"x")], refuse) == frame(b"x", wire)
     if wire.hello:
         with pytest.raises(RemoteProtocolError, match="opened with nothing"):
@@ -286,7 +286,7 @@ class Model:
         )
 
     def queue(self, data: bytes) -> None:
-        if data and self.machine.state is not State.CLOSED:
+        if data and self.machine.state is not TransportState.CLOSED:
             self.machine.backlog.add(data)
             self.unsent.append(len(data))
 
@@ -298,16 +298,16 @@ class Model:
 
     def read(self, size_bytes: int) -> None:
         made = self.machine
-        if made.state not in READS or made.state is State.HELD_BACK:
+        if made.state not in READS or made.state is TransportState.HELD_BACK:
             return
         chunk, self.input = self.input[:size_bytes], self.input[size_bytes:]
         if not chunk:
             made.reading_ended("closed_by_peer", self.now_s)
             return
-        if made.state is State.OPENING:
+        if made.state is TransportState.OPENING:
             reply, chunk = made.receive_opening(chunk, self.now_s)
             self.queue(reply)
-        if made.state is State.OPEN and chunk:
+        if made.state is TransportState.OPEN and chunk:
             messages, failure = made.receive_data(chunk, self.now_s)
             assert failure is None
             self.got += [message.payload for message in messages]
@@ -315,13 +315,13 @@ class Model:
 
     def receive(self, size_bytes: int) -> None:
         """A message of a worker of the node."""
-        if self.machine.writer is not None and self.machine.state is not State.CLOSED:
+        if self.machine.writer is not None and self.machine.state is not TransportState.CLOSED:
             message = Message((US, local("worker")), (local("me"),), bytes(size_bytes))
             self.queue(self.machine.encode([message], refuse))
 
     def forward(self, size_bytes: int) -> None:
         """A message of another peer."""
-        if self.machine.writer is not None and self.machine.state is not State.CLOSED:
+        if self.machine.writer is not None and self.machine.state is not TransportState.CLOSED:
             message = Message((US, local("worker")), (local("me"),), bytes(size_bytes), ELSEWHERE)
             self.machine.backlog.forward([message])
             self.forwarded.append(message.payload)
@@ -330,16 +330,16 @@ class Model:
     def send(self, share: int) -> None:
         """The socket takes a part of what waits."""
         made = self.machine
-        if not self.sending_bytes and made.state is not State.CLOSED:
+        if not self.sending_bytes and made.state is not TransportState.CLOSED:
             self.sending_bytes = len(made.backlog.take())
             assert self.sending_bytes == sum(self.unsent)
             self.unsent = []
         sent_bytes = min(self.sending_bytes, share)
         made.backlog.note_sent(sent_bytes)
         self.sending_bytes -= sent_bytes
-        if made.state is not State.CLOSED and made.backlog.size_bytes <= made.soft_bytes():
+        if made.state is not TransportState.CLOSED and made.backlog.size_bytes <= made.soft_bytes():
             self.pump()
-            if made.state in (State.OPEN, State.HELD_BACK):
+            if made.state in (TransportState.OPEN, TransportState.HELD_BACK):
                 made.must_hold_back()
 
     def check(self) -> None:
@@ -349,12 +349,12 @@ class Model:
         assert [message.payload for message in made.backlog.forwarded] == self.forwarded
         assert made.is_full == (bool(self.forwarded) or made.backlog.size_bytes > SOFT_BYTES)
         assert self.got == [bytes([number]) * number for number in range(len(self.got))]
-        if self.forwarded and made.state is not State.CLOSED:
+        if self.forwarded and made.state is not TransportState.CLOSED:
             # They wait only for room that is not there.
             assert made.backlog.size_bytes > SOFT_BYTES
 
 
-ORDERS = {"stop": State.NOT_READING, "drain": State.DRAINING, "close": State.CLOSED}
+ORDERS = {"stop": TransportState.NOT_READING, "drain": TransportState.DRAINING, "close": TransportState.CLOSED}
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("read"), st.integers(0, 300)),
@@ -385,7 +385,7 @@ def test_any_order_of_events_keeps_the_invariants(wire: Wire | None, steps: list
             order(model.machine, ORDERS[name])
         model.check()
     assert model.machine.end() == len(model.forwarded)
-    assert model.machine.state is State.CLOSED
+    assert model.machine.state is TransportState.CLOSED
     assert model.machine.backlog.size_bytes == 0
     model.machine.check()
 

@@ -19,7 +19,7 @@ from ockam.transport.forwarding import (
     destination_unreachable,
     forward_refused,
     is_destination_unreachable,
-    is_sender_told,
+    reports_to_sender,
 )
 from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import Server, serve
@@ -80,7 +80,7 @@ async def test_the_end_of_the_next_hop_is_told_for_every_open_request() -> None:
             assert (await peer.receive()).onward_route == (local("answered"),)
             await taken(4)
             (connection,) = [each for each in far.transport.statistics().connections if each.received]
-            far.transport.stop_accepting()
+            far.transport.listening.cancel()
             await far.transport.close_when_sent(trio.current_time())
             told = [await reason(peer), await reason(peer)]
             gone = f"Invalid request: the node failed: no way to {far.address}: the connection to it ended"
@@ -133,16 +133,16 @@ async def test_the_address_of_a_connection_that_has_ended_is_told() -> None:
 
 def test_an_answer_that_cannot_be_forwarded_is_not_answered() -> None:
     request = Message((tcp("h:1"),), (local("TCP_1"), local("me")), OWN)
-    assert is_sender_told(request)
+    assert reports_to_sender(request)
     for answer in (forward_refused(request, "no"), destination_unreachable(request.return_route, "h:1", "x" * 10_000)):
-        assert not is_sender_told(answer)
+        assert not reports_to_sender(answer)
         assert answer.return_route == ()
         assert len(answer.payload) < 1_000
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x05", b"node/", b"\x12node/stream_push/1", b"\xff" * 8])
 def test_bytes_that_name_nothing_of_ours_are_not_told(payload: bytes) -> None:
-    assert not is_sender_told(Message((tcp("h:1"),), (local("me"),), payload))
+    assert not reports_to_sender(Message((tcp("h:1"),), (local("me"),), payload))
 
 
 def test_open_requests_are_bounded() -> None:

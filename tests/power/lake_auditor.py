@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.runs.job import open_for_reading
-from spark_export.exporter.runs.run_machine import Found, Recovery, recover
+from spark_export.exporter.runs.run_machine import Recovery, RunFiles, recover
 from spark_export.exporter.tables.parquet_table import ParquetTable
 from tests.power.load import parse
 from tests.spark_export.exporter.export_world import rows_of
@@ -48,7 +48,7 @@ async def _check_ledger(folder: Path, has_rows: bool) -> None:
         for run in await ledger.load_unfinished():
             entries = await ledger.load_run_files(run.run_id)
             in_table = table.has_run(run.run_id)
-            action = recover(run.state, Found(in_table, table.staged_whole(run.run_id, entries)))
+            action = recover(run.state, RunFiles(in_table, table.staged_whole(run.run_id, entries)))
             assert action is not Recovery.REFUSE, f"run {run.run_id} is {run.state} and in the table"
             if in_table:
                 known = max(known, run.run_id)

@@ -61,7 +61,7 @@ def test_a_node_whose_stderr_is_full_serves_on(tmp_path: Path) -> None:
             with blocking.connect(node.address) as client:
                 stream = client.create("s")
                 for number in range(3_000):
-                    client.session.tell("stream_service", b"no protocol %d" % number)
+                    client.session.notify("stream_service", b"no protocol %d" % number)
                 assert stream.push(b"served") == 0
             assert node.stop() == 0
     finally:

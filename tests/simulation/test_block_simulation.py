@@ -19,11 +19,11 @@ from block_node.events import PersistedNotification, VerificationNotification
 from block_node.item_splitting import ItemBatch
 from block_node.persist.plugin import Persistence
 from block_node.protocol import Acknowledgement, PublishResponse
-from block_node.publish.block_machine import BlockInFlight, Blocks, Change, Then
+from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, Then
 from block_node.publish.block_machine import Stage as BlockStage
 from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.session import PublishSession
-from block_node.read.subscription import Stage, SubscribeSession
+from block_node.read.subscription import FeedStage, SubscribeSession
 from tests.simulation.block_world import BlockOutcome, run_block_seed
 from tests.simulation.noticing import assert_caught
 
@@ -99,23 +99,28 @@ def plant_an_acknowledgement_before_the_commit(monkeypatch: pytest.MonkeyPatch) 
 
 
 def plant_an_acknowledgement_past_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = PublishSession.tell
+    respond = PublishSession.respond
 
     def tell_the_highest(self: PublishSession, response: PublishResponse) -> None:
         """Acknowledge all that is on its way above, whether what is below it has come or not."""
         if isinstance(response, Acknowledgement):
             response = Acknowledgement(self._machine.blocks.view.frontier - 1)
-        tell(self, response)
+        respond(self, response)
 
-    monkeypatch.setattr(PublishSession, "tell", tell_the_highest)
+    monkeypatch.setattr(PublishSession, "respond", tell_the_highest)
 
 
 def plant_a_block_that_is_forgotten_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Blocks.step
 
-    def leave_it(self: Blocks, block: BlockInFlight, change: Change) -> tuple[Then, ...]:
+    def leave_it(self: Blocks, block: BlockInFlight, change: BlockChange) -> tuple[Then, ...]:
         """The publisher has gone, or has had its time; nobody takes the block back, nor looks at the invariant."""
-        given_up = (Change.PUBLISHER_LEFT, Change.PUBLISHER_WENT_ON, Change.TIMED_OUT, Change.EVICTED)
+        given_up = (
+            BlockChange.PUBLISHER_LEFT,
+            BlockChange.PUBLISHER_WENT_ON,
+            BlockChange.TIMED_OUT,
+            BlockChange.EVICTED,
+        )
         if block.stage is not BlockStage.RECEIVING or change not in given_up:
             return step(self, block, change)
         block.deadline_s = float("inf")
@@ -141,7 +146,7 @@ def plant_items_that_are_given_before_they_are_verified(monkeypatch: pytest.Monk
 
 def plant_a_bad_block_that_is_not_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def say_nothing(self: SubscribeSession) -> None:
-        self.stage = Stage.WAITING
+        self.stage = FeedStage.WAITING
 
     monkeypatch.setattr(SubscribeSession, "_withdraw", say_nothing)
 

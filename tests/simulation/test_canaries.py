@@ -22,7 +22,7 @@ from stream_service.stored import StoredStream
 from stream_service.workers import directory
 from stream_service.workers.push_failures import Failure
 from stream_service.workers.push_run import PushRun
-from stream_service.workers.sequence_machine import SequenceMachine
+from stream_service.workers.sequence_machine import PublisherSequences
 from stream_service.workers.stream import StreamWorker
 from stream_storage.contract import Append, Operation
 from tests.simulation.disk import FaultyRunner
@@ -105,11 +105,11 @@ def plant_a_restart_from_the_first_record(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def plant_numbers_forgotten_by_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SequenceMachine, "remember", lambda self, stored: None)
+    monkeypatch.setattr(PublisherSequences, "remember", lambda self, stored: None)
 
 
 def plant_numbers_learnt_of_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SequenceMachine, "refused", lambda self: self.stored(0))
+    monkeypatch.setattr(PublisherSequences, "refused", lambda self: self.stored(0))
 
 
 def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from spark_export.source.bulk_pages import read_batch, read_bulk_page
 from spark_export.source.node_client import NodeConnection
 from spark_export.source.node_wire import stream_address, uint
 from spark_export.source.options import ReadOptions, read_options
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 from spark_export.tables.catalog import find_catalog, selected
 from stream_client import Header, blocking
@@ -37,7 +37,7 @@ def options_for(node: NodeProcess, stream: str, **more: str) -> ReadOptions:
     return read_options({"endpoint": node.address, "subscribe": stream, **more})
 
 
-def read_all(wanted: Range, options: ReadOptions, *, in_bulk: bool = True) -> pa.Table:
+def read_all(wanted: ReadRange, options: ReadOptions, *, in_bulk: bool = True) -> pa.Table:
     """All rows; in_bulk: whether the node must have served them so to the end."""
     reader = RangeReader(wanted, options)
     batches = list(reader.batches())
@@ -45,7 +45,7 @@ def read_all(wanted: Range, options: ReadOptions, *, in_bulk: bool = True) -> pa
     return pa.Table.from_batches(batches)
 
 
-def read_by_pulls(node: NodeProcess, wanted: Range, options: ReadOptions) -> pa.Table:
+def read_by_pulls(node: NodeProcess, wanted: ReadRange, options: ReadOptions) -> pa.Table:
     with NodeConnection(node.address, 30) as connection:
         return pa.Table.from_batches(list(RangeReader(wanted, options)._pulls(connection)))
 
@@ -66,7 +66,7 @@ def test_rows_are_the_messages(node: NodeProcess) -> None:
             headers = [Header("h", bytes([number % 7])), Header("h", b"")] if number % 3 == 0 else []
             stream.push(b"x" * (number % 50), key=b"k%d" % number if number % 2 else None, headers=headers)
     options = options_for(node, "mixed", includeHeaders="true", verifyChecksums="true")
-    wanted = Range("mixed", 0, 5, 295)
+    wanted = ReadRange("mixed", 0, 5, 295)
     in_bulk = read_all(wanted, options)
     assert in_bulk.equals(read_by_pulls(node, wanted, options))
     assert in_bulk.schema.field("key").nullable
@@ -87,7 +87,7 @@ def test_one_key_among_thousands_of_plain_messages(node: NodeProcess) -> None:
             with stream.publisher() as publisher:
                 publisher.push_many(plain)
             stream.push(b"rare" if more else b"L" * 9_000_000, **more)
-    table = read_all(Range("rare", 0, 0, 15_003), options_for(node, "rare", includeHeaders="true"))
+    table = read_all(ReadRange("rare", 0, 0, 15_003), options_for(node, "rare", includeHeaders="true"))
     assert table.column("data").to_pylist() == [*plain, b"rare", *plain, b"rare", *plain, b"L" * 9_000_000]
     assert [index for index, key in enumerate(table.column("key").to_pylist()) if key is not None] == [5_000]
     assert [index for index, headers in enumerate(table.column("headers").to_pylist()) if headers] == [10_001]
@@ -97,14 +97,14 @@ def test_pages_grow_and_shrink_with_the_messages(node: NodeProcess) -> None:
     """Goal: small and large messages mixed are read whole, within the frame. Method: sizes from 0 to 3 MiB."""
     sizes = [0, 10, 3_000_000, 100, 200_000, 5] * 6 + [20] * 3_000 + [2_500_000, 1]
     push(node, "sizes", [bytes([size % 251]) * size for size in sizes])
-    table = read_all(Range("sizes", 0, 0, len(sizes)), options_for(node, "sizes", fetchBytes="65536"))
+    table = read_all(ReadRange("sizes", 0, 0, len(sizes)), options_for(node, "sizes", fetchBytes="65536"))
     assert [len(data) for data in table.column("data").to_pylist()] == sizes
 
 
 def test_without_data_only_the_rest_is_read(node: NodeProcess) -> None:
     """Goal: `includeData=false` leaves the column out."""
     push(node, "thin", [b"x"] * 10)
-    table = read_all(Range("thin", 0, 0, 10), options_for(node, "thin", includeData="false"))
+    table = read_all(ReadRange("thin", 0, 0, 10), options_for(node, "thin", includeData="false"))
     assert table.schema.names == ["key", "stream", "partition", "index", "timestamp"]
     assert table.column("index").to_pylist() == list(range(10))
 
@@ -132,7 +132,7 @@ def test_a_server_that_fails_in_the_middle_is_noticed(node: NodeProcess) -> None
     Method: a door that ends the first two connections after some bytes; then one that lets none through.
     """
     push(node, "breaks", [b"%06d" % number for number in range(5_000)])
-    wanted = Range("breaks", 0, 0, 5_000)
+    wanted = ReadRange("breaks", 0, 0, 5_000)
     with door(node.address, [90_000, 90_000]) as address:
         table = read_all(wanted, options_for(node, "breaks", endpoint=address, fetchBytes="20000"))
     assert table.column("data").to_pylist() == [b"%06d" % number for number in range(5_000)]
@@ -152,11 +152,11 @@ def test_what_retention_took_is_a_loss_or_skipped(node: NodeProcess, caplog: pyt
     with blocking.connect(node.address) as client:
         client.create("eaten").truncate(40)
     with pytest.raises(DataLoss, match=r"eaten/0 indexes 10 to 39: deleted by retention.*first is now 40"):
-        read_all(Range("eaten", 0, 10, 60), options_for(node, "eaten"))
+        read_all(ReadRange("eaten", 0, 10, 60), options_for(node, "eaten"))
     loose = options_for(node, "eaten", failOnDataLoss="false")
-    assert read_all(Range("eaten", 0, 10, 60), loose).column("index").to_pylist() == list(range(40, 60))
+    assert read_all(ReadRange("eaten", 0, 10, 60), loose).column("index").to_pylist() == list(range(40, 60))
     assert "skipped, failOnDataLoss=false: eaten/0 indexes 10 to 39" in caplog.text
-    assert list(RangeReader(Range("eaten", 0, 10, 30), loose).batches()) == []
+    assert list(RangeReader(ReadRange("eaten", 0, 10, 30), loose).batches()) == []
 
 
 def test_a_stream_made_again_is_not_taken_for_the_old_one(node: NodeProcess) -> None:
@@ -171,9 +171,9 @@ def test_a_stream_made_again_is_not_taken_for_the_old_one(node: NodeProcess) -> 
         client.create("again").delete()
     push(node, "again", [b"new"] * 10)
     with pytest.raises(DataLoss, match="deleted and made again"):
-        read_all(Range("again", 0, 0, 10, end.created_us), options)
+        read_all(ReadRange("again", 0, 0, 10, end.created_us), options)
     with pytest.raises(DataLoss, match="deleted and made again"):
-        read_by_pulls(node, Range("again", 0, 0, 10, end.created_us), options)
+        read_by_pulls(node, ReadRange("again", 0, 0, 10, end.created_us), options)
 
 
 def test_what_was_just_pushed_is_read(node: NodeProcess) -> None:
@@ -184,7 +184,7 @@ def test_what_was_just_pushed_is_read(node: NodeProcess) -> None:
     """
     for number in range(1, 6):
         push(node, "fresh", [b"x"])
-        assert read_all(Range("fresh", 0, 0, number), options_for(node, "fresh")).num_rows == number
+        assert read_all(ReadRange("fresh", 0, 0, number), options_for(node, "fresh")).num_rows == number
 
 
 def test_a_range_beyond_the_end_is_refused(node: NodeProcess) -> None:
@@ -195,7 +195,7 @@ def test_a_range_beyond_the_end_is_refused(node: NodeProcess) -> None:
         with pytest.raises(RequestRefused, match="a range from 0 to 9; this stream ends at 3"):
             connection.ask(stream_address("short", 0), "node/stream_bulk/1", body)
     with pytest.raises(DataLoss, match="short/0 indexes 3 to 8: the stream ends at 3"):
-        read_all(Range("short", 0, 0, 9), options_for(node, "short"))
+        read_all(ReadRange("short", 0, 0, 9), options_for(node, "short"))
 
 
 def test_the_child_may_die(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_child_may_die(tmp_path: Path) -> None:
     """
     with NodeProcess(tmp_path / "data") as node:
         push(node, "s", [b"x"] * 2_000)
-        wanted = Range("s", 0, 0, 2_000)
+        wanted = ReadRange("s", 0, 0, 2_000)
         for _ in range(2):
             assert read_all(wanted, options_for(node, "s")).num_rows == 2_000
             (child,) = children_of(node.pid)
@@ -221,7 +221,7 @@ def test_a_node_stops_with_its_child(tmp_path: Path) -> None:
     """Goal: SIGTERM ends both in good order."""
     with NodeProcess(tmp_path / "data") as node:
         push(node, "s", [b"x"])
-        read_all(Range("s", 0, 0, 1), options_for(node, "s"))
+        read_all(ReadRange("s", 0, 0, 1), options_for(node, "s"))
         (child,) = children_of(node.pid)
         assert node.stop() == 0
         wait_until_gone(child)
@@ -236,7 +236,7 @@ def test_a_child_that_cannot_live_is_not_started_for_ever(tmp_path: Path) -> Non
     )
     with NodeProcess(tmp_path / "data", environment={"PYTHONPATH": str(hook)}) as node:
         push(node, "s", [b"x"] * 100)
-        reader = RangeReader(Range("s", 0, 0, 100), options_for(node, "s"))
+        reader = RangeReader(ReadRange("s", 0, 0, 100), options_for(node, "s"))
         assert sum(batch.num_rows for batch in reader.batches()) == 100
         assert "the process that reads in bulk ended" in (reader.bulk_refusal or "")
 
@@ -255,7 +255,7 @@ def test_a_node_without_the_packages_is_read_by_pulls(tmp_path: Path) -> None:
     )
     with NodeProcess(tmp_path / "data", environment={"PYTHONPATH": str(hook)}) as node:
         push(node, "s", [b"%d" % number for number in range(3_000)])
-        table = read_all(Range("s", 0, 0, 3_000), options_for(node, "s"), in_bulk=False)
+        table = read_all(ReadRange("s", 0, 0, 3_000), options_for(node, "s"), in_bulk=False)
         assert table.column("data").to_pylist() == [b"%d" % number for number in range(3_000)]
 
 

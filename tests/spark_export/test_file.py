@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_export.errors import DataLoss, OptionError
 from spark_export.source.option_values import EARLIEST
 from spark_export.source.options import read_options
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 from spark_export.tables.catalog import find_catalog, selected, starting_indexes
 from stream_client import Header, blocking
@@ -26,7 +26,7 @@ from tests.support.data_dir import truncate_before
 pytestmark = pytest.mark.spark
 
 
-def read_all(wanted: Range, **options: str) -> pa.Table:
+def read_all(wanted: ReadRange, **options: str) -> pa.Table:
     reader = RangeReader(wanted, read_options({"subscribe": wanted.stream, **options}))
     return pa.Table.from_batches(list(reader.batches()))
 
@@ -47,7 +47,7 @@ def test_the_file_is_what_the_node_serves(tmp_path: Path) -> None:
         by_node, by_file = (read_options({"subscribe": "it's", **each}) for each in (there, here))
         ends = selected(by_node, find_catalog(by_node))
         assert selected(by_file, find_catalog(by_file)) == ends
-        wanted = Range("it's", 0, 3, 40, ends["it's", 0].created_us)
+        wanted = ReadRange("it's", 0, 3, 40, ends["it's", 0].created_us)
         rows = read_all(wanted, **there)
         assert read_all(wanted, **here).equals(rows)
         times = [time.timestamp() for time in rows.column("timestamp").to_pylist()]
@@ -66,15 +66,15 @@ def test_what_is_gone_from_the_file_is_a_loss(tmp_path: Path) -> None:
     truncate_before(tmp_path / "data", "it's", 15)
     path = str(tmp_path / "data")
     with pytest.raises(DataLoss, match="it's/0 indexes 10 to 14: deleted by retention"):
-        read_all(Range("it's", 0, 10, 20), path=path)
-    loose = read_all(Range("it's", 0, 10, 20), path=path, failOnDataLoss="false")
+        read_all(ReadRange("it's", 0, 10, 20), path=path)
+    loose = read_all(ReadRange("it's", 0, 10, 20), path=path, failOnDataLoss="false")
     assert loose.column("index").to_pylist() == list(range(15, 20))
     with pytest.raises(DataLoss, match="no longer exists"):
-        read_all(Range("it's", 7, 0, 1), path=path)
+        read_all(ReadRange("it's", 7, 0, 1), path=path)
     with pytest.raises(DataLoss, match="the stream ends at 40"):
-        read_all(Range("it's", 0, 39, 50), path=path)
+        read_all(ReadRange("it's", 0, 39, 50), path=path)
     another = RangeReader(
-        Range("it's", 0, 15, 20, 1), read_options({"subscribe": "it's", "path": path, "failOnDataLoss": "false"})
+        ReadRange("it's", 0, 15, 20, 1), read_options({"subscribe": "it's", "path": path, "failOnDataLoss": "false"})
     )
     assert (list(another.batches()), another.lost) == ([], 5), "the rows are another stream's of that name"
 
@@ -93,7 +93,7 @@ def test_reading_changes_no_byte(tmp_path: Path) -> None:
         fill(node)
         node.kill()
     before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir() if not path.name.endswith("-shm")}
-    assert read_all(Range("it's", 0, 0, 40), path=str(tmp_path / "data")).num_rows == 40
+    assert read_all(ReadRange("it's", 0, 0, 40), path=str(tmp_path / "data")).num_rows == 40
     after = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir() if not path.name.endswith("-shm")}
     assert after == before
     shutil.rmtree(tmp_path / "data")

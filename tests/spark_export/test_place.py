@@ -13,34 +13,37 @@ from pathlib import Path
 import pytest
 
 from spark_export.store.errors import PlaceRefused
-from spark_export.store.place import Place, parse_place
+from spark_export.store.place import StoreLocation, parse_place
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("/srv/lake", Place("file", "", "/srv/lake")),
-        ("/srv/a:b/c", Place("file", "", "/srv/a:b/c")),
-        ("file:///srv/my%20lake", Place("file", "", "/srv/my lake")),
-        ("file:/srv/lake/", Place("file", "", "/srv/lake")),
-        ("file://localhost/srv/lake", Place("file", "", "/srv/lake")),
-        ("s3://bucket/lake/", Place("s3", "bucket", "lake")),
-        ("S3A://bucket/a//b", Place("s3", "bucket", "a/b")),
-        ("s3n://bucket", Place("s3", "bucket", "")),
-        ("gcs://bucket/lake", Place("gs", "bucket", "lake")),
-        ("abfss://box@account.dfs.core.windows.net/lake", Place("abfs", "box@account.dfs.core.windows.net", "lake")),
-        ("az://box/lake", Place("abfs", "box", "lake")),
-        ("hdfs://name:8020/lake", Place("hdfs", "name:8020", "lake")),
+        ("/srv/lake", StoreLocation("file", "", "/srv/lake")),
+        ("/srv/a:b/c", StoreLocation("file", "", "/srv/a:b/c")),
+        ("file:///srv/my%20lake", StoreLocation("file", "", "/srv/my lake")),
+        ("file:/srv/lake/", StoreLocation("file", "", "/srv/lake")),
+        ("file://localhost/srv/lake", StoreLocation("file", "", "/srv/lake")),
+        ("s3://bucket/lake/", StoreLocation("s3", "bucket", "lake")),
+        ("S3A://bucket/a//b", StoreLocation("s3", "bucket", "a/b")),
+        ("s3n://bucket", StoreLocation("s3", "bucket", "")),
+        ("gcs://bucket/lake", StoreLocation("gs", "bucket", "lake")),
+        (
+            "abfss://box@account.dfs.core.windows.net/lake",
+            StoreLocation("abfs", "box@account.dfs.core.windows.net", "lake"),
+        ),
+        ("az://box/lake", StoreLocation("abfs", "box", "lake")),
+        ("hdfs://name:8020/lake", StoreLocation("hdfs", "name:8020", "lake")),
     ],
 )
-def test_an_address_is_read(text: str, place: Place) -> None:
+def test_an_address_is_read(text: str, place: StoreLocation) -> None:
     assert parse_place(text) == place
     assert parse_place(str(place)) == place
 
 
 def test_a_relative_folder_is_made_absolute() -> None:
-    assert parse_place("lake") == Place("file", "", str(Path.cwd() / "lake"))
-    assert parse_place("./s3:/lake") == Place("file", "", str(Path.cwd() / "s3:/lake"))
+    assert parse_place("lake") == StoreLocation("file", "", str(Path.cwd() / "lake"))
+    assert parse_place("./s3:/lake") == StoreLocation("file", "", str(Path.cwd() / "s3:/lake"))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_an_incomplete_address_is_refused(text: str, said: str) -> None:
 
 
 def test_an_address_that_pathlib_has_shortened_is_still_an_address() -> None:
-    assert parse_place(Path("s3://bucket/lake")) == Place("s3", "bucket", "lake")
+    assert parse_place(Path("s3://bucket/lake")) == StoreLocation("s3", "bucket", "lake")
 
 
 @pytest.mark.parametrize("verb", ["run", "daemon", "history", "verify", "compact"])

@@ -14,8 +14,8 @@ from spark_export.source.option_values import EARLIEST, LATEST
 from spark_export.source.plan import (
     CREATED,
     Place,
-    Position,
-    Range,
+    QueryPosition,
+    ReadRange,
     by_place,
     from_offsets,
     limited,
@@ -32,15 +32,15 @@ def ends_of(*bounds: tuple[int, int], stream: str = "s") -> dict[Place, StreamEn
     return by_place(StreamEnds(stream, number, first, end, 0, 5) for number, (first, end) in enumerate(bounds))
 
 
-def at(*indexes: int, created_us: int = 0) -> dict[Place, Position]:
+def at(*indexes: int, created_us: int = 0) -> dict[Place, QueryPosition]:
     """Positions in the partitions of `s`."""
-    return {("s", number): Position(index, created_us) for number, index in enumerate(indexes)}
+    return {("s", number): QueryPosition(index, created_us) for number, index in enumerate(indexes)}
 
 
 @given(st.lists(st.tuples(INDEX, INDEX), max_size=5), st.integers(1, 300), st.none() | st.integers(1, 40))
 def test_pieces_are_the_range(bounds: list[tuple[int, int]], most: int, least: int | None) -> None:
     """Goal: splitting loses and doubles nothing, and keeps to its bounds. Method: indexes before and after."""
-    ranges = [Range("s", number, low, low + size) for number, (low, size) in enumerate(bounds)]
+    ranges = [ReadRange("s", number, low, low + size) for number, (low, size) in enumerate(bounds)]
     pieces = split(ranges, most, least)
     indexes = [(piece.partition, index) for piece in pieces for index in range(piece.start, piece.end)]
     assert indexes == [(each.partition, index) for each in ranges for index in range(each.start, each.end)]
@@ -114,7 +114,9 @@ def test_offset_keys_are_in_the_order_of_numbers() -> None:
     Method: eleven partitions put in backwards; "10" must follow "9", as the numbers do.
     """
     numbers = range(11)
-    reached = {("b", 0): Position(1)} | {("a", number): Position(number, 70 + number) for number in reversed(numbers)}
+    reached = {("b", 0): QueryPosition(1)} | {
+        ("a", number): QueryPosition(number, 70 + number) for number in reversed(numbers)
+    }
     offsets = to_offsets(reached)
     indexes, created = ({str(number): base + number for number in numbers} for base in (0, 70))
     assert json.dumps(offsets) == json.dumps({"a": {**indexes, CREATED: created}, "b": {"0": 1}})

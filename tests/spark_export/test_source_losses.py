@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark_export.errors import DataLoss, NodeUnreachable, SourceError, StreamMissing
 from spark_export.source import node_client
 from spark_export.source.options import read_options
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 from spark_export.source.readers import BatchReader, StreamReader
 from spark_export.tables.catalog import find_catalog, selected
@@ -42,7 +42,7 @@ def delete(node: NodeProcess, stream: str, *partitions: int) -> None:
             client.get_stream(stream).partitions[number].delete()
 
 
-def plan(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+def plan(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[ReadRange]:
     return [part.value for part in reader.partitions(start, end)]
 
 
@@ -158,7 +158,7 @@ def test_a_stream_deleted_in_the_middle_of_a_task_is_a_loss(node: NodeProcess, m
             {"endpoint": node.address, "subscribe": stream, "fetchBytes": "4096", "failOnDataLoss": allowed}
         )
         (end,) = selected(options, find_catalog(options)).values()
-        wanted = Range(stream, 0, 0, 3_000, end.created_us)
+        wanted = ReadRange(stream, 0, 0, 3_000, end.created_us)
         reader = RangeReader(wanted, options)
         batches = reader.batches()
         next(batches)
@@ -185,7 +185,7 @@ def test_retention_in_the_middle_of_a_task_is_a_loss(node: NodeProcess) -> None:
     fill(node, "l_retention", [3_000])
     for allowed in ("true", "false"):
         asked = {"subscribe": "l_retention", "fetchBytes": "4096", "failOnDataLoss": allowed}
-        reader = RangeReader(Range("l_retention", 0, 0, 3_000), read_options({"endpoint": node.address, **asked}))
+        reader = RangeReader(ReadRange("l_retention", 0, 0, 3_000), read_options({"endpoint": node.address, **asked}))
         batches = reader.batches()
         if allowed == "true":
             next(batches)

@@ -28,7 +28,7 @@ from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 from spark_export.source.node_client import NodeConnection
 from spark_export.source.node_tls import NodeTls
 from spark_export.source.options import read_options, write_options
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 from stream_client import AccessDenied, blocking
 from stream_node.node.config import ENVIRONMENT_PREFIX
@@ -99,7 +99,7 @@ def tls_options(keys: Keys) -> dict[str, str]:
 def test_a_range_is_read_in_bulk_over_mutual_tls(keys: Keys, tls_node: NodeProcess) -> None:
     """Answers of several megabytes, in the records of TLS."""
     options = read_options({"endpoint": tls_node.address, "subscribe": "orders", **tls_options(keys)})
-    reader = RangeReader(Range("orders", 0, 0, COUNT), options)
+    reader = RangeReader(ReadRange("orders", 0, 0, COUNT), options)
     table = pa.Table.from_batches(list(reader.batches()))
     assert reader.bulk_refusal is None
     assert table["index"].to_pylist() == list(range(COUNT))
@@ -190,7 +190,7 @@ def test_a_certificate_without_rules_gets_nothing(keys: Keys, tls_node: NodeProc
         pytest.raises(SourceError, match=r"access denied: .* for certificate:bob: no rule allows it"),
     ):
         connection.list_partitions("orders")
-    reader = RangeReader(Range("orders", 0, 0, 1), read_options({"subscribe": "orders", **options}))
+    reader = RangeReader(ReadRange("orders", 0, 0, 1), read_options({"subscribe": "orders", **options}))
     with pytest.raises(SourceError, match="certificate:bob"):
         list(reader.batches())
     chosen = ExportSettings(

@@ -30,7 +30,7 @@ from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 from spark_export.source.node_client import NodeConnection
 from spark_export.source.node_token import NodeToken
 from spark_export.source.options import read_options, write_options
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 from stream_client import Token, blocking
 from stream_node.node.process import NodeProcess
@@ -76,7 +76,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 def test_a_range_is_read_with_a_token_and_not_without(place: Place) -> None:
     options = read_options({"subscribe": "orders", **place.options})
-    table = pa.Table.from_batches(list(RangeReader(Range("orders", 0, 0, COUNT), options).batches()))
+    table = pa.Table.from_batches(list(RangeReader(ReadRange("orders", 0, 0, COUNT), options).batches()))
     assert table["index"].to_pylist() == list(range(COUNT))
     with NodeConnection(place.node.address, 10) as connection, pytest.raises(RequestRefused, match="for anonymous"):
         connection.create_stream("other", 1)

@@ -112,7 +112,7 @@ def _keys(folder: Path, _taken: Path) -> None:
 
 
 def _blocks(folder: Path, _taken: Path) -> None:
-    block.generate(folder, blocks=2, items=4, item_bytes=10, suffix=".blk", seed=0, as_json=True)
+    block.generate(folder, blocks=2, items=4, item_bytes=10, suffix=".blk", seed=0)
 
 
 def _recording(folder: Path, _taken: Path) -> None:

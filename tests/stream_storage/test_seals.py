@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Table
 
 import block_manager.commit_store  # noqa: F401 -- tables register themselves
-from block_node.backfill.targets import LoadTarget, SaveTarget
+from block_node.backfill.targets import load_target, save_target
 from block_node.persist.chain_log import ChainLog
 from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
@@ -28,9 +28,10 @@ from index_service.storage import SetPosition
 from stream_node.care.stored_place import StoredPlace, write_stored
 from stream_service.extensions import Retention
 from stream_service.follower_rows import FollowerRow, note_follower
-from stream_service.mirror_rows import MirrorRow, Task, write_mirror
+from stream_service.mirror_rows import MirrorRow, write_mirror
 from stream_service.promotion_rows import note_address
 from stream_service.publisher_rows import MARK, PublisherRow, write_publishers
+from stream_service.role_machine import STORED
 from stream_service.stored import note_fall, set_retention
 from stream_storage.contract import Append, Session
 from stream_storage.errors import DatabaseCorrupt
@@ -84,16 +85,16 @@ def fill(session: Session) -> None:
     raise_fences(session, 100)
     for entry_id in (7, 8):
         begin_entry(session, second.stream_id, entry_id)
-    for task in Task:
-        write_mirror(session, MirrorRow(second.stream_id, task, "there:1", "größe", True, 9, NOW_US, "aside", 2))
+    for role in sorted(STORED):
+        write_mirror(session, MirrorRow(second.stream_id, role, "there:1", "größe", True, 9, NOW_US, "aside", 2))
     for address in ("there:1", "there:2"):
         note_follower(session, FollowerRow(second.stream_id, address, "größe", NOW_US))
         note_address(session, second.stream_id, address)
     for sequence in (3, None):
         write_publishers(session, second.stream_id, {b"p": PublisherRow("token:a", sequence, 2), MARK: MARKED}, NOW_US)
-    LoadTarget("blocks", nothing).apply(session)
+    load_target(session, "blocks")
     for newest in (7, 9):
-        SaveTarget("blocks", newest, nothing).apply(session)
+        save_target(session, "blocks", newest)
     log = ChainLog("blocks")
     log.open(session)
     for number in range(4):

@@ -16,7 +16,8 @@ LINES = (
     ("bare", "ockam.tracing"),
     ("ockam", "stream_storage"),
     ("ockam.identity.rules",),
-    ("ockam.identity.channel",),
+    # The asker says which answers its node takes, by the rules.
+    ("ockam.identity.channel", "ockam.actors.asker"),
     ("stream_service", "index_service", "block_manager"),
     # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.
     # A cluster moves streams between nodes.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stream_node.care.restore import Present, restore
 from stream_storage.contract import Append
-from stream_storage.sqlite.backup import Manifest, back_up
+from stream_storage.sqlite.backup import BackupManifest, back_up
 from stream_storage.sqlite.database import FILE_NAME, Database
 from tests.support.data_dir import open_session
 
@@ -59,7 +59,7 @@ def stored_streams(directory: Path) -> dict[str, int]:
             )
 
 
-def take(source: Path, target: Path, *, check: bool = False) -> Manifest:
+def take(source: Path, target: Path, *, check: bool = False) -> BackupManifest:
     return back_up(source, target, now_us=NOW_US, check=check, progress=quiet)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from stream_client import Tls, connect
 from tests.cli.command import CommandLine
-from tests.cli.promised.cert_schemas import AuthorityMade, CertificateShown, ClientMade, ServerMade
+from tests.cli.promised import promised
 from tests.support.certificates import fingerprint
 from tests.support.served import served
 
@@ -21,11 +21,13 @@ from tests.support.served import served
 @pytest.fixture
 def folder(command: CommandLine, tmp_path: Path) -> Path:
     folder = tmp_path / "tls"
-    command("cert", "create", "ca", "--dir", folder, "--json").read(AuthorityMade)
+    command("cert", "create", "ca", "--dir", folder, "--json").read(promised.AuthorityMade)
     hosts = ("localhost", "127.0.0.1", "::1")
-    made = command("cert", "create", "server", *hosts, "--dir", folder, "--file", "node", "--json").read(ServerMade)
+    made = command("cert", "create", "server", *hosts, "--dir", folder, "--file", "node", "--json").read(
+        promised.ServerMade
+    )
     assert (made.certificate, made.hosts) == (str(folder / "node.pem"), list(hosts))
-    client = command("cert", "create", "client", "alice", "--dir", folder, "--json").read(ClientMade)
+    client = command("cert", "create", "client", "alice", "--dir", folder, "--json").read(promised.ClientMade)
     assert client.identity == "certificate:alice"
     return folder
 
@@ -60,7 +62,7 @@ def test_keys_are_for_their_owner_only_and_nothing_is_overwritten(command: Comma
 
 
 def test_show_prints_the_fingerprint_that_revokes(command: CommandLine, folder: Path) -> None:
-    shown = command("cert", "show", folder / "alice.pem", "--json").read(CertificateShown)
+    shown = command("cert", "show", folder / "alice.pem", "--json").read(promised.CertificateShown)
     assert shown.fingerprint == fingerprint(str(folder / "alice.pem"))
     assert shown.subject == "CN=alice"
     lines = command("cert", "show", folder / "alice.pem").text.splitlines()
@@ -93,9 +95,9 @@ def test_an_earlier_certificate_of_the_same_client_is_named(command: CommandLine
     command("cert", "create", "client", "bob", "--dir", tmp_path)
     assert command("cert", "create", "client", "alice", "--dir", tmp_path).stderr == ""
     second = command("cert", "create", "client", "alice", "--dir", tmp_path, "--file", "alice-2")
-    fingerprint = command("cert", "show", tmp_path / "alice.pem", "--json").read(CertificateShown).fingerprint
+    fingerprint = command("cert", "show", tmp_path / "alice.pem", "--json").read(promised.CertificateShown).fingerprint
     (line,) = second.stderr.splitlines()
     assert str(tmp_path / "alice.pem") in line
     assert fingerprint in line
     third = command("cert", "create", "client", "alice", "--dir", tmp_path, "--file", "alice-3", "--json")
-    assert third.read(ClientMade).others == [str(tmp_path / "alice-2.pem"), str(tmp_path / "alice.pem")]
+    assert third.read(promised.ClientMade).others == [str(tmp_path / "alice-2.pem"), str(tmp_path / "alice.pem")]

@@ -13,7 +13,7 @@ import pytest
 from stream_node.node.process import NodeProcess
 from tests.cli.chains.test_cardinal import batch
 from tests.cli.command import CommandLine
-from tests.cli.promised.cardinal_schemas import CardinalConsumed, CardinalProduced
+from tests.cli.promised import promised
 from tests.tls.keys import Keys
 
 COMMANDS = [
@@ -51,9 +51,11 @@ def test_cardinal_commands_work_with_the_options(
     line = command("cardinal", "produce", blocks, *where, "--tls-ca", keys.ca).failed(3)
     assert "demands a client certificate" in line
     assert "it speaks TLS" in command("cardinal", "consume", *where, *start).failed(3)
-    sent = command("cardinal", "produce", blocks, *where, *options(keys), "--json").read(CardinalProduced)
+    sent = command("cardinal", "produce", blocks, *where, *options(keys), "--json").read(promised.CardinalProduced)
     assert (sent.blocks, sent.sent) == (3, 3)
-    rows = command("cardinal", "consume", *where, *start, *options(keys), "--json").read_lines(CardinalConsumed)
+    rows = command("cardinal", "consume", *where, *start, *options(keys), "--json").read_lines(
+        promised.CardinalConsumed
+    )
     assert [each.number for row in rows for each in row.added] == [1, 2, 3]
     simulated = command("cardinal", "simulate", "--blocks", "30", "--node", node.address, *options(keys))
     assert simulated.code == 0, simulated

@@ -16,7 +16,7 @@ from ockam.identity.rules.rule_file import load_rules
 from ockam.identity.token import TOKEN
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.token_schemas import TokenCreated, TokenRevoked, TokensListed
+from tests.cli.promised import promised
 from tests.tokens.token_node import UNKNOWN
 
 COMMANDS = [
@@ -71,7 +71,7 @@ def test_a_token_is_made_used_listed_and_revoked(
     file = tmp_path / "spark.token"
     allow = ("--allow", "all:")
     made = command("token", "create", "spark", *allow, "--expires", "90d", "--file", file, *place.config, "--json")
-    created = made.read(TokenCreated)
+    created = made.read(promised.TokenCreated)
     assert (created.name, created.state, created.token, created.rules) == (
         "spark",
         "valid",
@@ -100,10 +100,10 @@ def test_a_token_is_made_used_listed_and_revoked(
     assert [each.stat().st_mode & 0o777 for each in kept] == [0o600]
     assert text[6:] not in "".join(each.read_text() for each in (tmp_path / "config").rglob("*.json"))
 
-    listed = command("token", "list", *place.config, "--json").read(TokensListed)
+    listed = command("token", "list", *place.config, "--json").read(promised.TokensListed)
     assert [(each.name, each.state) for each in listed.tokens] == [("spark", "valid")]
     assert command("token", "list", *place.config).text.splitlines()[1].split()[:2] == ["spark", "valid"]
-    revoked = command("token", "revoke", "spark", *place.config, "--json").read(TokenRevoked)
+    revoked = command("token", "revoke", "spark", *place.config, "--json").read(promised.TokenRevoked)
     assert (revoked.state, revoked.rules_removed) == ("revoked", ["token spark may all"])
     assert not load_rules(place.rules).rules
     until(lambda: command("stream", "list").code != 0)
@@ -145,7 +145,7 @@ def test_rights_become_rules_that_the_rule_commands_know(command: CommandLine, p
         "parts",
         *place.config,
     )
-    made = command("token", "create", "two", *allow, *place.config, "--json").read(TokenCreated)
+    made = command("token", "create", "two", *allow, *place.config, "--json").read(promised.TokenCreated)
     assert made.rules == ["token two may read", "token two may index"]
     for name, code in (("orders-1", 0), ("parts", 0), ("other", 1)):
         assert command("rule", "check", "token:two", "read", name, *place.config).code == code
@@ -273,7 +273,7 @@ def test_a_revocation_says_what_became_of_the_rules(command: CommandLine, place:
     assert "one valid" in " ".join(command("token", "list", *tokens).text.split())
     done = command("token", "revoke", "one", *tokens)
     assert (done.code, "no file of rules is known" in done.stderr) == (0, True)
-    shown = command("token", "revoke", "two", *place.config, "--json").read(TokenRevoked)
+    shown = command("token", "revoke", "two", *place.config, "--json").read(promised.TokenRevoked)
     assert (shown.rules_file, shown.rules_removed) == (str(place.rules), ["token two may read"])
     place.rules.write_text("no TOML")
     error = command("token", "revoke", "three", *place.config).failed(2)

@@ -54,7 +54,7 @@ class BlockClient:
             publisher.close()
         finally:
             publisher.abort()
-            self._clients[0].session.shell.give_way()
+            self._clients[0].session.shell.yield_control()
 
     @contextmanager
     def subscribe_events(

@@ -213,5 +213,5 @@ def _read(client: StreamClient, block: OutgoingBlock) -> GivenBlock:
     reader = GivenReader(block)
     while (given := reader.step()) is None:
         # A large block takes seconds to read, so the client sends and receives between the chunks.
-        client.session.shell.give_way()
+        client.session.shell.yield_control()
     return given

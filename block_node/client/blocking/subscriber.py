@@ -34,7 +34,7 @@ from block_node.read.packing import unpacked
 from ockam.protocol import ProtocolError
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.conversation import Conversation
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import (
     ClientError,
     ConnectionLost,
@@ -146,7 +146,7 @@ class Subscription:
         """Ends the subscription, so that the node sends nothing more. Safe to repeat."""
         self._is_over = True
         self._drop_source()
-        self._clients[self._at].session.shell.give_way()
+        self._clients[self._at].session.shell.yield_control()
 
     def _subscribe(self, client: StreamClient) -> _Source:
         """Subscribes at this node, beginning with the next block. Raises ClientError."""
@@ -193,7 +193,7 @@ class Subscription:
     def _next_node(self) -> None:
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
-            self._clients[0].session.shell.wait(Waiting(), self._backoff.next_delay_s())
+            self._clients[0].session.shell.wait(PendingResult(), self._backoff.next_delay_s())
 
     def _drop_source(self) -> None:
         source, self._source = self._source, None
@@ -254,7 +254,7 @@ class _Source:
         self._is_subscribed = False
         self._sequence = 0
         self._taken_bytes = 0
-        self._told_bytes = 0
+        self._acknowledged_bytes = 0
 
     def begin(self) -> int | None:
         """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
@@ -278,8 +278,8 @@ class _Source:
         """Returns the next message about a block, None after the last one. Raises ClientError."""
         # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
         # window at a time, because one message for each read would cost too much.
-        if (self._taken_bytes - self._told_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
-            self._told_bytes = self._taken_bytes
+        if (self._taken_bytes - self._acknowledged_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
+            self._acknowledged_bytes = self._taken_bytes
             self._say(Received(1, self._taken_bytes))
         response = self._answer(None)
         if isinstance(response, Subscribed):

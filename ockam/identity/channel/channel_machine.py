@@ -28,7 +28,7 @@ from ockam.identity.channel.proof import read_proof
 from ockam.identity.channel.transport import Opener, Sealer
 
 
-class State(Enum):
+class SecureChannelState(Enum):
     NEW = "new"
     SENT_1 = "sent 1"
     SENT_2 = "sent 2"
@@ -36,7 +36,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Event(Enum):
+class SecureChannelEvent(Enum):
     BEGUN = "this side has sent message 1"
     REQUESTED = "a valid message 1 has come, and message 2 was sent"
     PROVED = "the other side has proved an identity that this side accepts"
@@ -45,12 +45,27 @@ class Event(Enum):
     ENDED = "this side ends the channel, by choice, by a timeout or because of a fault of its own"
 
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.NEW: {Event.BEGUN: State.SENT_1, Event.REQUESTED: State.SENT_2, Event.ENDED: State.CLOSED},
-    State.SENT_1: {Event.PROVED: State.OPEN, Event.REFUSED: State.CLOSED, Event.ENDED: State.CLOSED},
-    State.SENT_2: {Event.PROVED: State.OPEN, Event.REFUSED: State.CLOSED, Event.ENDED: State.CLOSED},
-    State.OPEN: {Event.CLOSE_RECEIVED: State.CLOSED, Event.ENDED: State.CLOSED},
-    State.CLOSED: {Event.ENDED: State.CLOSED},
+TRANSITIONS: dict[SecureChannelState, dict[SecureChannelEvent, SecureChannelState]] = {
+    SecureChannelState.NEW: {
+        SecureChannelEvent.BEGUN: SecureChannelState.SENT_1,
+        SecureChannelEvent.REQUESTED: SecureChannelState.SENT_2,
+        SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
+    },
+    SecureChannelState.SENT_1: {
+        SecureChannelEvent.PROVED: SecureChannelState.OPEN,
+        SecureChannelEvent.REFUSED: SecureChannelState.CLOSED,
+        SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
+    },
+    SecureChannelState.SENT_2: {
+        SecureChannelEvent.PROVED: SecureChannelState.OPEN,
+        SecureChannelEvent.REFUSED: SecureChannelState.CLOSED,
+        SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
+    },
+    SecureChannelState.OPEN: {
+        SecureChannelEvent.CLOSE_RECEIVED: SecureChannelState.CLOSED,
+        SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
+    },
+    SecureChannelState.CLOSED: {SecureChannelEvent.ENDED: SecureChannelState.CLOSED},
 }
 """For each state, the next state after each event. An event that is missing for a state is a mistake of this code."""
 
@@ -78,12 +93,12 @@ class ChannelMachine:
         self._opener: Opener | None = None
         self.peer: PeerIdentity | None = None
         self.expires_s = 0
-        self.state = State.NEW
+        self.state = SecureChannelState.NEW
 
     def check(self) -> None:
-        assert (self._handshake is not None) == (self.state in (State.SENT_1, State.SENT_2))
+        assert (self._handshake is not None) == (self.state in (SecureChannelState.SENT_1, SecureChannelState.SENT_2))
         for part in (self._sealer, self._opener, self.peer):
-            assert (part is not None) == (self.state is State.OPEN)
+            assert (part is not None) == (self.state is SecureChannelState.OPEN)
         if self._opener is not None:
             self._opener.check()
 
@@ -91,31 +106,31 @@ class ChannelMachine:
 
     def begin(self, ephemeral: X25519PrivateKey) -> bytes:
         self._handshake = NoiseHandshake(self._own.static, ephemeral)
-        self._change(Event.BEGUN)
+        self._change(SecureChannelEvent.BEGUN)
         return self._handshake.write_1()
 
     def receive_1(self, data: bytes, ephemeral: X25519PrivateKey) -> bytes:
         """Reads message 1 and returns message 2. Raises HandshakeFailed; the state is then still NEW."""
-        assert self.state is State.NEW
+        assert self.state is SecureChannelState.NEW
         # Only a handshake that has succeeded so far is retained, so a wrong message 1 changes nothing.
         handshake = NoiseHandshake(self._own.static, ephemeral)
         handshake.read_1(data)
         answer = handshake.write_2(self._own.proof)
         self._handshake = handshake
-        self._change(Event.REQUESTED)
+        self._change(SecureChannelEvent.REQUESTED)
         return answer
 
     def receive_2(self, data: bytes, now_s: int) -> bytes:
         """Reads message 2 and returns message 3; the channel is then open. now_s: seconds since 1970. Raises
         HandshakeFailed if the message is not a message 2 of this handshake; a correct one is still accepted later.
         Raises PeerRefused if the other side is not accepted; then the channel has ended."""
-        handshake = self._expect(State.SENT_1)
+        handshake = self._expect(SecureChannelState.SENT_1)
         proof = handshake.read_2(data)
         # The message has decrypted, so it is of this handshake. From here on a refusal is final.
         try:
             peer = self._accept(proof, handshake.remote_static, now_s)
         except PeerRefused:
-            self._end(Event.REFUSED)
+            self._end(SecureChannelEvent.REFUSED)
             raise
         # The other side has proved itself first. Message 3 proves this side; then both sides have the keys.
         answer = handshake.write_3(self._own.proof)
@@ -126,7 +141,7 @@ class ChannelMachine:
         """Reads message 3; the channel is then open. now_s: seconds since 1970. Raises HandshakeFailed as `receive_2`
         does. Raises PeerRefused if the other side is not accepted; then the channel has ended, and the caller must send
         `close` of the error, an encrypted Close."""
-        handshake = self._expect(State.SENT_2)
+        handshake = self._expect(SecureChannelState.SENT_2)
         # A message 3 that does not decrypt changes nothing: everybody can send one.
         proof = handshake.read_3(data)
         try:
@@ -135,11 +150,11 @@ class ChannelMachine:
             # The keys are known, so the refusal can be reported. Otherwise the other side would believe that the
             # channel is open. The Close is the first and only message of this key: the machine ends here.
             error.close = Sealer(handshake.keys(is_initiator=False).send).seal(CLOSE)
-            self._end(Event.REFUSED)
+            self._end(SecureChannelEvent.REFUSED)
             raise
         self._open(handshake, peer, is_initiator=False)
 
-    def _expect(self, state: State) -> NoiseHandshake:
+    def _expect(self, state: SecureChannelState) -> NoiseHandshake:
         if self.state is not state or self._handshake is None:
             raise HandshakeFailed("unauthentic", f"a message of a handshake came in the state {self.state.value}")
         return self._handshake
@@ -161,7 +176,7 @@ class ChannelMachine:
         self._sealer, self._opener = Sealer(keys.send), Opener(keys.receive)
         # The keys replace the handshake. Its ephemeral key is forgotten: a static key stolen later decrypts nothing.
         self._handshake, self.peer = None, peer
-        self._change(Event.PROVED)
+        self._change(SecureChannelEvent.PROVED)
 
     # Messages.
 
@@ -197,7 +212,7 @@ class ChannelMachine:
         # A Close has no identity. A Refresh must be of the same identity, and its history must go on from the known
         # history: otherwise a key that was replaced would count again.
         if renewed is None:
-            self._end(Event.CLOSE_RECEIVED)
+            self._end(SecureChannelEvent.CLOSE_RECEIVED)
         elif renewed.identifier != self.peer.identifier:
             raise IdentityRefused("wrong_subject", f"{self.peer} has sent the history of {renewed}")
         elif renewed.changes[: len(self.peer.changes)] != self.peer.changes:
@@ -219,18 +234,18 @@ class ChannelMachine:
     def close(self) -> bytes:
         """Ends the channel. Returns the encrypted Close to send, which is empty if the channel is not open."""
         data = b"" if self._sealer is None else self._sealer.seal(CLOSE)
-        self._end(Event.ENDED)
+        self._end(SecureChannelEvent.ENDED)
         return data
 
     def end(self) -> None:
-        self._end(Event.ENDED)
+        self._end(SecureChannelEvent.ENDED)
 
-    def _end(self, event: Event) -> None:
+    def _end(self, event: SecureChannelEvent) -> None:
         self._change(event)
         self._handshake = self._sealer = self._opener = None
         self.peer = None
 
-    def _change(self, event: Event) -> None:
+    def _change(self, event: SecureChannelEvent) -> None:
         state = TRANSITIONS[self.state].get(event)
         assert state is not None, f"{event} in {self.state}"
         self.state = state

@@ -20,7 +20,7 @@ from stream_storage.durable_files import give_to_folder
 FILE_MODE = 0o640
 TEXT_CHARACTERS_MAX = 300
 """The most characters of one field. Peers choose names, and a line must not be long."""
-TOLD_INTERVALS = 60
+REPORTED_INTERVALS = 60
 """While the file cannot be written, an error line comes once in this many calls of `Audit.end_interval`."""
 
 logger = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class Audit:
         self._acts = AuditLines(ACTS, more="admitted_more")
         self._lost = 0
         self._is_torn = False
-        self._untold_intervals = 0
+        self._unreported_intervals = 0
         self.failed = 0
         self.reopen()
 
@@ -54,7 +54,7 @@ class Audit:
         if lost:
             if not self._write(Entry("audit_lost", reason="these lines could not be written", count=lost)):
                 return False
-            self._lost = self._untold_intervals = 0
+            self._lost = self._unreported_intervals = 0
             logger.info("audit_written_again", file=str(self._file), lost=lost)
         return True
 
@@ -70,21 +70,21 @@ class Audit:
             # The file is opened for appending, so one write is one whole line, also beside another program.
             written = os.write(self._descriptor, data)
         except OSError as error:
-            self._tell_lost(error.strerror or str(error))
+            self._report_lost(error.strerror or str(error))
             return False
         # A disk that becomes full takes the beginning of a line.
         if written:
             self._is_torn = written < len(data)
         # Without the end of the line, the line is there nevertheless.
         if written < len(data) - 1:
-            self._tell_lost("only a part of a line was written")
+            self._report_lost("only a part of a line was written")
             return False
         self._chain.note_written(line)
         return True
 
-    def _tell_lost(self, reason: str) -> None:
-        if not self._untold_intervals:
-            self._untold_intervals = TOLD_INTERVALS
+    def _report_lost(self, reason: str) -> None:
+        if not self._unreported_intervals:
+            self._unreported_intervals = REPORTED_INTERVALS
             logger.error("audit_not_written", file=str(self._file), reason=reason, failed=self.failed + 1)
 
     def refused(self, entry: Entry, party: str | None = None) -> None:
@@ -100,7 +100,7 @@ class Audit:
 
     def end_interval(self) -> None:
         """Writes how often lines were repeated or left out since the last call. To be called every second."""
-        self._untold_intervals = max(0, self._untold_intervals - 1)
+        self._unreported_intervals = max(0, self._unreported_intervals - 1)
         for lines in (self._refusals, self._acts):
             for entry in lines.end_interval():
                 self.note(entry)

@@ -45,7 +45,7 @@ class Seal(NamedTuple):
     checksum: int
 
 
-class Examined(NamedTuple):
+class AuditContent(NamedTuple):
     """The content of the files of an audit log.
 
     problems: the first PROBLEMS_MAX texts about lines that are changed, missing or moved. problem_count: the number of
@@ -99,12 +99,12 @@ def audit_files(file: Path) -> list[Path]:
     return sorted(found, key=lambda each: next(_lines(each), b""))
 
 
-def examine_audit(files: Iterable[Path]) -> Examined:
+def examine_audit(files: Iterable[Path]) -> AuditContent:
     """Checks the seals of all lines. files: as `audit_files` returns them. Raises OSError."""
     examiner = _Examiner()
     for file in files:
         examiner.take_file(file)
-    return Examined(examiner.problems, examiner.problem_count, examiner.sealed, examiner.unsealed, examiner.cut)
+    return AuditContent(examiner.problems, examiner.problem_count, examiner.sealed, examiner.unsealed, examiner.cut)
 
 
 class _Examiner:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ockam.identity.authentication import Status, Verdict
+from ockam.identity.authentication import Status, TokenVerdict
 from ockam.identity.identity import Identity
 from ockam.identity.token import new_token
 from stream_storage.durable_files import lock_folder, make_folder, write_durably
@@ -169,13 +169,13 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.valid)
 
-    def judge(self, text: str, now_s: float) -> Verdict:
+    def judge(self, text: str, now_s: float) -> TokenVerdict:
         digest = hashlib.sha256(text.encode()).digest()
         # A peer cannot choose a hash, so the time of this look-up tells it nothing about another token.
         for stored, record in self._by_hash.get(digest[:INDEX_BYTES], ()):
             if hmac.compare_digest(stored, digest):
                 return _verdict(record, record.state(now_s))
-        return Verdict(
+        return TokenVerdict(
             Status.UNKNOWN,
             reason="this node does not know the token; it may be one of another node, or revoked long ago: ask the "
             "operator for a new one",
@@ -186,8 +186,8 @@ class Tokens:
         return record is not None and record.state(now_s) is Status.OK
 
 
-def _verdict(record: TokenRecord, state: Status) -> Verdict:
+def _verdict(record: TokenRecord, state: Status) -> TokenVerdict:
     if state is Status.OK:
-        return Verdict(state, record.identity)
+        return TokenVerdict(state, record.identity)
     what = "has expired" if state is Status.EXPIRED else "is revoked"
-    return Verdict(state, reason=f"the token {record.name} {what}; ask the operator of the node for a new one")
+    return TokenVerdict(state, reason=f"the token {record.name} {what}; ask the operator of the node for a new one")

@@ -20,12 +20,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from spark_export.exporter.errors import ExportInUse, ExportMismatch, ExtraMissing
 from spark_export.exporter.ledger.connection import mapped
-from spark_export.exporter.ledger.ledger import Identity, Ledger, NewIdentity, load_identity, make_ledger, open_ledger
+from spark_export.exporter.ledger.ledger import (
+    ExportIdentity,
+    Ledger,
+    NewIdentity,
+    load_identity,
+    make_ledger,
+    open_ledger,
+)
 from spark_export.exporter.ledger.schema import LEDGER_VERSION, exports
 from spark_export.exporter.ledger.url import SQLITE, parse_url
 from spark_export.exporter.tables.layout import ExportLock, Layout
 from spark_export.exporter.tables.table_mark import TableMark, check_no_table, check_place_of, name_ledger
-from spark_export.store.place import Place
+from spark_export.store.place import StoreLocation
 from stream_storage.durable_files import give_to_folder
 
 SCHEMA: Final = "stream_node_export"
@@ -98,7 +105,7 @@ async def _check_mark(layout: Layout, mark: TableMark, ledger: Ledger, name: str
 @asynccontextmanager
 async def _open_postgres(
     url: URL,
-    place: Place,
+    place: StoreLocation,
     identity: NewIdentity | None,
     now_us: int,
     settle: Callable[[], Awaitable[str | None]],
@@ -152,11 +159,11 @@ async def _locked(engine: AsyncEngine, schema: str) -> AsyncIterator[None]:
 async def _ensure(
     connection: AsyncConnection,
     schema: str,
-    place: Place,
+    place: StoreLocation,
     identity: NewIdentity | None,
     now_us: int,
     settle: Callable[[], Awaitable[str | None]],
-) -> Identity:
+) -> ExportIdentity:
     """Makes the tables of a new ledger, or checks the version of an existing ledger. Returns the export's identity."""
     has_tables = await connection.run_sync(lambda sync: inspect(sync).has_table(exports.name, schema=schema))
     mark = f"stream-node export ledger, version {LEDGER_VERSION}"

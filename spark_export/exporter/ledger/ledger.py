@@ -50,7 +50,7 @@ NewIdentity: TypeAlias = tuple[str, Callable[[str], str]]
 
 
 @dataclass(frozen=True)
-class Identity:
+class ExportIdentity:
     """The identity of an export folder.
 
     table_id: a random name, made once; also the name of the export in the log of a Delta or Iceberg table.
@@ -74,7 +74,7 @@ _FILES = (
 class Ledger(GenerationsPart, IdentityPart):
     """The open database with the record of all runs of an export. `open_ledger` makes it."""
 
-    def __init__(self, engine: AsyncEngine, identity: Identity, copy: Copy | None = None) -> None:
+    def __init__(self, engine: AsyncEngine, identity: ExportIdentity, copy: Copy | None = None) -> None:
         """copy: the ledger's copy in a store, which each change replaces, or None."""
         self._engine = engine
         self.identity = identity
@@ -273,7 +273,7 @@ async def open_ledger(
 
 async def _ensure_schema(
     connection: AsyncConnection, path: Path, identity: NewIdentity | None, now_us: int, table_id: str | None
-) -> Identity:
+) -> ExportIdentity:
     """Creates the tables of a new ledger, or checks an existing ledger."""
     application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
     version = (await connection.execute(text("PRAGMA user_version"))).scalar_one()
@@ -300,9 +300,9 @@ async def make_ledger(
     await connection.execute(insert(generations).values(state="published", created_us=now_us))
 
 
-async def load_identity(connection: AsyncConnection) -> Identity:
+async def load_identity(connection: AsyncConnection) -> ExportIdentity:
     row = (await connection.execute(select(exports.c.table_id, exports.c.format, exports.c.client_id))).one()
-    return Identity(*row)
+    return ExportIdentity(*row)
 
 
 def _ranges(rows: Iterable[Any]) -> list[tuple[int, Range]]:

@@ -47,7 +47,7 @@ class StoredLedger:
         self._is_saved = False
         data = self._path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
-        with self._told():
+        with self._map_errors():
             self._resolve()
             self._unclear.add(digest)
             if self._tag is None:
@@ -62,13 +62,13 @@ class StoredLedger:
         if not self._is_saved:
             self.save()
             return
-        with self._told():
+        with self._map_errors():
             self._resolve()
             if self._store.read_tagged(LEDGER_OBJECT).tag != self._tag:
                 raise TakenOver("the ledger was replaced")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _map_errors(self) -> Iterator[None]:
         """Translates errors of the store into TakenOver and LedgerError. A TakenOver is raised again at every later
         use."""
         if self._lost is not None:

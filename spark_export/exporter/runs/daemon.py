@@ -20,8 +20,8 @@ from spark_export.exporter.errors import ExportError, StreamsLeftOut, TakenOver
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.runs.run import Exporter, Outcome
 from spark_export.exporter.runs.schedule import next_start
-from spark_export.exporter.runs.step import Step, log_step
-from spark_export.exporter.upkeep import Upkeep
+from spark_export.exporter.runs.step import ExportStep, log_step
+from spark_export.exporter.upkeep import ExportUpkeep
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ async def run_daemon(
     every_s: float,
     metrics_file: Path | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
-    upkeep: Upkeep | None = None,
+    upkeep: ExportUpkeep | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
     """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
@@ -52,7 +52,7 @@ async def run_daemon(
         except OSError as error:
             raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
 
-    async def count(step: Step) -> None:
+    async def count(step: ExportStep) -> None:
         # A first run can take hours, so the metrics are updated after each published step.
         nonlocal statistics
         await log_step(step)
@@ -90,7 +90,10 @@ async def run_daemon(
 
 
 async def _run_once(
-    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]], upkeep: Upkeep | None
+    exporter: Exporter,
+    stop: asyncio.Event,
+    on_step: Callable[[ExportStep], Awaitable[None]],
+    upkeep: ExportUpkeep | None,
 ) -> Outcome | None:
     """Exports all new messages once. Returns None after an expected error, or if `stop` was set. Raises TakenOver."""
 
@@ -131,7 +134,7 @@ async def _run_once(
     return outcome
 
 
-async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+async def _keep_table(upkeep: ExportUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:
     """Compacts the table or removes old files, if either is due. A failure is only logged and counted."""
     try:
         done = await upkeep.run()

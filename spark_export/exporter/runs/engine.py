@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from spark_export.exporter.model import Task
-from spark_export.exporter.runs.task import TaskSettings, Written, run_task
+from spark_export.exporter.model import ExportTask
+from spark_export.exporter.runs.task import TaskResult, TaskSettings, run_task
 
 GIVE_UP_S = 1.0
 GIB = 1024**3
 
 
-class Engine(Protocol):
+class ExportEngine(Protocol):
     """The interface of an engine, which executes the tasks of a run.
 
     An engine can repeat a task that failed. It returns the files of exactly one successful execution of each task.
@@ -31,7 +31,7 @@ class Engine(Protocol):
         """Starts the engine. Returns the number of tasks that can run at the same time. Raises ExportError."""
         ...
 
-    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
+    async def run(self, tasks: Sequence[ExportTask], settings: TaskSettings) -> TaskResult:
         """Executes the tasks. Returns the written files, and streams that could not be read. Raises a task's error."""
         ...
 
@@ -56,8 +56,8 @@ class InlineEngine:
     async def prepare(self, data_bytes: int = 0) -> int:
         return self._parallelism
 
-    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
-        waiting, written = deque(tasks), Written([], [])
+    async def run(self, tasks: Sequence[ExportTask], settings: TaskSettings) -> TaskResult:
+        waiting, written = deque(tasks), TaskResult([], [])
 
         def work() -> None:
             while True:
@@ -88,11 +88,11 @@ class AutoEngine:
     make_spark: returns the engine for large exports, or the reason why Spark cannot be used.
     """
 
-    def __init__(self, inline: InlineEngine, make_spark: Callable[[], Engine | str], data_bytes_max: int) -> None:
+    def __init__(self, inline: InlineEngine, make_spark: Callable[[], ExportEngine | str], data_bytes_max: int) -> None:
         self._inline = inline
         self._make_spark = make_spark
         self._data_bytes_max = data_bytes_max
-        self._spark: Engine | None = None
+        self._spark: ExportEngine | None = None
         self._reason = ""
 
     @property
@@ -112,7 +112,7 @@ class AutoEngine:
             self._reason = f"{data_bytes / 1e6:,.1f} MB are new, at most {limit}"
         return await (self._spark or self._inline).prepare(data_bytes)
 
-    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
+    async def run(self, tasks: Sequence[ExportTask], settings: TaskSettings) -> TaskResult:
         return await (self._spark or self._inline).run(tasks, settings)
 
     async def close(self) -> None:

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_export.exporter.address import Address
+from spark_export.exporter.address import TableAddress
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.identity import adopt, check_place, make_consumer
 from spark_export.exporter.ledger.ledger import Ledger
 from spark_export.exporter.node_side import NodeSide, Selection, source_options
 from spark_export.exporter.repair import Repairer
-from spark_export.exporter.runs.engine import AutoEngine, Engine, InlineEngine
+from spark_export.exporter.runs.engine import AutoEngine, ExportEngine, InlineEngine
 from spark_export.exporter.runs.pace import CLUSTER_FACTOR, STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
 from spark_export.exporter.runs.run import Exporter, Progress
 from spark_export.exporter.runs.task import TaskSettings
@@ -26,10 +26,10 @@ from spark_export.exporter.tables.layout import Layout
 from spark_export.exporter.tables.rewrite import Rewriter
 from spark_export.exporter.tables.table import make_table
 from spark_export.exporter.tables.table_state import settle_table
-from spark_export.exporter.upkeep import Upkeep
+from spark_export.exporter.upkeep import ExportUpkeep
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.session import EMBEDDED, is_embedded
-from spark_export.store.place import Place
+from spark_export.store.place import StoreLocation
 from stream_client import Tls, Token
 
 INLINE = "inline"
@@ -72,7 +72,7 @@ class ExportSettings:
     token: the token that proves to the node who exports; its file or variable must be there on each executor, too.
     """
 
-    folder: Path | Place
+    folder: Path | StoreLocation
     node: str
     data_dir: Path | None = None
     selection: Selection = field(default_factory=Selection)
@@ -97,8 +97,8 @@ class ExportSettings:
     tls: Tls | None = None
     token: Token | None = None
 
-    def address(self) -> Address:
-        return Address(Address.of(self.folder).place, self.store_options, self.ledger)
+    def address(self) -> TableAddress:
+        return TableAddress(TableAddress.of(self.folder).place, self.store_options, self.ledger)
 
     def bounds(self) -> Bounds:
         """Returns the largest size of a step and the time limit. A cluster's default is CLUSTER_FACTOR times larger."""
@@ -121,7 +121,7 @@ def now_us() -> int:
 async def open_exporter(
     settings: ExportSettings,
     *,
-    engine: Engine | None = None,
+    engine: ExportEngine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
     """Yields an exporter as `open_kept_exporter` does, for a program that does not compact the table."""
@@ -133,10 +133,10 @@ async def open_exporter(
 async def open_kept_exporter(
     settings: ExportSettings,
     *,
-    engine: Engine | None = None,
+    engine: ExportEngine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     files_min: int = 0,
-) -> AsyncIterator[tuple[Exporter, Upkeep]]:
+) -> AsyncIterator[tuple[Exporter, ExportUpkeep]]:
     """Yields an exporter and the upkeep of its table. Locks the folder, and creates a missing table. Raises
     ExportError.
 
@@ -184,28 +184,30 @@ async def open_kept_exporter(
             on_progress=on_progress,
         )
         try:
-            yield exporter, Upkeep(rewriter, table, files_min=files_min)
+            yield exporter, ExportUpkeep(rewriter, table, files_min=files_min)
         finally:
             await engine.close()
 
 
 @asynccontextmanager
-async def open_for_reading(folder: Path | Place | Address) -> AsyncIterator[tuple[Layout, Ledger]]:
+async def open_for_reading(folder: Path | StoreLocation | TableAddress) -> AsyncIterator[tuple[Layout, Ledger]]:
     """Yields the paths and the ledger of an existing export. An exporter can work in the folder at the same time.
 
     Raises ExportMismatch, LedgerError, StoreError.
     """
-    async with open_workplace(Address.of(folder), now_us=now_us(), writes=False) as work:
+    async with open_workplace(TableAddress.of(folder), now_us=now_us(), writes=False) as work:
         yield work.layout, work.ledger
 
 
 @asynccontextmanager
-async def open_compactor(folder: Path | Place | Address, *, keep_s: float | None = None) -> AsyncIterator[Compactor]:
+async def open_compactor(
+    folder: Path | StoreLocation | TableAddress, *, keep_s: float | None = None
+) -> AsyncIterator[Compactor]:
     """Opens an existing export as its only writer, to merge its small files.
 
     Raises ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
     """
-    async with open_workplace(Address.of(folder), now_us=now_us()) as work:
+    async with open_workplace(TableAddress.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
         table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
         await settle_table(layout, ledger, table)
@@ -214,7 +216,7 @@ async def open_compactor(folder: Path | Place | Address, *, keep_s: float | None
 
 @asynccontextmanager
 async def open_repairer(
-    folder: Path | Place | Address,
+    folder: Path | StoreLocation | TableAddress,
     node: str,
     *,
     keep_s: float | None = None,
@@ -226,7 +228,7 @@ async def open_repairer(
 
     accept_lost: whether to give up rows that are no longer on the node.
     """
-    async with open_workplace(Address.of(folder), now_us=now_us()) as work:
+    async with open_workplace(TableAddress.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
         if layout.store is None:
             await check_place(layout, ledger)
@@ -238,7 +240,7 @@ async def open_repairer(
 
 
 async def adopt_table(
-    folder: Path | Place | Address,
+    folder: Path | StoreLocation | TableAddress,
     node: str,
     client_id: str | None,
     tls: Tls | None = None,
@@ -248,11 +250,11 @@ async def adopt_table(
 
     Raises ExportMismatch, ExportInUse, LedgerError, StoreError, ClientErrors.
     """
-    async with open_workplace(Address.of(folder), now_us=now_us()) as work:
+    async with open_workplace(TableAddress.of(folder), now_us=now_us()) as work:
         return await adopt(work.layout, work.ledger, NodeSide(node, tls, token), client_id)
 
 
-def _make_engine(settings: ExportSettings) -> Engine:
+def _make_engine(settings: ExportSettings) -> ExportEngine:
     inline = InlineEngine(os.cpu_count() or 1)
     if settings.remote is not None or settings.master not in (AUTO, INLINE):
         return _make_spark(settings, settings.master)
@@ -264,7 +266,7 @@ def _make_engine(settings: ExportSettings) -> Engine:
     return AutoEngine(inline, lambda: _embedded_spark(settings), SPARK_BYTES_MIN)
 
 
-def _embedded_spark(settings: ExportSettings) -> Engine | str:
+def _embedded_spark(settings: ExportSettings) -> ExportEngine | str:
     """Returns an engine with an embedded Spark, not yet started, or the reason why Spark cannot be used."""
     try:
         find_java_home()
@@ -273,7 +275,7 @@ def _embedded_spark(settings: ExportSettings) -> Engine | str:
     return _make_spark(settings, EMBEDDED)
 
 
-def _make_spark(settings: ExportSettings, master: str) -> Engine:
+def _make_spark(settings: ExportSettings, master: str) -> ExportEngine:
     from spark_export.exporter.runs.spark_engine import SparkEngine
 
     return SparkEngine(master, settings.remote, settings.conf, aot_cache=settings.aot_cache)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_export.exporter.errors import DataLost
-from spark_export.exporter.model import Exported, LeftOut, PartitionEnd, Piece, Range, Task
+from spark_export.exporter.model import Exported, ExportTask, LeftOutStream, PartitionEnd, Range, RangePart
 
 TASK_ROWS_MIN = 100_000
 """The planned size of a task is at least this many rows, because starting a task takes about 0.15 s of one core."""
@@ -23,7 +23,7 @@ class RangePlan:
     """The ranges of new messages to export, one for each partition, and the streams to leave out, without a range."""
 
     ranges: list[Range]
-    left_out: list[LeftOut]
+    left_out: list[LeftOutStream]
 
 
 def plan_ranges(
@@ -40,7 +40,7 @@ def plan_ranges(
     previous exports. With `accept_lost`, a stream that lost messages is exported without them; else it is left out.
     """
     ranges: list[Range] = []
-    left_out: dict[str, LeftOut] = {}
+    left_out: dict[str, LeftOutStream] = {}
     for end in sorted(ends, key=lambda each: (each.stream, each.partition)):
         place = end.stream, end.partition
         if end.stream in left_out:
@@ -48,7 +48,7 @@ def plan_ranges(
         try:
             ranges.append(_plan_one(end, exported.get(place), positions.get(place, 0), accept_lost))
         except DataLost as loss:
-            left_out[end.stream] = LeftOut(end.stream, str(loss))
+            left_out[end.stream] = LeftOutStream(end.stream, str(loss))
     wanted = [each for each in ranges if each.stream not in left_out and (each.rows or each.lost)]
     return RangePlan(wanted, list(left_out.values()))
 
@@ -136,7 +136,7 @@ def _plan_one(end: PartitionEnd, exported: Exported | None, position: int, accep
     )
 
 
-def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
+def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[ExportTask]:
     """Returns tasks that together export each index of the ranges once. Small neighbouring ranges share a task.
 
     A task is large enough to be worth its start, and small enough to be repeated after a failure.
@@ -145,21 +145,21 @@ def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
     # The number of tasks is a multiple of `parallelism`, so that no task runs alone at the end.
     rounds = max(1, -(-rows // (parallelism * TASK_ROWS_MAX)))
     task_rows = max(TASK_ROWS_MIN, -(-rows // (parallelism * rounds)))
-    tasks: list[Task] = []
-    pieces: list[Piece] = []
+    tasks: list[ExportTask] = []
+    pieces: list[RangePart] = []
     filled = 0.0
     for piece, weight in _pieces(ranges, task_rows):
         if pieces and filled + weight > 1.0:
-            tasks.append(Task(len(tasks), tuple(pieces)))
+            tasks.append(ExportTask(len(tasks), tuple(pieces)))
             pieces, filled = [], 0.0
         pieces.append(piece)
         filled += weight
     if pieces:
-        tasks.append(Task(len(tasks), tuple(pieces)))
+        tasks.append(ExportTask(len(tasks), tuple(pieces)))
     return tasks
 
 
-def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[Piece, float]]:
+def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[RangePart, float]]:
     """Yields pieces that fit into one task, each with the share of a task that it fills, from 0 to 1."""
     for each in ranges:
         if not each.rows:
@@ -171,4 +171,4 @@ def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[Piece, fl
         for number in range(count):
             start = each.start_index + each.rows * number // count
             end = each.start_index + each.rows * (number + 1) // count
-            yield Piece(each.stream, each.era, each.made_us, each.partition, start, end), (end - start) / rows_max
+            yield RangePart(each.stream, each.era, each.made_us, each.partition, start, end), (end - start) / rows_max

@@ -27,13 +27,13 @@ from spark_export.exporter.cleaning import remove_leftovers
 from spark_export.exporter.errors import ExportMismatch, StreamsLeftOut
 from spark_export.exporter.identity import check_positions
 from spark_export.exporter.ledger.ledger import Ledger
-from spark_export.exporter.model import LeftOut, Range, Run, RunState
+from spark_export.exporter.model import LeftOutStream, Range, Run, RunState
 from spark_export.exporter.node_side import NodeSide, Selection
-from spark_export.exporter.runs.engine import Engine
+from spark_export.exporter.runs.engine import ExportEngine
 from spark_export.exporter.runs.pace import Bounds, Pace
 from spark_export.exporter.runs.plan import cut_at, plan_ranges, take_step
-from spark_export.exporter.runs.run_machine import Found, Recovery, recover
-from spark_export.exporter.runs.step import Step, StepRunner
+from spark_export.exporter.runs.run_machine import Recovery, RunFiles, recover
+from spark_export.exporter.runs.step import ExportStep, StepRunner
 from spark_export.exporter.runs.task import TaskSettings
 from spark_export.exporter.runs.waiting import to_its_end
 from spark_export.exporter.tables.layout import Layout, remove_tree
@@ -84,7 +84,7 @@ class Outcome:
     recovered: tuple[str, ...] = ()
     swept: int = 0
     steps: int = 0
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutStream, ...] = ()
     rows_left: int = 0
     data_bytes_left: int = 0
     engine: str = ""
@@ -108,7 +108,7 @@ class Exporter:
         ledger: Ledger,
         table: Table,
         node: NodeSide,
-        engine: Engine,
+        engine: ExportEngine,
         *,
         settings: TaskSettings,
         selection: Selection,
@@ -129,7 +129,7 @@ class Exporter:
         self._on_progress = on_progress
         self._steps = StepRunner(layout, ledger, table, node, engine, settings=settings, now_us=now_us)
 
-    async def run(self, *, on_step: Callable[[Step], Awaitable[None]] | None = None) -> Outcome:
+    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> Outcome:
         """Exports all messages that are on the node at the time of the call, in steps that are published separately.
 
         Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller
@@ -140,7 +140,7 @@ class Exporter:
         started_s = time.monotonic()
         self._steps.is_ending = False
         recovered, swept = await self.recover()
-        pace, steps, left_out = Pace(self._bounds, started_s), list[Step](), dict[str, LeftOut]()
+        pace, steps, left_out = Pace(self._bounds, started_s), list[ExportStep](), dict[str, LeftOutStream]()
         left = await self._plan(None, left_out)
         # The first plan fixes the end of the export, which would otherwise never end while a producer pushes messages.
         until = {(each.stream, each.partition): each.end_index for each in left}
@@ -150,7 +150,7 @@ class Exporter:
             if rows_max is None:
                 break
             part = take_step(left, rows_max, self._bounds.bytes_max)
-            on_rows = self._progress_teller(steps, rows_left, bytes_left)
+            on_rows = self._progress_reporter(steps, rows_left, bytes_left)
             step = await self._steps.run(part, left_out, bytes_left=bytes_left, on_rows=on_rows)
             if step is not None:
                 steps.append(step)
@@ -182,8 +182,8 @@ class Exporter:
             raise StreamsLeftOut(outcome)
         return outcome
 
-    def _progress_teller(
-        self, steps: Sequence[Step], rows_left: int, data_bytes_left: int
+    def _progress_reporter(
+        self, steps: Sequence[ExportStep], rows_left: int, data_bytes_left: int
     ) -> Callable[[int, int], None]:
         """Returns a function that reports the progress of the whole export, given the progress of the current step."""
         number, rows = len(steps) + 1, sum(each.rows for each in steps)
@@ -196,7 +196,9 @@ class Exporter:
 
         return tell
 
-    async def _plan(self, until: Mapping[tuple[str, int], int] | None, left_out: dict[str, LeftOut]) -> list[Range]:
+    async def _plan(
+        self, until: Mapping[tuple[str, int], int] | None, left_out: dict[str, LeftOutStream]
+    ) -> list[Range]:
         """Returns the index ranges of the new messages up to `until`. Adds streams that cannot be exported to
         `left_out`."""
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
@@ -213,7 +215,7 @@ class Exporter:
             raise
         plan = plan_ranges(wanted, exported, positions, accept_lost=self._accept_lost)
         refused = {each.stream: self._table.refusal_of(each.stream) for each in plan.ranges}
-        for each in (*plan.left_out, *(LeftOut(stream, reason) for stream, reason in refused.items() if reason)):
+        for each in (*plan.left_out, *(LeftOutStream(stream, reason) for stream, reason in refused.items() if reason)):
             left_out[each.stream] = each
             logger.warning("stream left out", stream=each.stream, reason=each.reason)
         ranges = [each for each in plan.ranges if each.stream not in left_out]
@@ -239,7 +241,7 @@ class Exporter:
 
     async def _recover_one(self, run: Run) -> tuple[Recovery, int]:
         entries = await self._ledger.load_run_files(run.run_id)
-        found = Found(
+        found = RunFiles(
             in_table=self._table.has_run(run.run_id), staged_whole=self._table.staged_whole(run.run_id, entries)
         )
         # Only if this exporter still owns the table, what it found is the state of the table.

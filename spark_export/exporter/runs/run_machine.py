@@ -43,7 +43,7 @@ class IllegalTransition(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class RunFiles:
     """The files of an interrupted run on disk: whether readers see its rows, and whether it can still be published."""
 
     in_table: bool
@@ -72,7 +72,7 @@ def check_transition(state: RunState, to: RunState) -> None:
         raise IllegalTransition(f"a run that is {state} cannot become {to}")
 
 
-def recover(state: RunState, found: Found) -> Recovery:
+def recover(state: RunState, found: RunFiles) -> Recovery:
     """Returns what to do with an interrupted run.
 
     `found.in_table` decides whether the run was published: a crash can occur before the ledger records the publication.

@@ -10,14 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_export.errors import ConnectionBroken, NodeUnreachable, SourceError
-from spark_export.exporter.errors import (
-    DiskFull,
-    ExportError,
-    ExportInUse,
-    ExportStopped,
-    NodeFailed,
-    TaskFailed,
-)
+from spark_export.exporter.errors import DiskFull, ExportError, ExportInUse, ExportStopped, NodeFailed, TaskFailed
 from spark_export.exporter.runs.job import ExportSettings, open_exporter
 from spark_export.exporter.runs.run import Outcome, Progress
 from stream_client.errors import ClientError
@@ -52,7 +45,7 @@ def run_export(
             failure = NodeFailed if isinstance(error, ConnectionBroken | NodeUnreachable | ClientError) else ExportError
             raise failure(" ".join(str(error).split())) from error
     if outcome is None:
-        _tell_scheduler(received)
+        _report_to_scheduler(received)
         raise ExportStopped(f"the export into {settings.folder} was stopped; the next one takes its messages again")
     return outcome
 
@@ -108,7 +101,7 @@ def _signals_caught(stop: threading.Event, received: list[int]) -> Iterator[None
             signal.signal(each, handler)
 
 
-def _tell_scheduler(received: list[int]) -> None:
+def _report_to_scheduler(received: list[int]) -> None:
     """Calls the scheduler's own handler of the signal that stopped the export. The handler can raise."""
     for number in received[:1]:
         handler = signal.getsignal(number)

@@ -15,9 +15,9 @@ from typing import Any
 import structlog
 
 from spark_export.exporter.errors import DataLost, TaskFailed
-from spark_export.exporter.model import FileEntry, LeftOut, Task
+from spark_export.exporter.model import ExportTask, FileEntry, LeftOutStream
 from spark_export.exporter.runs.spark_tasks import FORMAT, OPTION, ExportSource, decode_entry, encode_job
-from spark_export.exporter.runs.task import TaskSettings, Written
+from spark_export.exporter.runs.task import TaskResult, TaskSettings
 from spark_export.session import close_session, is_sparks, open_session
 from spark_export.source.sent_code import sent_class
 
@@ -67,9 +67,9 @@ class SparkEngine:
             self._session = await asyncio.to_thread(self._open)
         return await asyncio.to_thread(self._parallelism)
 
-    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
+    async def run(self, tasks: Sequence[ExportTask], settings: TaskSettings) -> TaskResult:
         if not tasks:
-            return Written([], [])
+            return TaskResult([], [])
         await self.prepare()
         tag = f"export-{uuid.uuid4().hex}"
         collecting = asyncio.create_task(asyncio.to_thread(self._collect, tasks, settings, tag))
@@ -124,7 +124,7 @@ class SparkEngine:
         else:
             self._session.interruptTag(tag)
 
-    def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> Written:
+    def _collect(self, tasks: Sequence[ExportTask], settings: TaskSettings, tag: str) -> TaskResult:
         """Executes the tasks as the Spark job `tag`, by which `_interrupt` can cancel the job. Raises TaskFailed,
         DataLost."""
         session = self._session
@@ -146,8 +146,8 @@ class SparkEngine:
         finally:
             _if_it_is_there(lambda: remove_tag(tag))
         self._failed = False
-        left_out = [each for each in entries if isinstance(each, LeftOut)]
-        return Written([each for each in entries if isinstance(each, FileEntry)], left_out)
+        left_out = [each for each in entries if isinstance(each, LeftOutStream)]
+        return TaskResult([each for each in entries if isinstance(each, FileEntry)], left_out)
 
 
 def _if_it_is_there(step: Callable[[], object]) -> None:

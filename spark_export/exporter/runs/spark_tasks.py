@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark_export.exporter.model import FileEntry, LeftOut, Piece, Task
+from spark_export.exporter.model import ExportTask, FileEntry, LeftOutStream, RangePart
 from spark_export.exporter.runs.task import TaskSettings, run_task
 from spark_export.source.sent_code import Sendable
 from spark_export.source.sent_modules import TASK_MODULES
@@ -42,7 +42,7 @@ class ExportSource(Sendable, DataSource):
 class ExportReader(Sendable, DataSourceReader):
     modules = TASK_MODULES
 
-    def __init__(self, tasks: Sequence[Task], settings: TaskSettings) -> None:
+    def __init__(self, tasks: Sequence[ExportTask], settings: TaskSettings) -> None:
         self._tasks = tasks
         self._settings = settings
 
@@ -56,19 +56,19 @@ class ExportReader(Sendable, DataSourceReader):
             yield (json.dumps(row),)
 
 
-def encode_job(tasks: Sequence[Task], settings: TaskSettings) -> str:
+def encode_job(tasks: Sequence[ExportTask], settings: TaskSettings) -> str:
     """Returns tasks and settings as JSON text. Spark's planner lacks the modules of this project, so it cannot
     unpickle."""
     return json.dumps({"tasks": [asdict(task) for task in tasks], "settings": asdict(settings)})
 
 
-def decode_job(text: str) -> tuple[list[Task], TaskSettings]:
+def decode_job(text: str) -> tuple[list[ExportTask], TaskSettings]:
     job = json.loads(text)
-    tasks = [Task(each["number"], tuple(Piece(**piece) for piece in each["pieces"])) for each in job["tasks"]]
+    tasks = [ExportTask(each["number"], tuple(RangePart(**piece) for piece in each["pieces"])) for each in job["tasks"]]
     return tasks, TaskSettings(**job["settings"])
 
 
-def decode_entry(text: str) -> FileEntry | LeftOut:
+def decode_entry(text: str) -> FileEntry | LeftOutStream:
     """Returns a file that a task wrote, or a stream that a task left out, from a row of the data source."""
     fields = json.loads(text)
-    return LeftOut(**fields) if "reason" in fields else FileEntry(**fields)
+    return LeftOutStream(**fields) if "reason" in fields else FileEntry(**fields)

@@ -18,11 +18,11 @@ from spark_export.exporter.cleaning import remove_own
 from spark_export.exporter.errors import NO_ROOM, DiskFull, ExportError
 from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.ledger.ledger import Ledger
-from spark_export.exporter.model import FileEntry, LeftOut, Range, RunState
+from spark_export.exporter.model import FileEntry, LeftOutStream, Range, RunState
 from spark_export.exporter.node_side import NodeSide
-from spark_export.exporter.runs.engine import Engine
+from spark_export.exporter.runs.engine import ExportEngine
 from spark_export.exporter.runs.plan import plan_tasks
-from spark_export.exporter.runs.task import TaskSettings, Written, read_progress
+from spark_export.exporter.runs.task import TaskResult, TaskSettings, read_progress
 from spark_export.exporter.runs.waiting import to_its_end
 from spark_export.exporter.tables.layout import Layout, remove_tree
 from spark_export.exporter.tables.table import Table
@@ -33,7 +33,7 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Step:
+class ExportStep:
     """A published step of an export, which is one run in the ledger, the record of all runs.
 
     run_id: the number of the run.
@@ -56,7 +56,7 @@ class Step:
     seconds: float
 
 
-async def log_step(step: Step) -> None:
+async def log_step(step: ExportStep) -> None:
     """Logs a published step. Programs pass this function to `Exporter.run`, which otherwise logs no steps."""
     logger.info("step published", run=step.run_id, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
 
@@ -80,7 +80,7 @@ class StepRunner:
         ledger: Ledger,
         table: Table,
         node: NodeSide,
-        engine: Engine,
+        engine: ExportEngine,
         *,
         settings: TaskSettings,
         now_us: Callable[[], int],
@@ -97,11 +97,11 @@ class StepRunner:
     async def run(
         self,
         ranges: Sequence[Range],
-        left_out: dict[str, LeftOut],
+        left_out: dict[str, LeftOutStream],
         *,
         bytes_left: int,
         on_rows: Callable[[int, int], None],
-    ) -> Step | None:
+    ) -> ExportStep | None:
         """Exports the ranges as one run. Streams that cannot be read are added to `left_out`.
 
         Returns None, and publishes nothing, if no stream could be read. Raises ExportError, ClientError.
@@ -135,7 +135,7 @@ class StepRunner:
         failpoint("written")
         # The run is being published and can no longer be abandoned, so a cancellation waits for the end of the run.
         await self.end_after(self._finish(run_id, entries))
-        return Step(
+        return ExportStep(
             run_id=run_id,
             rows=sum(each.rows for each in entries),
             data_bytes=sum(each.data_bytes for each in entries),
@@ -160,7 +160,7 @@ class StepRunner:
 
     async def _write(
         self, run_id: int, ranges: Sequence[Range], bytes_left: int, on_rows: Callable[[int, int], None]
-    ) -> Written:
+    ) -> TaskResult:
         attempts = self._layout.attempts(run_id)
         attempts.mkdir(parents=True)
         await self._ledger.advance(run_id, RunState.WRITING)
@@ -175,7 +175,7 @@ class StepRunner:
         failpoint("tasks_done")
         return written
 
-    async def _arrange(self, run_id: int, ranges: Sequence[Range], written: Written) -> list[FileEntry]:
+    async def _arrange(self, run_id: int, ranges: Sequence[Range], written: TaskResult) -> list[FileEntry]:
         """Moves the written files to their paths for publication, and records the files in the ledger.
 
         Files of streams that are left out are not recorded, and so never published. Raises ExportError if the files

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from spark_export.errors import ConnectionBroken, NodeUnreachable, OptionError, SourceError
 from spark_export.exporter.errors import FolderNotSeen, RangeIncomplete
-from spark_export.exporter.model import FileEntry, LeftOut, Task
+from spark_export.exporter.model import ExportTask, FileEntry, LeftOutStream
 from spark_export.exporter.tables.file_target import open_target
 from spark_export.exporter.tables.write_files import TableWriter, check_complete
 from spark_export.source.node_client import NodeConnection
 from spark_export.source.options import ReadOptions, read_options
-from spark_export.source.plan import Range
+from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 
 PROGRESS = ">QQ"
@@ -55,7 +55,7 @@ class TaskSettings:
 
 
 @dataclass(frozen=True)
-class Written:
+class TaskResult:
     """The result of a task: complete and synced files, and the streams that could not be read.
 
     files: the files, with paths relative to `TaskSettings.folder` or `TaskSettings.store`.
@@ -64,10 +64,10 @@ class Written:
     """
 
     files: list[FileEntry]
-    left_out: list[LeftOut]
+    left_out: list[LeftOutStream]
 
 
-def run_task(task: Task, settings: TaskSettings) -> Written:
+def run_task(task: ExportTask, settings: TaskSettings) -> TaskResult:
     """Executes a task once. The caller removes the files after an error, and those of streams that are left out.
 
     If a stream cannot be read, the task goes on with the other streams. Raises NodeUnreachable if the node no longer
@@ -83,7 +83,7 @@ def run_task(task: Task, settings: TaskSettings) -> Written:
         hive=settings.hive,
         codec=settings.codec,
     )
-    left_out: dict[str, LeftOut] = {}
+    left_out: dict[str, LeftOutStream] = {}
     try:
         for piece in task.pieces:
             if piece.stream in left_out:
@@ -91,7 +91,7 @@ def run_task(task: Task, settings: TaskSettings) -> Written:
             assigned = json.dumps({piece.stream: [piece.partition]})
             chosen = {"assign": assigned, "includeHeaders": "true", "failOnDataLoss": "true"}
             options = read_options(settings.source | chosen)
-            wanted = Range(piece.stream, piece.partition, piece.start_index, piece.end_index, piece.made_us)
+            wanted = ReadRange(piece.stream, piece.partition, piece.start_index, piece.end_index, piece.made_us)
             try:
                 for batch in check_complete(piece, RangeReader(wanted, options).batches()):
                     writer.write(piece.stream, piece.era, batch)
@@ -102,8 +102,8 @@ def run_task(task: Task, settings: TaskSettings) -> Written:
                     raise
                 # The rows that were read before the error must not be published without the rows after them.
                 writer.discard(piece.stream)
-                left_out[piece.stream] = LeftOut(piece.stream, f"{piece.stream}/{piece.partition}: {error}")
-        return Written(writer.close(), list(left_out.values()))
+                left_out[piece.stream] = LeftOutStream(piece.stream, f"{piece.stream}/{piece.partition}: {error}")
+        return TaskResult(writer.close(), list(left_out.values()))
     finally:
         writer.abort()
         if progress is not None:

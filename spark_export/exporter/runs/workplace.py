@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_export.exporter.address import Address
+from spark_export.exporter.address import TableAddress
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.ledger.ledger import Ledger, NewIdentity, open_ledger
 from spark_export.exporter.ledger.store_ledger import LEDGER_OBJECT, StoredLedger
@@ -34,7 +34,7 @@ class Workplace:
 
 @asynccontextmanager
 async def open_workplace(
-    address: Address, *, now_us: int, identity: NewIdentity | None = None, writes: bool = True
+    address: TableAddress, *, now_us: int, identity: NewIdentity | None = None, writes: bool = True
 ) -> AsyncIterator[Workplace]:
     """Opens an export. With `writes`, no other process can change the export at the same time.
 

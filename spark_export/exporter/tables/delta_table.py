@@ -85,7 +85,7 @@ class DeltaLog(FlatTable):
 
     def prepare(self) -> None:
         if not self._exists():
-            with _told(f"the Delta table {self._address} cannot be made"):
+            with _map_errors(f"the Delta table {self._address} cannot be made"):
                 DeltaTable.create(
                     self._address, SCHEMA, partition_by=PARTITION_COLUMNS, storage_options=self._options or None
                 )
@@ -176,7 +176,7 @@ class DeltaLog(FlatTable):
         Raises ExportError, also if another transaction with one of the application ids was added since `table` was
         opened.
         """
-        with _told(f"the transaction of {what} failed, the next run tries again"):
+        with _map_errors(f"the transaction of {what} failed, the next run tries again"):
             table.create_write_transaction(
                 actions,
                 mode="append",
@@ -199,7 +199,7 @@ class DeltaLog(FlatTable):
         table = self._open()
         if table.version() - max(checkpoints, default=0) < CHECKPOINT_COMMITS:
             return 0
-        with _told(f"no checkpoint of {self._address} could be written"):
+        with _map_errors(f"no checkpoint of {self._address} could be written"):
             table.create_checkpoint()
             table.cleanup_metadata()
         self.sync()
@@ -216,7 +216,7 @@ class DeltaLog(FlatTable):
         return [unquote(path) for path in found]
 
     def _exists(self) -> bool:
-        with _told(f"the Delta table {self._address} cannot be read"):
+        with _map_errors(f"the Delta table {self._address} cannot be read"):
             return bool(DeltaTable.is_deltatable(self._address, self._options or None))
 
     def _add(self, entry: FileEntry, *, data_change: bool = True) -> AddAction:
@@ -234,7 +234,7 @@ class DeltaLog(FlatTable):
         return self._open()
 
     def _open(self) -> DeltaTable:
-        with _told(f"the Delta table {self._address} cannot be read"):
+        with _map_errors(f"the Delta table {self._address} cannot be read"):
             return DeltaTable(self._address, storage_options=self._options or None)
 
 
@@ -256,7 +256,7 @@ class StoreDeltaTable(StoreFlatTable, DeltaLog):
     def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
         """Returns the names of own data files that no version of the last `keep_s` seconds needs."""
         table = self._open()
-        with _told(f"old files of {self._address} cannot be listed"):
+        with _map_errors(f"old files of {self._address} cannot be listed"):
             old = table.vacuum(
                 # deltalake takes whole hours. Rounded down, half an hour would remove files at once.
                 retention_hours=math.ceil(keep_s / 3600),
@@ -311,7 +311,7 @@ def delta_options(store: Store) -> dict[str, str]:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _map_errors(what: str) -> Iterator[None]:
     """Turns errors of deltalake into ExportErrors. `what` is the beginning of the message."""
     try:
         yield

@@ -32,12 +32,12 @@ class TargetFile(Protocol):
         ...
 
 
-class Target(Protocol):
+class FileTarget(Protocol):
     def open(self, name: str) -> TargetFile: ...
 
 
 class FolderTarget:
-    """A `Target` that is an existing folder. The caller removes abandoned files together with the folder."""
+    """A `FileTarget` that is an existing folder. The caller removes abandoned files together with the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ class _FolderFile:
 
 
 class StoreTarget:
-    """A `Target` that is an address on a store. An abandoned file is deleted, here or by `Table.find_leftovers`."""
+    """A `FileTarget` that is an address on a store. An abandoned file is deleted, here or by `Table.find_leftovers`."""
 
     def __init__(self, address: str, options: Mapping[str, str]) -> None:
         self._data = DataFiles(parse_place(address), options)
@@ -97,5 +97,5 @@ class _StoreFile:
         self._data.remove(self._name)
 
 
-def open_target(folder: Path, store: str, options: Mapping[str, str]) -> Target:
+def open_target(folder: Path, store: str, options: Mapping[str, str]) -> FileTarget:
     return StoreTarget(store, options) if store else FolderTarget(folder)

@@ -16,7 +16,7 @@ from spark_export.exporter.ledger.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, RunFile
 from spark_export.exporter.tables.flat_table import REWRITTEN_PREFIX, RUN_PREFIX
 from spark_export.exporter.tables.iceberg_catalog import open_catalog
-from spark_export.exporter.tables.iceberg_upkeep import IcebergUpkeep, told
+from spark_export.exporter.tables.iceberg_upkeep import IcebergUpkeep, map_errors
 from spark_export.exporter.tables.layout import TABLE, Layout
 from spark_export.exporter.tables.store_flat_table import StoreFlatTable, log_address
 from spark_export.exporter.tables.write_files import ERA, FILE_SCHEMA_WITH_STREAM
@@ -60,7 +60,7 @@ class IcebergLog(IcebergUpkeep):
     _identifier: tuple[str, ...]
 
     def missing(self) -> str | None:
-        with told("the catalog cannot be read"):
+        with map_errors("the catalog cannot be read"):
             try:
                 self._open()
             except (NoSuchTableError, NoSuchNamespaceError):
@@ -68,7 +68,7 @@ class IcebergLog(IcebergUpkeep):
         return None
 
     def prepare(self) -> None:
-        with told("the table cannot be made"):
+        with map_errors("the table cannot be made"):
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             try:
                 self._ensure_era()
@@ -113,7 +113,7 @@ class IcebergLog(IcebergUpkeep):
             # If pyiceberg repeated a failed commit, the repetition would ignore a fence.
             table.metadata.properties["commit.retry.num-retries"] = "0"
             try:
-                with told(f"the snapshot of run {run_id} failed, the next run tries again"):
+                with map_errors(f"the snapshot of run {run_id} failed, the next run tries again"):
                     table.add_files(
                         [self._address_of(entry.path) for entry in entries],
                         snapshot_properties={RUN_PROPERTY: self._run_name(run_id)},
@@ -139,7 +139,7 @@ class IcebergLog(IcebergUpkeep):
         what = f"abandons run {run_id}" if run_id else f"drops rewrite {generation}"
         numbers = {FENCE_PROPERTY: run_id, REWRITE_FENCE_PROPERTY: generation}
         table = self._open()
-        with told(f"the snapshot that {what} failed"), table.transaction() as change:
+        with map_errors(f"the snapshot that {what} failed"), table.transaction() as change:
             change.set_properties({key: self._run_name(number) for key, number in numbers.items() if number})
             latest = max(self._runs_of(table), default=0)
             with change.update_snapshot({RUN_PROPERTY: self._run_name(latest)}).fast_append():
@@ -151,13 +151,13 @@ class IcebergLog(IcebergUpkeep):
             return
         table.metadata.properties["commit.retry.num-retries"] = "0"
         what = f"the snapshot of rewrite {generation} failed, the next run tries again"
-        with told(what):
+        with map_errors(what):
             listed = {self._path_of(task.file.file_path): task.file for task in table.scan().plan_files()}
         old, new = self._changes(listed.keys(), before, after)
         # The snapshots may no longer name all runs, since they expire.
         latest = max({*self._runs_of(table), *(file.run_id for file in after)}, default=0)
         try:
-            with told(what), table.transaction() as change:
+            with map_errors(what), table.transaction() as change:
                 change.set_properties({GENERATION_PROPERTY: f"{self._table_id}/{generation}"})
                 with change.update_snapshot({RUN_PROPERTY: self._run_name(latest)}).overwrite() as snapshot:
                     for file in old:
@@ -180,13 +180,13 @@ class IcebergLog(IcebergUpkeep):
 
     def _read_generation(self) -> int | None:
         try:
-            with told("the table cannot be read"):
+            with map_errors("the table cannot be read"):
                 return _number(self._open(), GENERATION_PROPERTY, self._table_id) or None
         except NoSuchTableError:
             return None
 
     def _begin(self) -> Any:
-        with told("the table cannot be read"):
+        with map_errors("the table cannot be read"):
             return self._open()
 
     def _open(self) -> Any:
@@ -194,7 +194,7 @@ class IcebergLog(IcebergUpkeep):
 
     def _runs(self) -> set[int]:
         try:
-            with told("the table cannot be read"):
+            with map_errors("the table cannot be read"):
                 return self._runs_of(self._open())
         except (NoSuchTableError, NoSuchNamespaceError):
             return set()
@@ -223,7 +223,7 @@ class IcebergTable(IcebergLog):
     def __init__(self, layout: Layout, table_id: str) -> None:
         super().__init__(layout, layout.table / "data", layout.table / "metadata")
         self._table_id, self._root = table_id, f"file://{layout.table}"
-        with told("the catalog cannot be opened"):
+        with map_errors("the catalog cannot be opened"):
             self._catalog, self._identifier = open_catalog(layout)
 
     def prepare(self) -> None:
@@ -235,7 +235,7 @@ class StoreIcebergTable(StoreFlatTable, IcebergLog):
     def __init__(self, layout: Layout, store: Store, table_id: str) -> None:
         super().__init__(layout, store, f"{TABLE}/data")
         self._table_id, self._root = table_id, log_address(store)
-        with told("the catalog cannot be opened"):
+        with map_errors("the catalog cannot be opened"):
             self._catalog, self._identifier = open_catalog(layout)
 
     def _find_expired_data(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:

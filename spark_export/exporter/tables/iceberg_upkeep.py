@@ -32,7 +32,7 @@ class IcebergUpkeep(FlatTable):
 
     def expire_log(self, now_s: float, keep_s: float) -> int:
         """Expires snapshots that were replaced at least `keep_s` seconds ago. Returns their number."""
-        with told("old snapshots cannot be expired"):
+        with map_errors("old snapshots cannot be expired"):
             table = self._open()
             before = len(table.snapshots())
             # A snapshot is the current one from its own time to the time of the next snapshot.
@@ -49,7 +49,7 @@ class IcebergUpkeep(FlatTable):
         # The metadata files are listed before the table is opened: see `cleaning.py`.
         metadata = list(self._list_metadata())
         data = self._find_expired_data(current, now_s, keep_s)
-        with told("old metadata cannot be found"):
+        with map_errors("old metadata cannot be found"):
             return data + self._find_old_metadata(self._open(), metadata, now_s - keep_s)
 
     def _find_old_metadata(self, table: Any, listed: Sequence[tuple[str, float]], before_s: float) -> list[str]:
@@ -89,7 +89,7 @@ class IcebergUpkeep(FlatTable):
             yield str(path.relative_to(self._layout.table)), path.stat().st_mtime
 
     def _names_in_log(self) -> set[str]:
-        with told("the manifests cannot be read"):
+        with map_errors("the manifests cannot be read"):
             table, names = self._open(), set()
             for snapshot in table.snapshots():
                 for manifest in snapshot.manifests(table.io):
@@ -106,7 +106,7 @@ def name_of(address: str) -> str:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def map_errors(what: str) -> Iterator[None]:
     """Turns errors of `pyiceberg` and of the catalog into ExportErrors. `what` is the failed step."""
     try:
         yield

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.exporter.errors import RangeIncomplete
-from spark_export.exporter.model import FileEntry, Piece
-from spark_export.exporter.tables.file_target import FolderTarget, Target
+from spark_export.exporter.model import FileEntry, RangePart
+from spark_export.exporter.tables.file_target import FileTarget, FolderTarget
 from spark_export.exporter.tables.hive_names import hive_folder
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
@@ -76,7 +76,13 @@ class TableWriter:
     """
 
     def __init__(
-        self, folder: Path | Target, prefix: str, *, with_stream: bool = False, hive: bool = False, codec: str = "zstd"
+        self,
+        folder: Path | FileTarget,
+        prefix: str,
+        *,
+        with_stream: bool = False,
+        hive: bool = False,
+        codec: str = "zstd",
     ) -> None:
         self._target = FolderTarget(folder) if isinstance(folder, Path) else folder
         self._prefix = prefix
@@ -135,7 +141,9 @@ class TableWriter:
 
 
 class _OpenFile:
-    def __init__(self, target: Target, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str) -> None:
+    def __init__(
+        self, target: FileTarget, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str
+    ) -> None:
         self._name = name
         self._place = place
         self._schema = schema
@@ -239,7 +247,7 @@ class _HashingSink:
         return self._hash.hexdigest()
 
 
-def check_complete(piece: Piece, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def check_complete(piece: RangePart, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yields the batches unchanged. Raises RangeIncomplete unless they have each index of the piece once, in order."""
     expected = piece.start_index
     for batch in batches:

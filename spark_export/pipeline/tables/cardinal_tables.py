@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.pipeline.assembly import Assembled, BlockMessage, assemble, read_batch_hash
-from spark_export.pipeline.canon import CANONICAL, INCOMPLETE, REORGED, BlockLink, Mark
-from spark_export.pipeline.tables.known_blocks import BATCHES, Block, Complete, KnownBlocks
+from spark_export.pipeline.canon import CANONICAL, INCOMPLETE, REORGED, BlockLink, CanonState
+from spark_export.pipeline.tables.known_blocks import BATCHES, Block, Complete, StoredBlocks
 from spark_export.pipeline.tables.message_tables import TIME, replace_table, rows_of, table_of
 from spark_export.pipeline.tables.new_messages import sorted_groups
 from spark_export.pipeline.topics import Topics
@@ -83,7 +83,7 @@ OPEN_SCHEMA = pa.schema(
     ]
 )
 """The messages of incomplete blocks. `block` is the name of the chain, a zero byte and the block hash."""
-CHAINS_TOLD = 10
+CHAINS_REPORTED = 10
 
 
 class CardinalTables:
@@ -93,7 +93,7 @@ class CardinalTables:
         self._version = version
         self._topics = topics
         self._starts = starts
-        self._known = KnownBlocks(version, starts)
+        self._known = StoredBlocks(version, starts)
         self._incomplete: dict[Block, tuple[Assembled, int]] = {}
         self._open = OPEN_SCHEMA.empty_table()
         self._new: list[pa.Table] = []
@@ -159,7 +159,7 @@ class CardinalTables:
             link = BlockLink(place[1], assembled.parent, assembled.number, assembled.weight, stored_us)
             counts = len(assembled.values), len(assembled.deletes)
             self._known.changed.add(place)
-            self._known.blocks[place] = Complete(link, Mark(CANONICAL), *counts, "")
+            self._known.blocks[place] = Complete(link, CanonState(CANONICAL), *counts, "")
             found[place] = assembled
             rows += sum(counts)
             if rows >= PART_UPDATES:
@@ -201,7 +201,7 @@ class CardinalTables:
         for chain, hash_ in sorted(self._starts.items()):
             option = f"--start {chain}={hash_.hex()}" if self._topics.has_group else f"--start {hash_.hex()}"
             if chain not in chains:
-                known = ", ".join(sorted(chains)[:CHAINS_TOLD])
+                known = ", ".join(sorted(chains)[:CHAINS_REPORTED])
                 notes.append(f"{option}: the export has no block of the chain {chain} yet, but of {known}")
             elif chain not in self._known.on_chain:
                 notes.append(
@@ -258,7 +258,7 @@ class CardinalTables:
             rows.append((*place_rows, *state, block.updates, block.deletes, None))
         return table_of(SCHEMAS[BATCHES], rows)
 
-    def _rewrite(self, name: str, marks: dict[Block, Mark]) -> None:
+    def _rewrite(self, name: str, marks: dict[Block, CanonState]) -> None:
         """Writes a file of silver/batches and its companion in silver/updates again, with the new states `marks`."""
         self._known.load_file(name)
         path, beside = (self._version.folder / table / name for table in (BATCHES, UPDATES))

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_export.pipeline.canon import CANONICAL, LOST, WAITING, BlockLink, Mark, mark_chain
+from spark_export.pipeline.canon import CANONICAL, LOST, WAITING, BlockLink, CanonState, mark_chain
 from spark_export.pipeline.tables.message_tables import rows_of, table_of
 from spark_export.pipeline.versions import STATE, Version
 
@@ -43,13 +43,13 @@ class Complete:
     """A complete block. `mark` is its state in silver/batches, and `file` the file with its row."""
 
     link: BlockLink
-    mark: Mark
+    mark: CanonState
     updates: int
     deletes: int
     file: str
 
 
-class KnownBlocks:
+class StoredBlocks:
     """The complete blocks of one version of the tables.
 
     changed: the blocks that were added, or whose storage time changed, since the version began.
@@ -93,14 +93,14 @@ class KnownBlocks:
                 self._load_all()
                 return
 
-    def find_changes(self) -> dict[str, dict[Block, Mark]]:
+    def find_changes(self) -> dict[str, dict[Block, CanonState]]:
         """Computes the canonical chains. Returns the changed blocks with their new state, by file of silver/batches."""
         if not all(self._above_settled(chain) for chain in list(self._settled)):
             self._load_all()
         chains: dict[str, list[BlockLink]] = defaultdict(list)
         for (chain, _), block in self.blocks.items():
             chains[chain].append(block.link)
-        found: dict[str, dict[Block, Mark]] = defaultdict(dict)
+        found: dict[str, dict[Block, CanonState]] = defaultdict(dict)
         for chain, links in chains.items():
             start = self._starts.get(chain)
             if chain in self._settled:
@@ -135,7 +135,7 @@ class KnownBlocks:
             chain, hash_, number, parent, weight, stored_us, state, fork, updates, deletes, missing = row
             if missing is None and (chain, hash_) not in self.blocks:
                 link = BlockLink(hash_, parent, number, int(weight), stored_us)
-                self.blocks[chain, hash_] = Complete(link, Mark(state, fork), updates, deletes, path.name)
+                self.blocks[chain, hash_] = Complete(link, CanonState(state, fork), updates, deletes, path.name)
 
     def _load_all(self) -> None:
         for path in self._version.files(BATCHES, "part"):

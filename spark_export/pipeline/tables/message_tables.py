@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from spark_export.pipeline.block_rows import STREAM_PREFIX
 from spark_export.pipeline.event_time import EVENT_TIME_HEADER
-from spark_export.pipeline.tables.new_messages import Taken, sorted_groups
+from spark_export.pipeline.tables.new_messages import ReadFiles, sorted_groups
 from spark_export.pipeline.versions import Version
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -121,7 +121,7 @@ class MessageTables:
         for each in minutes.group_by(["stream", "minute"]).aggregate([]).to_pylist():
             self._touched.add((each["stream"], each["minute"]))
 
-    def finish(self, taken: Taken, blocks: str | None) -> None:
+    def finish(self, taken: ReadFiles, blocks: str | None) -> None:
         """Updates the gold tables. `blocks` is a table of blocks whose rows count as events for gold/latency."""
         for day, minutes in _by_day(self._rates).items():
             self._finish_rates(day, minutes)

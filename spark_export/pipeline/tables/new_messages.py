@@ -24,7 +24,7 @@ COLUMNS = ("partition", "index", "timestamp", "key", "headers", "data")
 
 
 @dataclass
-class Taken:
+class ReadFiles:
     """The record of the messages that the pipeline has read from an export.
 
     files: the size in bytes of each file that was read completely, by its path in the table.
@@ -41,7 +41,7 @@ class Taken:
         return {"files": self.files, "intervals": spans}
 
     @classmethod
-    def load(cls, dumped: Any) -> Taken:
+    def load(cls, dumped: Any) -> ReadFiles:
         taken = cls(dict(dumped["files"]))
         for stream, era, partition, spans in dumped["intervals"]:
             taken.intervals[stream, era, partition] = Intervals(Span(*span) for span in spans)
@@ -78,7 +78,7 @@ class ExportFile:
         return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
-def list_new(export: Path, taken: Taken) -> list[ExportFile]:
+def list_new(export: Path, taken: ReadFiles) -> list[ExportFile]:
     """Returns the files that the pipeline has not read completely, by path, in the present version of the table.
 
     Files that no longer exist, as after a compaction, are removed from `taken`. Raises FileNotFoundError without a
@@ -95,7 +95,7 @@ def list_new(export: Path, taken: Taken) -> list[ExportFile]:
     ]
 
 
-def take_file(file: ExportFile, taken: Taken) -> pa.Table:
+def take_file(file: ExportFile, taken: ReadFiles) -> pa.Table:
     """Reads the new rows of a file, sorted by era, partition and index, and adds them to the record `taken`."""
     with pq.ParquetFile(pa.BufferReader(file.read())) as opened:
         names = [name for name in ("era", *COLUMNS) if name in opened.schema_arrow.names]
@@ -125,7 +125,7 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
     return pa.concat_tables(new) if new else rows.slice(0, 0)
 
 
-def _all_known(places: pa.Table, taken: Taken, stream: str) -> bool:
+def _all_known(places: pa.Table, taken: ReadFiles, stream: str) -> bool:
     """Returns whether the pipeline has read all these rows before."""
     eras = places["era"].to_pylist() if "era" in places.column_names else [0] * places.num_rows
     known = {(era, partition): found for (name, era, partition), found in taken.intervals.items() if name == stream}
@@ -150,7 +150,7 @@ def sorted_groups(rows: pa.Table, keys: list[str]) -> Iterator[tuple[tuple[Any, 
         at += count
 
 
-def _drop_known(rows: pa.Table, taken: Taken, source: Source) -> pa.Table:
+def _drop_known(rows: pa.Table, taken: ReadFiles, source: Source) -> pa.Table:
     """Returns the rows of one source that the pipeline has not read before."""
     known = taken.intervals.get(source)
     if known is None or not known.touches(rows["index"][0].as_py(), rows["index"][-1].as_py()):

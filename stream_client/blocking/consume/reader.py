@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable
 
 from stream_client.arguments import encoded
-from stream_client.blocking.session import Session, Shell
+from stream_client.blocking.session import ClientSession, Shell
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.consume.page import Page
 from stream_client.core.calls import PATIENCE_CHECKS, Call, pulled, pulled_marked, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.core.pushes import Waiting
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import AccessDenied, ClientError, InvalidArgument, NotSupported, RequestRefused
 from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import MARKED_PULL, RICH_PULL, FromIndex, MarkedPull, RichMessage, RichPull, Start
@@ -45,7 +45,7 @@ class Reader:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         handle: PartitionHandle,
         start: Start,
         *,
@@ -112,7 +112,7 @@ class Reader:
             self._cancel()
         if self._call is not None:
             self._call.forget(self._answered)
-            self._session.core.forget(self._call)
+            self._session.core.calls.forget(self._call)
 
     def _ask_later(self) -> None:
         self._cancel = None
@@ -193,7 +193,7 @@ class Merge:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._ready: deque[Reader] = deque()
-        self._signal: Waiting | None = None
+        self._signal: PendingResult | None = None
 
     def arrived(self, reader: Reader) -> None:
         """Records that a page of this reader has arrived. It is the `on_page` of the Reader."""
@@ -213,7 +213,7 @@ class Merge:
     def next_ready(self, timeout_s: float = math.inf) -> Reader | None:
         """Returns the reader whose page arrived first; None after `timeout_s` seconds, or after `wake`."""
         if not self._ready and timeout_s > 0:
-            self._signal = Waiting()
+            self._signal = PendingResult()
             self._shell.wait(self._signal, None if timeout_s == math.inf else timeout_s)
             self._signal = None
         return self._ready.popleft() if self._ready else None

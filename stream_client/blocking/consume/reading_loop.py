@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from stream_client.blocking.consume.partition_reading import PartitionReading
 from stream_client.blocking.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.blocking.positions import Positions, resume
-from stream_client.blocking.session import Session
+from stream_client.blocking.session import ClientSession
 from stream_client.blocking.watch import PartitionWatch
 from stream_client.consume.options import ConsumerOptions
 from stream_client.consume.page import Page, find_holes
@@ -43,7 +43,9 @@ class ReadingLoop:
     woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
     """
 
-    def __init__(self, session: Session, stream_name: str, positions: Positions, options: ConsumerOptions) -> None:
+    def __init__(
+        self, session: ClientSession, stream_name: str, positions: Positions, options: ConsumerOptions
+    ) -> None:
         self._session = session
         self._stream_name = stream_name
         self._positions = positions
@@ -219,11 +221,11 @@ class ReadingLoop:
         reading.messages, reading.at = page.messages, 0
         if page.messages:
             self.current = reading
-            self._tell_holes(reading)
+            self._report_holes(reading)
         # The next page travels while the program processes this page. Without this, every page would cost a round trip.
         if not (stop_at_end and reading.ended):
             reading.reader.ask()
-            self._session.shell.give_way()
+            self._session.shell.yield_control()
         return bool(page.messages)
 
     def _check(self, reading: PartitionReading, page: Page) -> None:
@@ -317,7 +319,7 @@ class ReadingLoop:
         else:
             logger.warning("%s", event)
 
-    def _tell_holes(self, reading: PartitionReading) -> None:
+    def _report_holes(self, reading: PartitionReading) -> None:
         """Counts the missing indexes before and between the current page's messages, and reports them to `on_hole`."""
         for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
             self.holes += next_there - first_missing

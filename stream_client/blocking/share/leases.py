@@ -29,7 +29,7 @@ from ockam.protocol import Protocol
 from stream_client.blocking.positions import SavedIndexes, check_keeps_positions, check_name
 from stream_client.blocking.session import Connected
 from stream_client.core.calls import answer_of
-from stream_client.core.marks import Mark, OnReset
+from stream_client.core.marks import KnownPosition, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError
 from stream_client.share.lease_machine import LeaseClientMachine
@@ -128,7 +128,7 @@ class LeaseMember:
         """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
         return self._indexes.load(stream_name, partitions)
 
-    def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
+    def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
         """Returns the known mark of the position of each of these partitions (`SavedIndexes.resume`)."""
         return self._indexes.resume(stream_name, partitions, on_reset)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.chains import block_backfill
 from stream_node.cli.client import check_contact, run_to_signal
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import columns, counted, say, say_json
-from stream_node.cli.request_options import channel_for, request_options, tls_for, token_for, with_request_options
+from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, ViaOption
+from stream_node.cli.output import columns, counted, say
+from stream_node.cli.request_options import reaching, request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -24,35 +23,27 @@ SUFFIXES = (".blk", ".blk.gz", ".blk.zstd")
 PASSED_OVER_SHOWN = 5
 AlsoOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--also", metavar="HOST:PORT", help="Another node, to continue with if the first one fails. May be repeated."
-    ),
+    typer.Option(metavar="HOST:PORT", help="Another node, to continue with if the first one fails. May be repeated."),
 ]
+
+
+class BlockNodeOptions(NamedTuple):
+    """The nodes that a command asks for blocks."""
+
+    node: NodeOption = None
+    also: AlsoOption = None
+    context: ContextOption = None
+    via: ViaOption = None
+
+
+ANY_BLOCK_NODE = BlockNodeOptions()
 SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '.join(SUFFIXES)}.")]
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Publish, subscribe to, fetch and generate blocks.", no_args_is_help=True)
-    for name, command in (
-        ("publish", publish),
-        ("subscribe", subscribe),
-        ("get", get),
-        ("status", status),
-        ("generate", generate),
-    ):
-        group.command(name)(with_request_options(command, speaks_blocks=True))
-    block_backfill.register(group)
-    app.add_typer(group, name="block")
 
 
 def publish(
     files: Annotated[list[Path], typer.Argument(help="Block files, or folders of them, in any order.")],
-    node: NodeOption = None,
-    also: AlsoOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
+    nodes: BlockNodeOptions = ANY_BLOCK_NODE,
     give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
-    as_json: JsonOption = False,
 ) -> None:
     """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all
     of them.
@@ -85,9 +76,9 @@ def publish(
         lines = [f"{what} durable ({seconds:.2f} s){compared}"]
         if passed_over:
             lines.append(_passed_over(passed_over))
-        say(as_json, report, lines)
+        say(report, lines)
 
-    _with_blocks(run, node, also, context, via)
+    _with_blocks(run, nodes)
 
 
 def subscribe(
@@ -102,14 +93,8 @@ def subscribe(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A folder; each block is written to a file in it.")] = None,
     suffix: SuffixOption = ".blk.zstd",
-    compress: Annotated[
-        bool, typer.Option("--compress", help="Ask the node to compress the blocks, for a slow line.")
-    ] = False,
-    node: NodeOption = None,
-    also: AlsoOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    compress: Annotated[bool, typer.Option(help="Ask the node to compress the blocks, for a slow line.")] = False,
+    nodes: BlockNodeOptions = ANY_BLOCK_NODE,
 ) -> None:
     """Print each verified block as it arrives: first the stored blocks, then new ones, without a gap.
 
@@ -133,9 +118,9 @@ def subscribe(
                 report: dict[str, Any] = {"block": block.number, "items": len(block.items), "bytes": size_bytes}
                 report |= {"root": block.root.hex(), "file": None if file is None else str(file)}
                 text = f"block {block.number}: {counted(len(block.items), 'item')}, {size_bytes:,} bytes"
-                say(as_json, report, text)
+                say(report, text)
 
-    _with_blocks(run, node, also, context, via)
+    _with_blocks(run, nodes)
 
 
 def get(
@@ -143,11 +128,7 @@ def get(
         int | None, typer.Argument(min=0, help="The number of the block. Without it, the latest block.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A file for the block. Its suffix chooses the compression.")] = None,
-    node: NodeOption = None,
-    also: AlsoOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    nodes: BlockNodeOptions = ANY_BLOCK_NODE,
 ) -> None:
     """Fetch one block, and print its size and its root hash.
 
@@ -163,24 +144,14 @@ def get(
             write_block(out, items)
         report: dict[str, Any] = {"block": found, "items": len(items), "bytes": len(data)}
         report |= {"root": root.hex(), "file": None if out is None else str(out)}
-        say(
-            as_json,
-            report,
-            f"block {found}: {counted(len(items), 'item')}, {len(data):,} bytes, root {root.hex()[:16]}…",
-        )
+        say(report, f"block {found}: {counted(len(items), 'item')}, {len(data):,} bytes, root {root.hex()[:16]}…")
 
     if out is not None:
         _check_suffix(out.name)
-    _with_blocks(run, node, also, context, via)
+    _with_blocks(run, nodes)
 
 
-def status(
-    node: NodeOption = None,
-    also: AlsoOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def status(nodes: BlockNodeOptions = ANY_BLOCK_NODE) -> None:
     """Print which blocks the node has, and which block it expects next.
 
     Example: stream-node block status --json
@@ -198,29 +169,25 @@ def status(
             else AddressBook.deserialize(detail.address_book).node_ids
         )
         plugins = {} if detail is None else {each.plugin: each.version for each in detail.plugins}
-        if as_json:
-            say_json(
-                {
-                    "first_available": found.first_available,
-                    "last_available": found.last_available,
-                    "next_expected": found.next_expected,
-                    "available": available,
-                    "stored": stored,
-                    "version": None if detail is None else detail.version,
-                    "plugins": plugins,
-                    "address_book": book,
-                }
-            )
-            return
+        report = {
+            "first_available": found.first_available,
+            "last_available": found.last_available,
+            "next_expected": found.next_expected,
+            "available": available,
+            "stored": stored,
+            "version": None if detail is None else detail.version,
+            "plugins": plugins,
+            "address_book": book,
+        }
         rows = [
             ("available", _shown(available)),
             ("stored", _shown(stored)),
             ("next expected", str(found.next_expected)),
             ("address book", "none" if book is None else f"keys of nodes {', '.join(map(str, book))}"),
         ]
-        say(False, {}, columns(rows))
+        say(report, columns(rows))
 
-    _with_blocks(run, node, also, context, via)
+    _with_blocks(run, nodes)
 
 
 def generate(
@@ -230,7 +197,6 @@ def generate(
     item_bytes: Annotated[int, typer.Option(min=0, help="The size of each item.")] = 100,
     suffix: SuffixOption = ".blk.zstd",
     seed: Annotated[int, typer.Option(help="The same seed makes the same chain.")] = 0,
-    as_json: JsonOption = False,
 ) -> None:
     """Generate a chain of block files for testing a node.
 
@@ -254,42 +220,28 @@ def generate(
     size_bytes = sum(write_block(folder / f"{number}{suffix}", chain.next_items()) for number in range(blocks))
     report: dict[str, Any] = {"folder": str(folder), "blocks": blocks, "first_block": 0, "last_block": blocks - 1}
     report |= {"items": blocks * items, "bytes": size_bytes, "address_book": str(keys_folder / ADDRESS_BOOK_FILE)}
-    say(as_json, report, f"{counted(blocks, 'block')} of {counted(items, 'item')} in {folder}")
+    say(report, f"{counted(blocks, 'block')} of {counted(items, 'item')} in {folder}")
 
 
-def _with_blocks(
-    run: Callable[[BlockClient], Awaitable[None]],
-    node: str | None,
-    also: list[str] | None,
-    context: str | None,
-    via: list[str] | None,
-) -> None:
+def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNodeOptions) -> None:
     """Runs an async function with a client of the chosen nodes. Raises ContextError, InvalidAddress, ClientError."""
 
     from block_node.client import connect
     from block_node.client.settings import ANSWER_S_MAX
     from ockam.actors.address import split_host_port, tcp
-    from stream_node.cli.contexts import resolve_target
 
-    target = resolve_target(node, context, via or ())
-    nodes = [target.address, *(also or ())]
-    for address in nodes:
+    target = NodeOptions(nodes.node, nodes.context, nodes.via).target()
+    addresses = [target.address, *(nodes.also or ())]
+    for address in addresses:
         split_host_port(address)
     answer_s_max = request_options().timeout or ANSWER_S_MAX
 
     async def main() -> None:
         # With several nodes, the client itself finds out which of them answer.
-        if len(nodes) == 1:
+        if len(addresses) == 1:
             await check_contact(target)
         via = tuple(tcp(hop) for hop in target.via)
-        async with connect(
-            nodes,
-            via=via,
-            answer_s_max=answer_s_max,
-            tls=tls_for(target),
-            token=token_for(target),
-            channel=channel_for(target),
-        ) as client:
+        async with connect(addresses, via=via, answer_s_max=answer_s_max, **reaching(target)) as client:
             await run(client)
 
     run_to_signal(main)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.client import check_contact
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
-from stream_node.cli.request_options import channel_for, request_options, tls_for, token_for, with_request_options
+from stream_node.cli.request_options import reaching, request_options
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -25,23 +25,9 @@ POLL_S = 0.25
 GAPS_SHOWN = 10
 
 
-def register(block: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Show how missing blocks are fetched from other nodes, and start a search for them.", no_args_is_help=True
-    )
-    for name, command in (("status", status), ("run", run), ("sources", sources)):
-        group.command(name)(with_request_options(command, speaks_blocks=True))
-    block.add_typer(group, name="backfill")
-
-
 def status(
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    metrics: Annotated[
-        bool, typer.Option("--metrics", help="Print the figures in the text format of Prometheus.")
-    ] = False,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
+    metrics: Annotated[bool, typer.Option(help="Print the figures in the text format of Prometheus.")] = False,
 ) -> None:
     """Print which blocks are missing, how many are being fetched, and how many were fetched since the node started.
 
@@ -54,19 +40,16 @@ def status(
         if metrics:
             typer.echo(to_prometheus(answer), nl=False)
         else:
-            say(as_json, _report(answer), _lines(answer))
+            say(_report(answer), _lines(answer))
 
-    _with_backfill(main, node, context, via)
+    _with_backfill(main, node)
 
 
 def run(
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
+    node: NodeOptions = ANY_NODE,
     give_up: Annotated[
         float | None, typer.Option(min=0, help="Fail if blocks are still being fetched after this many seconds.")
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched, if
     no source says which blocks there are, or if a source has another chain.
@@ -88,19 +71,17 @@ def run(
                 progress("Backfill", stored, stored + answer.queue)
         stored = answer.blocks_stored - before.blocks_stored
         text = f"{counted(stored, 'block')} stored, {_missing(answer)}"
-        say(as_json, _report(answer) | {"stored_now": stored}, text)
+        say(_report(answer) | {"stored_now": stored}, text)
         if STATES[answer.state] == "running":
             raise CommandFailed(f"not done after {give_up:g} s: {_missing(answer)}; {_problem(answer)}")
         if answer.missing or answer.is_unknown:
             raise CommandFailed(f"{_missing(answer)}: {_problem(answer)}")
         _check_agreement(answer)
 
-    _with_backfill(main, node, context, via)
+    _with_backfill(main, node)
 
 
-def sources(
-    node: NodeOption = None, context: ContextOption = None, via: ViaOption = None, as_json: JsonOption = False
-) -> None:
+def sources(node: NodeOptions = ANY_NODE) -> None:
     """List the nodes from which missing blocks are fetched, with their blocks, latency and failures. The exit code is 1
     if one of them has another chain.
 
@@ -113,18 +94,16 @@ def sources(
         titles = ("source", "priority", "has", "fetched", "latency", "failures", "left alone", "last error")
         rows = [titles, *(_row(source) for source in found)]
         report = {"sources": [_source(source) for source in found], "disagreements": answer.disagreements}
-        say(as_json, report, columns(rows))
+        say(report, columns(rows))
         _check_agreement(answer)
 
-    _with_backfill(main, node, context, via)
+    _with_backfill(main, node)
 
 
 Ask = Callable[[bool], Awaitable["BackfillReport"]]
 
 
-def _with_backfill(
-    main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
-) -> None:
+def _with_backfill(main: Callable[[Ask], Awaitable[None]], node: NodeOptions) -> None:
     """Connects to the node, and calls `main` with a function that sends it `node/block_backfill/2`. Raises
     ClientError."""
     import trio
@@ -132,22 +111,14 @@ def _with_backfill(
     from block_node.backfill.protocol import BACKFILL, BackfillAsk
     from ockam.actors.address import tcp
     from stream_client import connect
-    from stream_node.cli.contexts import resolve_target
 
-    target = resolve_target(node, context, via or ())
+    target = node.target()
 
     async def connected() -> None:
         await check_contact(target)
         answer_s_max = request_options().timeout or ANSWER_S_MAX
         via = tuple(tcp(hop) for hop in target.via)
-        async with connect(
-            target.address,
-            via=via,
-            answer_timeout_s=answer_s_max,
-            tls=tls_for(target),
-            token=token_for(target),
-            channel=channel_for(target),
-        ) as client:
+        async with connect(target.address, via=via, answer_timeout_s=answer_s_max, **reaching(target)) as client:
 
             async def ask(begin: bool) -> BackfillReport:
                 return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.chains import cardinal_files
 from stream_node.cli.chains.cardinal_options import (
-    PARTITIONS,
+    ANY_TRANSPORT,
     ApplicationOption,
-    KafkaOption,
-    PartitionsOption,
-    RecordingOption,
+    TransportOptions,
     decompressed,
     find_application,
     parse_block,
@@ -25,11 +22,10 @@ from stream_node.cli.chains.cardinal_options import (
     with_transport,
 )
 from stream_node.cli.chains.cardinal_warnings import Warnings
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import counted, say, say_json
+from stream_node.cli.options import FollowOption
+from stream_node.cli.output import AS_JSON, counted, say, say_json
 from stream_node.cli.printable import printable
-from stream_node.cli.request_options import with_request_options
-from stream_node.cli.streams.holes import FailOnHoleOption, tell_hole
+from stream_node.cli.streams.holes import FailOnHoleOption, report_hole
 from stream_node.cli.streams.messages import flush
 from stream_node.cli.values import CommandFailed, UsageError
 
@@ -45,37 +41,16 @@ GROUP_BLOCKS = 64
 """The number of blocks that are sent together as a group. For each group, the command waits for the disk twice."""
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Send and read blocks as Cardinal Streams; inspect files of them; simulate a chain.", no_args_is_help=True
-    )
-    for name, command in (
-        ("produce", produce),
-        ("consume", consume),
-        ("inspect", cardinal_files.inspect),
-        ("simulate", cardinal_files.simulate),
-    ):
-        group.command(name)(with_request_options(command))
-    app.add_typer(group, name="cardinal")
-
-
 def produce(
     files: Annotated[
         list[Path] | None,
         typer.Argument(help="Files with JSON lists of whole batches. Without files, the command reads standard input."),
     ] = None,
     application: ApplicationOption = "plain",
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    recording: RecordingOption = None,
-    kafka: KafkaOption = None,
-    partitions: PartitionsOption = PARTITIONS,
+    transport: TransportOptions = ANY_TRANSPORT,
     repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Send all blocks, stored or not: consumers take the messages that they lack."),
+        bool, typer.Option(help="Send all blocks, stored or not: consumers take the messages that they lack.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Send the blocks that are not stored yet as messages, and wait until all are on disk. Blocks with sub-batches
     are refused.
@@ -91,10 +66,10 @@ def produce(
     known = find_application(application)
     payloads = list(_read_payloads(files or []))
 
-    async def run(transport: Transport, client: StreamClient | None) -> None:
+    async def run(opened: Transport, client: StreamClient | None) -> None:
         started_s = time.monotonic()
         new = 0
-        async with publish(known, transport, redundant=not repair) as publisher:
+        async with publish(known, opened, redundant=not repair) as publisher:
             for at in range(0, len(payloads), GROUP_BLOCKS):
                 new += await publisher.send([Block(payload) for payload in payloads[at : at + GROUP_BLOCKS]])
             messages = publisher.statistics().messages_made
@@ -102,9 +77,9 @@ def produce(
         report: dict[str, Any] = {"application": known.name, "blocks": len(payloads), "sent": new}
         report |= {"skipped": len(payloads) - new, "messages": messages, "seconds": round(seconds, 6)}
         text = f"{counted(new, 'block')} in {counted(messages, 'message')}, {len(payloads) - new:,} were there"
-        say(as_json, report, f"{text} ({seconds:.2f} s)")
+        say(report, f"{text} ({seconds:.2f} s)")
 
-    with_transport(run, recording, kafka, partitions, node, context, via)
+    with_transport(run, transport)
 
 
 def consume(
@@ -116,12 +91,7 @@ def consume(
         ),
     ] = None,
     application: ApplicationOption = "plain",
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    recording: RecordingOption = None,
-    kafka: KafkaOption = None,
-    partitions: PartitionsOption = PARTITIONS,
+    transport: TransportOptions = ANY_TRANSPORT,
     position: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file for the position, in place of --client.")
     ] = None,
@@ -129,10 +99,8 @@ def consume(
         str | None,
         typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to continue from if no position is saved."),
     ] = None,
-    unordered: Annotated[
-        bool, typer.Option("--unordered", help="Print complete blocks as they come, with forks.")
-    ] = False,
-    follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
+    unordered: Annotated[bool, typer.Option(help="Print complete blocks as they come, with forks.")] = False,
+    follow: FollowOption = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
     until: Annotated[
         str | None,
@@ -142,9 +110,8 @@ def consume(
         float,
         typer.Option("--reorg-timeout", min=0.1, help="Give up a deep reorg that brings nothing for so many seconds."),
     ] = 600.0,
-    values: Annotated[bool, typer.Option("--values", help="Print the changes of each block too.")] = False,
+    values: Annotated[bool, typer.Option(help="Print the changes of each block too.")] = False,
     fail_on_hole: FailOnHoleOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Print each change of the heaviest chain: the removed and added blocks, in order. Problems are printed on stderr.
     The exit code is 1 if the chain lacks a block that others follow, or ends before the block of --until.
@@ -161,12 +128,12 @@ def consume(
     known = find_application(application)
     first = _first_block(known, start)
     last = None if until is None else parse_block(until)
-    if client_id is not None and (recording or kafka or position):
+    if client_id is not None and (transport.recording or transport.kafka or position):
         raise UsageError("only a node keeps positions of --client; give --position FILE alone")
-    shown = _UpdatePrinter(as_json, values)
+    shown = _UpdatePrinter(values)
     warnings = Warnings()
 
-    async def run(transport: Transport, client: StreamClient | None) -> None:
+    async def run(opened: Transport, client: StreamClient | None) -> None:
         store: CheckpointStore | None = None if position is None else FileCheckpoints(position)
         if client is not None and client_id is not None:
             store = NodeCheckpoints(client, client_id)
@@ -176,7 +143,7 @@ def consume(
             return any(last in (batch.number, batch.hash) for batch in added)
 
         if unordered:
-            async with consume_unordered(known, transport, store, stop_at_end=end, on_event=warnings) as arrivals:
+            async with consume_unordered(known, opened, store, stop_at_end=end, on_event=warnings) as arrivals:
                 async for arrival in arrivals:
                     shown.update(None, (), (arrival.batch,))
                     arrival.done()
@@ -187,7 +154,7 @@ def consume(
             _check_reached(until)
             return
         async with consume_chain(
-            known, transport, store, start=first, stop_at_end=end, reorg_timeout_s=reorg_timeout_s, on_event=warnings
+            known, opened, store, start=first, stop_at_end=end, reorg_timeout_s=reorg_timeout_s, on_event=warnings
         ) as updates:
             async for update in updates:
                 to = update.reverted_to
@@ -205,19 +172,10 @@ def consume(
     def pass_over(source: str, first_missing: int, next_there: int) -> None:
         # A consumer without a position begins at the earliest message that is stored.
         if first_missing:
-            tell_hole(source, first_missing, next_there, fail_on_hole)
+            report_hole(source, first_missing, next_there, fail_on_hole)
             shown.missing += next_there - first_missing
 
-    with_transport(
-        run=run,
-        recording=recording,
-        kafka=kafka,
-        partitions=partitions,
-        node=node,
-        context=context,
-        via=via,
-        on_hole=pass_over,
-    )
+    with_transport(run, transport, on_hole=pass_over)
 
 
 class _UpdatePrinter:
@@ -225,9 +183,8 @@ class _UpdatePrinter:
     After an update is printed, the consumer may save its position: without the flush, an update in the buffer could be
     lost when the process ends. missing: how many messages were found missing since the last update."""
 
-    def __init__(self, as_json: bool, values: bool) -> None:
+    def __init__(self, values: bool) -> None:
         self.missing = 0
-        self._as_json = as_json
         self._values = values
 
     def update(
@@ -236,7 +193,7 @@ class _UpdatePrinter:
         removed: tuple[CompleteBatch, ...],
         added: tuple[CompleteBatch, ...],
     ) -> None:
-        if self._as_json:
+        if AS_JSON.get():
             to = None if reverted_to is None else {"number": reverted_to[0], "hash": _hex(reverted_to[1])}
             rows = {"removed": [self._row(batch) for batch in removed], "added": [self._row(batch) for batch in added]}
             say_json({"reverted_to": to, **rows} | ({"missing": self.missing} if self.missing else {}))

@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.chains.cardinal_options import (
-    PARTITIONS,
+    ANY_TRANSPORT,
     ApplicationOption,
-    KafkaOption,
-    PartitionsOption,
-    RecordingOption,
+    TransportOptions,
     decompressed,
     find_application,
     with_transport,
 )
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say
 
 if TYPE_CHECKING:
-    from cardinal_streams.produce.simulation_machine import Simulation, Step
+    from cardinal_streams.produce.simulation_machine import SentRecord, Simulation
     from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
@@ -34,7 +31,6 @@ STEPS_AT_ONCE = 1_000
 def inspect(
     file: Annotated[Path, typer.Argument(help="A recording, or a JSON list of whole batches.")],
     application: ApplicationOption = "plain",
-    as_json: JsonOption = False,
 ) -> None:
     """Count the contents of a file of blocks and check the blocks. The exit code is 1 if there are problems.
 
@@ -62,7 +58,7 @@ def inspect(
     lines += columns([("topic", "messages", "bytes"), *rows], frozenset({1, 2}))
     lines += summary.told
     lines.append(f"{counted(summary.duplicates, 'repetition')}, {counted(summary.problems, 'problem')}")
-    say(as_json, report, lines)
+    say(report, lines)
     if summary.problems:
         raise typer.Exit(1)
 
@@ -86,13 +82,7 @@ def simulate(
     expect: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file for the chain that consumers must have at the end.")
     ] = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    recording: RecordingOption = None,
-    kafka: KafkaOption = None,
-    partitions: PartitionsOption = PARTITIONS,
-    as_json: JsonOption = False,
+    transport: TransportOptions = ANY_TRANSPORT,
 ) -> None:
     """Send a generated chain to test consumers. Messages are late, repeated and out of order, and the chain has forks
     and reorgs.
@@ -121,19 +111,19 @@ def simulate(
     if expect is not None:
         expect.write_bytes(format_payloads(simulation.chain))
 
-    async def run(transport: Transport, client: StreamClient | None) -> None:
+    async def run(opened: Transport, client: StreamClient | None) -> None:
         started_s = time.monotonic()
         for at in range(0, len(simulation.steps), STEPS_AT_ONCE):
-            await _send(transport, simulation.steps[at : at + STEPS_AT_ONCE])
+            await _send(opened, simulation.steps[at : at + STEPS_AT_ONCE])
         report = _report(simulation, chosen) | {"seconds": round(time.monotonic() - started_s, 6)}
         text = f"{counted(len(simulation.chain), 'block')} and {simulation.blocks_off_chain:,} off the chain in "
         text += f"{counted(len(simulation.steps), 'message')}; seed {chosen}, head {report['head']}"
-        say(as_json, report, text)
+        say(report, text)
 
-    with_transport(run, recording, kafka, partitions, node, context, via)
+    with_transport(run, transport)
 
 
-async def _send(transport: Transport, steps: list[Step]) -> None:
+async def _send(transport: Transport, steps: list[SentRecord]) -> None:
     """Sends the messages of these steps. A recording keeps their order; a node or Kafka only within one partition."""
     from cardinal_streams.produce.producer import Outgoing
     from cardinal_streams.transports.file_transport import FileTransport

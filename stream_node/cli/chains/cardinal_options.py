@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from stream_node.cli.client import run_to_signal, with_client
+from stream_node.cli.options import NodeOptions
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 ApplicationOption = Annotated[
     str,
     typer.Option(
-        "--application",
         metavar="NAME",
         help="The application's prefixes and topics: plain, evm, evm-ID (ID of the chain), simulated, or a TOML file.",
     ),
@@ -37,11 +37,23 @@ KafkaOption = Annotated[
     typer.Option(metavar="HOST:PORT", help="Use a Kafka cluster in place of a node; needs the extra `kafka`."),
 ]
 PartitionsOption = Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")]
+PARTITIONS = 4
+
+
+class TransportOptions(NamedTuple):
+    """Where the messages are: in streams of a node, in a recording, or in topics of Kafka."""
+
+    node: NodeOptions = NodeOptions()
+    recording: RecordingOption = None
+    kafka: KafkaOption = None
+    partitions: PartitionsOption = PARTITIONS
+
+
+ANY_TRANSPORT = TransportOptions()
 EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
 START = re.compile(r"([0-9]{1,20}):(?:0x)?([0-9a-fA-F]{64}):([0-9]{1,78})")
 BLOCK = re.compile(r"([0-9]{1,20})|(?:0x)?([0-9a-fA-F]{64})")
 GZIP_MAGIC = b"\x1f\x8b"
-PARTITIONS = 4
 NODE_VARIABLE = "STREAM_NODE_ADDRESS"
 """The variable with the address of a node. The options --recording and --kafka take precedence."""
 
@@ -98,25 +110,21 @@ def decompressed(data: bytes) -> bytes:
 
 def with_transport(
     run: Callable[[Transport, StreamClient | None], Awaitable[None]],
-    recording: Path | None,
-    kafka: str | None,
-    partitions: int,
-    node: str | None,
-    context: str | None,
-    via: list[str] | None,
+    options: TransportOptions,
     on_hole: OnHole | None = None,
 ) -> None:
     """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
-    The function gets the transport, and the client of the node, if any. partitions: of each new topic. on_hole: called
-    for messages of a node that were deleted before they were read. Raises UsageError if more than one is chosen."""
+    The function gets the transport, and the client of the node, if any. on_hole: called for messages of a node that
+    were deleted before they were read. Raises UsageError if more than one is chosen."""
     from cardinal_streams.transports.stream_transport import StreamTransport
 
+    (node, context, via), recording, kafka, partitions = options
     if recording is None and kafka is None:
 
         async def over_node(client: StreamClient) -> None:
             await run(StreamTransport(client, partitions=partitions, on_hole=on_hole), client)
 
-        with_client(over_node, node, context, via)
+        with_client(over_node, options.node)
         return
 
     from cardinal_streams.transports.file_transport import FileTransport

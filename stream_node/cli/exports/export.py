@@ -9,32 +9,29 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from stream_node.cli.exports.export_options import (
     NICE,
+    PLAIN_STORE,
     ClientOption,
+    ExportOptions,
     FolderArgument,
     KeepOption,
-    LedgerOption,
     LogLevelOption,
     NiceOption,
     StoreOptionOption,
-    address_of,
-    with_settings,
+    StoreOptions,
 )
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption
-from stream_node.cli.output import columns, say, say_json
+from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
+from stream_node.cli.output import columns, say, say_each
 from stream_node.cli.progress import progress_shown
-from stream_node.cli.request_options import tls_for, token_for, with_request_options
+from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")
-Settings: TypeAlias = Callable[[], dict[str, Any]]
-"""Returns the settings of an export, from the options that `with_settings` adds to a command."""
-
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
@@ -42,29 +39,7 @@ SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driv
 """The modules that the optional extra `spark` installs."""
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Export messages to a table, each message exactly once.", no_args_is_help=True)
-    for name, command in (
-        ("run", run),
-        ("daemon", daemon),
-        ("history", history),
-        ("verify", verify),
-        ("compact", compact),
-        ("repair", repair),
-        ("adopt", adopt),
-        ("files", files),
-    ):
-        group.command(name)(with_request_options(command, tls_only=True))
-    app.add_typer(group, name="export")
-
-
-@with_settings
-def run(
-    settings: Settings,
-    nice: NiceOption = NICE,
-    log_level: LogLevelOption = "warning",
-    as_json: JsonOption = False,
-) -> None:
+def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOption = "warning") -> None:
     """Export all messages that are new since the last run, then exit. The command may be killed and repeated at
     any time.
 
@@ -86,7 +61,7 @@ def run(
 
         _configure_logs(log_level)
         os.nice(nice)
-        chosen = ExportSettings(**settings())
+        chosen = ExportSettings(**export.settings())
 
         async def main() -> Outcome:
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
@@ -99,14 +74,13 @@ def run(
         except StreamsLeftOut as error:
             outcome, failure = error.outcome, error
         row, lines = outcome_row(outcome, chosen.folder), list(outcome_lines(outcome, chosen.folder))
-    say(as_json, row, lines)
+    say(row, lines)
     if failure is not None:
         raise CommandFailed(str(failure))
 
 
-@with_settings
 def daemon(
-    settings: Settings,
+    export: ExportOptions,
     every: Annotated[
         str,
         typer.Option(metavar="TIME", help="The time from the start of one run to the start of the next: 60s, 15m, 1h."),
@@ -124,7 +98,6 @@ def daemon(
     keep: KeepOption = None,
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
-    as_json: JsonOption = False,
 ) -> None:
     """Export new messages at intervals, until SIGTERM or Ctrl-C. If Spark is needed, it starts once.
 
@@ -142,12 +115,11 @@ def daemon(
         every_s = max(1, parse_duration(every))
         _configure_logs(log_level)
         os.nice(nice)
-        chosen = ExportSettings(**settings(), keep_s=None if keep is None else parse_duration(keep))
+        chosen = ExportSettings(**export.settings(), keep_s=None if keep is None else parse_duration(keep))
 
         def told(outcome: Outcome) -> None:
-            if as_json:
-                say_json(outcome_row(outcome, chosen.folder))
-                sys.stdout.flush()
+            say_each([outcome_row(outcome, chosen.folder)], ())
+            sys.stdout.flush()
 
         async def main() -> None:
             async with open_kept_exporter(chosen, files_min=compact_files) as (exporter, upkeep):
@@ -159,9 +131,7 @@ def daemon(
 def history(
     folder: FolderArgument,
     last: Annotated[int, typer.Option(min=1, help="The number of runs.")] = 20,
-    store_option: StoreOptionOption = None,
-    ledger: LedgerOption = None,
-    as_json: JsonOption = False,
+    store: StoreOptions = PLAIN_STORE,
 ) -> None:
     """List the latest runs of an export, newest first.
 
@@ -173,23 +143,17 @@ def history(
         from spark_export.exporter.runs.job import open_for_reading
 
         async def main() -> list[Run]:
-            async with open_for_reading(address_of(folder, store_option, ledger)) as (_, opened):
+            async with open_for_reading(store.address_of(folder)) as (_, opened):
                 return await opened.load_runs(last)
 
         rows = [run_row(each) for each in _run(main())]
-    if as_json:
-        for each in rows:
-            say_json(each)
-    else:
-        say(False, {}, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
+    say_each(rows, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
 
 
 def verify(
     folder: FolderArgument,
-    quick: Annotated[bool, typer.Option("--quick", help="Do not compute the checksums of the files.")] = False,
-    store_option: StoreOptionOption = None,
-    ledger: LedgerOption = None,
-    as_json: JsonOption = False,
+    quick: Annotated[bool, typer.Option(help="Do not compute the checksums of the files.")] = False,
+    store: StoreOptions = PLAIN_STORE,
 ) -> None:
     """Check that the table has every exported message exactly once. If it does not, the exit code is 1.
 
@@ -202,18 +166,15 @@ def verify(
         from spark_export.exporter.report import verdict_lines, verdict_row
         from spark_export.exporter.runs.job import open_for_reading
 
-        async def main() -> proof.Verdict:
-            async with open_for_reading(address_of(folder, store_option, ledger)) as (layout, opened):
+        async def main() -> proof.VerificationResult:
+            async with open_for_reading(store.address_of(folder)) as (layout, opened):
                 return await proof.verify(
-                    layout,
-                    opened,
-                    checksums=not quick,
-                    on_file=lambda done, total: progress("verifying", done, total),
+                    layout, opened, checksums=not quick, on_file=lambda done, total: progress("verifying", done, total)
                 )
 
         verdict = _run(main())
         row, lines = verdict_row(verdict), list(verdict_lines(verdict))
-    say(as_json, row, lines)
+    say(row, lines)
     if not verdict.sound:
         raise typer.Exit(1)
 
@@ -222,9 +183,7 @@ def compact(
     folder: FolderArgument,
     keep: KeepOption = None,
     log_level: LogLevelOption = "warning",
-    store_option: StoreOptionOption = None,
-    ledger: LedgerOption = None,
-    as_json: JsonOption = False,
+    store: StoreOptions = PLAIN_STORE,
 ) -> None:
     """Merge the small files of an export into large ones, and remove replaced files.
 
@@ -241,12 +200,12 @@ def compact(
         _configure_logs(log_level)
 
         async def main() -> Compaction:
-            async with open_compactor(address_of(folder, store_option, ledger), keep_s=keep_s) as compactor:
+            async with open_compactor(store.address_of(folder), keep_s=keep_s) as compactor:
                 return await compactor.run()
 
         done = _run(main())
         row, line = compaction_row(done), compaction_line(done)
-    say(as_json, row, line)
+    say(row, line)
 
 
 def repair(
@@ -254,14 +213,11 @@ def repair(
     node: NodeOption = None,
     context: ContextOption = None,
     accept_lost: Annotated[
-        bool,
-        typer.Option("--accept-lost", help="Give up rows that the node no longer has. The ledger lists these rows."),
+        bool, typer.Option(help="Give up rows that the node no longer has. The ledger lists these rows.")
     ] = False,
     keep: KeepOption = None,
     log_level: LogLevelOption = "warning",
-    store_option: StoreOptionOption = None,
-    ledger: LedgerOption = None,
-    as_json: JsonOption = False,
+    store: StoreOptions = PLAIN_STORE,
 ) -> None:
     """Replace damaged and lost files of an export. Their rows are fetched again from the node. Stop the daemon first.
 
@@ -274,14 +230,13 @@ def repair(
         from spark_export.exporter.repair import Repair
         from spark_export.exporter.report import repair_lines, repair_row
         from spark_export.exporter.runs.job import open_repairer
-        from stream_node.cli.contexts import resolve_target
 
         keep_s = None if keep is None else parse_duration(keep)
         _configure_logs(log_level)
-        where, target = address_of(folder, store_option, ledger), resolve_target(node, context, ())
+        where, target = store.address_of(folder), NodeOptions(node, context).target()
 
         async def main() -> Repair:
-            tls, token = tls_for(target), token_for(target)
+            tls, token = proof_for(target)
             async with open_repairer(
                 where, target.address, keep_s=keep_s, accept_lost=accept_lost, tls=tls, token=token
             ) as repairer:
@@ -289,7 +244,7 @@ def repair(
 
         done = _run(main())
         row, lines = repair_row(done), list(repair_lines(done))
-    say(as_json, row, lines)
+    say(row, lines)
 
 
 def adopt(
@@ -297,9 +252,7 @@ def adopt(
     node: NodeOption = None,
     context: ContextOption = None,
     client: ClientOption = None,
-    store_option: StoreOptionOption = None,
-    ledger: LedgerOption = None,
-    as_json: JsonOption = False,
+    store: StoreOptions = PLAIN_STORE,
 ) -> None:
     """Give the table of an export a consumer of its own at the node, which continues where the table ends.
 
@@ -310,19 +263,14 @@ def adopt(
     """
     with _errors_told():
         from spark_export.exporter.runs.job import adopt_table
-        from stream_node.cli.contexts import resolve_target
 
-        target = resolve_target(node, context, ())
-        where = address_of(folder, store_option, ledger)
-        name = _run(adopt_table(where, target.address, client, tls_for(target), token_for(target)))
-    say(as_json, {"folder": str(folder), "client": name}, f"the table saves its positions under the consumer {name}")
+        target = NodeOptions(node, context).target()
+        where, (tls, token) = store.address_of(folder), proof_for(target)
+        name = _run(adopt_table(where, target.address, client, tls, token))
+    say({"folder": str(folder), "client": name}, f"the table saves its positions under the consumer {name}")
 
 
-def files(
-    folder: FolderArgument,
-    store_option: StoreOptionOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def files(folder: FolderArgument, store_option: StoreOptionOption = None) -> None:
     """List the files that make up a plain Parquet table at this moment. Any reader of Parquet can read them.
 
     Example: stream-node export files s3://bucket/lake
@@ -330,12 +278,8 @@ def files(
     with _errors_told():
         from spark_export.tables.table_listing import list_table_files
 
-        rows = list_table_files(address_of(folder, store_option, None))
-    for each in rows:
-        if as_json:
-            say_json(each)
-        else:
-            say(False, {}, [each["path"]])
+        rows = list_table_files(StoreOptions(store_option).address_of(folder))
+    say_each(rows, [each["path"] for each in rows])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

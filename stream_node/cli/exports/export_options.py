@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.options import ContextOption, NodeOption
-from stream_node.cli.request_options import tls_for, token_for
+from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
+from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import UsageError, parse_size
 
 
@@ -39,7 +36,6 @@ FolderArgument = Annotated[
 StoreOptionOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--store-option",
         metavar="NAME=VALUE",
         help="An option of the store, such as endpoint=http://10.0.0.5:9000; may be repeated. Credentials come from "
         "the environment.",
@@ -48,7 +44,6 @@ StoreOptionOption = Annotated[
 LedgerOption = Annotated[
     str | None,
     typer.Option(
-        "--ledger",
         metavar="URL",
         envvar="STREAM_NODE_EXPORT_LEDGER",
         help="A database for the ledger: sqlite+aiosqlite:////PATH, or postgresql+asyncpg://USER@HOST/DATABASE. "
@@ -56,8 +51,7 @@ LedgerOption = Annotated[
     ),
 ]
 StreamOption = Annotated[
-    list[str] | None,
-    typer.Option("--stream", metavar="NAME", help="Export this stream. May be repeated. Without it, all streams."),
+    list[str] | None, typer.Option(metavar="NAME", help="Export this stream. May be repeated. Without it, all streams.")
 ]
 PatternOption = Annotated[
     str | None,
@@ -85,7 +79,6 @@ CatalogOption = Annotated[
 CatalogOptionOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--catalog-option",
         metavar="NAME=VALUE",
         help="A property of the catalog, such as uri=https://catalog:8181, which is passed to pyiceberg unchanged; "
         "may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__STREAM_NODE__TOKEN.",
@@ -126,17 +119,13 @@ ClientOption = Annotated[
 ]
 AcceptLostOption = Annotated[
     bool,
-    typer.Option(
-        "--accept-lost",
-        help="If retention has deleted messages that were not exported yet, report the loss and continue.",
-    ),
+    typer.Option(help="If retention has deleted messages that were not exported yet, report the loss and continue."),
 ]
 VerifyChecksumsOption = Annotated[
     bool,
     typer.Option(
-        "--verify-checksums",
         help="Check the checksum of every message. A stream with a damaged message is left out. The check takes "
-        "about half a second for a million messages.",
+        "about half a second for a million messages."
     ),
 ]
 RowsMaxOption = Annotated[
@@ -193,124 +182,122 @@ LogLevelOption = Annotated[
 ]
 
 
-def settings_of(
-    folder: FolderArgument,
-    stream: StreamOption = None,
-    pattern: PatternOption = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    data_dir: DataDirOption = None,
-    table_format: FormatOption = "parquet",
-    master: MasterOption = "auto",
-    remote: RemoteOption = None,
-    conf: ConfOption = None,
-    aot_cache: AotCacheOption = None,
-    client: ClientOption = None,
-    accept_lost: AcceptLostOption = False,
-    store_option: StoreOptionOption = None,
-    ledger: LedgerOption = None,
-    verify_checksums: VerifyChecksumsOption = False,
-    rows_max: RowsMaxOption = None,
-    bytes_max: BytesMaxOption = None,
-    seconds_max: SecondsMaxOption = None,
-    catalog: CatalogOption = None,
-    catalog_option: CatalogOptionOption = None,
-    catalog_table: CatalogTableOption = None,
-) -> dict[str, Any]:
-    """Returns the values for `spark_export.exporter.runs.job.ExportSettings`. Raises UsageError, ContextError."""
-    import re
+class StoreOptions(NamedTuple):
+    """How a command reaches an export that exists."""
 
-    from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.tables.table import FORMATS
-    from spark_export.source.patterns import compile_pattern
-    from stream_node.cli.contexts import resolve_target
+    store_option: StoreOptionOption = None
+    ledger: LedgerOption = None
 
-    if table_format not in FORMATS:
-        raise UsageError(f"--format {table_format}: one of {', '.join(FORMATS)}")
-    if data_dir is not None and not data_dir.is_dir():
-        raise UsageError(f"--data-dir {data_dir} is no folder")
-    if not re.fullmatch(MASTERS, master):
-        raise UsageError(f"--master {master}: it is local[N], spark://HOST:PORT, yarn, k8s://…, inline or auto")
-    if master == "inline" and (conf or aot_cache is not None):
-        raise UsageError("--conf and --aot-cache are settings of Spark, which --master inline does not use")
-    if remote is not None and not remote.startswith("sc://"):
-        raise UsageError(f"--remote {remote}: it is sc://HOST:PORT")
-    if pattern is not None:
+    def address_of(self, folder: Any) -> Any:
+        """Returns the address of an export: its folder, the options of its store, and its ledger. Raises UsageError."""
+        from spark_export.exporter.address import TableAddress
+        from spark_export.exporter.errors import ExportError
+        from spark_export.exporter.ledger.url import parse_url
+        from spark_export.store.options import complete_options
+
+        options = dict(_pair(each) for each in self.store_option or ())
         try:
-            compile_pattern(pattern)
-        except re.error as error:
-            raise UsageError(f"--pattern {pattern!r} is not a regular expression: {error}") from error
-    if catalog is None and (catalog_option or catalog_table):
-        raise UsageError("--catalog-option and --catalog-table need --catalog")
-    if catalog is not None and table_format != "iceberg":
-        raise UsageError(f"--catalog {catalog}: only tables in the format iceberg have a catalog; say --format iceberg")
-    bytes_most = None if bytes_max is None else parse_size(bytes_max)
-    if bytes_most == 0:
-        raise UsageError("--bytes-max 0: a step needs room for a message")
-    target = resolve_target(node, context, ())
-    if target.via:
-        raise UsageError(
-            f"{target.address} is reached through {', '.join(target.via)}; executors connect to the node itself"
-        )
-    return {
-        "folder": folder,
-        "node": target.address,
-        "tls": tls_for(target),
-        "token": token_for(target),
-        "data_dir": data_dir,
-        "selection": Selection(tuple(stream or ()), pattern),
-        "client_id": client,
-        "format": table_format,
-        "master": master,
-        "remote": remote,
-        "conf": dict(_pair(each) for each in conf or ()),
-        "aot_cache": aot_cache,
-        "accept_lost": accept_lost,
-        "store_options": address_of(folder, store_option, ledger).options,
-        "ledger": ledger,
-        "verify_checksums": verify_checksums,
-        "rows_max": rows_max,
-        "bytes_max": bytes_most,
-        "seconds_max": seconds_max,
-        "catalog": catalog,
-        "catalog_options": dict(_pair(each) for each in catalog_option or ()),
-        "catalog_table": catalog_table,
-    }
+            place = TableAddress.of(folder).place
+            complete_options(place, options)
+            if self.ledger is not None:
+                parse_url(self.ledger)
+        except ExportError as error:
+            raise UsageError(str(error)) from error
+        return TableAddress(place, options, self.ledger)
 
 
-def address_of(folder: Any, store_option: list[str] | None, ledger: str | None) -> Any:
-    """Returns the address of an export: its folder, the options of its store, and its ledger. Raises UsageError."""
-    from spark_export.exporter.address import Address
-    from spark_export.exporter.errors import ExportError
-    from spark_export.exporter.ledger.url import parse_url
-    from spark_export.store.options import complete_options
-
-    options = dict(_pair(each) for each in store_option or ())
-    try:
-        place = Address.of(folder).place
-        complete_options(place, options)
-        if ledger is not None:
-            parse_url(ledger)
-    except ExportError as error:
-        raise UsageError(str(error)) from error
-    return Address(place, options, ledger)
+PLAIN_STORE = StoreOptions()
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns the command with the options of `settings_of` in addition to its own.
-    The command's parameter `settings` is not an option: it gets a function without parameters that calls `settings_of`
-    with the values of the options."""
-    shared, own = (inspect.signature(each, eval_str=True).parameters for each in (settings_of, command))
-    parameters = [*shared.values(), *(each for name, each in own.items() if name != "settings")]
+class ExportOptions(NamedTuple):
+    """What an export takes from where, and how."""
 
-    @functools.wraps(command)
-    def typed(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in shared}
-        command(settings=lambda: settings_of(**chosen), **given)
+    folder: FolderArgument
+    stream: StreamOption = None
+    pattern: PatternOption = None
+    node: NodeOption = None
+    context: ContextOption = None
+    data_dir: DataDirOption = None
+    table_format: FormatOption = "parquet"
+    master: MasterOption = "auto"
+    remote: RemoteOption = None
+    conf: ConfOption = None
+    aot_cache: AotCacheOption = None
+    client: ClientOption = None
+    accept_lost: AcceptLostOption = False
+    store: StoreOptions = PLAIN_STORE
+    verify_checksums: VerifyChecksumsOption = False
+    rows_max: RowsMaxOption = None
+    bytes_max: BytesMaxOption = None
+    seconds_max: SecondsMaxOption = None
+    catalog: CatalogOption = None
+    catalog_option: CatalogOptionOption = None
+    catalog_table: CatalogTableOption = None
 
-    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    typed.__annotations__ = {each.name: each.annotation for each in parameters}
-    return typed
+    def settings(self) -> dict[str, Any]:
+        """Returns the values for `spark_export.exporter.runs.job.ExportSettings`. Raises UsageError, ContextError."""
+        import re
+
+        from spark_export.exporter.node_side import Selection
+        from spark_export.exporter.tables.table import FORMATS
+        from spark_export.source.patterns import compile_pattern
+
+        if self.table_format not in FORMATS:
+            raise UsageError(f"--format {self.table_format}: one of {', '.join(FORMATS)}")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise UsageError(f"--data-dir {self.data_dir} is no folder")
+        if not re.fullmatch(MASTERS, self.master):
+            raise UsageError(
+                f"--master {self.master}: it is local[N], spark://HOST:PORT, yarn, k8s://…, inline or auto"
+            )
+        if self.master == "inline" and (self.conf or self.aot_cache is not None):
+            raise UsageError("--conf and --aot-cache are settings of Spark, which --master inline does not use")
+        if self.remote is not None and not self.remote.startswith("sc://"):
+            raise UsageError(f"--remote {self.remote}: it is sc://HOST:PORT")
+        if self.pattern is not None:
+            try:
+                compile_pattern(self.pattern)
+            except re.error as error:
+                raise UsageError(f"--pattern {self.pattern!r} is not a regular expression: {error}") from error
+        if self.catalog is None and (self.catalog_option or self.catalog_table):
+            raise UsageError("--catalog-option and --catalog-table need --catalog")
+        if self.catalog is not None and self.table_format != "iceberg":
+            raise UsageError(
+                f"--catalog {self.catalog}: only tables in the format iceberg have a catalog; say --format iceberg"
+            )
+        bytes_most = None if self.bytes_max is None else parse_size(self.bytes_max)
+        if bytes_most == 0:
+            raise UsageError("--bytes-max 0: a step needs room for a message")
+        target = NodeOptions(self.node, self.context).target()
+        if target.via:
+            raise UsageError(
+                f"{target.address} is reached through {', '.join(target.via)}; executors connect to the node itself"
+            )
+        tls, token = proof_for(target)
+        return {
+            "folder": self.folder,
+            "node": target.address,
+            "tls": tls,
+            "token": token,
+            "data_dir": self.data_dir,
+            "selection": Selection(tuple(self.stream or ()), self.pattern),
+            "client_id": self.client,
+            "format": self.table_format,
+            "master": self.master,
+            "remote": self.remote,
+            "conf": dict(_pair(each) for each in self.conf or ()),
+            "aot_cache": self.aot_cache,
+            "accept_lost": self.accept_lost,
+            "store_options": self.store.address_of(self.folder).options,
+            "ledger": self.store.ledger,
+            "verify_checksums": self.verify_checksums,
+            "rows_max": self.rows_max,
+            "bytes_max": bytes_most,
+            "seconds_max": self.seconds_max,
+            "catalog": self.catalog,
+            "catalog_options": dict(_pair(each) for each in self.catalog_option or ()),
+            "catalog_table": self.catalog_table,
+        }
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.client import open_client
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import columns, counted, say, tell
 from stream_node.cli.progress import ProgressLine
-from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
 
 MessagesOption = Annotated[int, typer.Option(min=1, help="The number of messages.")]
 SizeOption = Annotated[int, typer.Option(min=0, metavar="BYTES", help="The size of each message.")]
-StampedSizeOption = Annotated[
-    int, typer.Option("--size", min=STAMPED_BYTES, metavar="BYTES", help="The size of each message.")
-]
+StampedSizeOption = Annotated[int, typer.Option(min=STAMPED_BYTES, metavar="BYTES", help="The size of each message.")]
 WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes of each publisher.")]
 PublishersOption = Annotated[
     int,
@@ -56,26 +53,12 @@ ConsumersOption = Annotated[
 PageOption = Annotated[int, typer.Option(min=1, help="The number of messages that a reader requests at a time.")]
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Measure the rates and latencies of a node. Without --node and without a context, the run starts a node "
-        "of its own, with its data below the working directory, and removes it at the end. The test stream is deleted.",
-        no_args_is_help=True,
-    )
-    for command in (push, pull, latency, fanout):
-        group.command()(with_request_options(command))
-    app.add_typer(group, name="bench")
-
-
 def push(
     messages: MessagesOption = 100_000,
     size: SizeOption = 100,
     window: WindowOption = 1_000,
     publishers: PublishersOption = 1,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Push messages, and measure the time until the last confirm. A confirmed message is on the node's disk.
 
@@ -87,7 +70,7 @@ def push(
     from stream_node.bench.loads import Load
 
     load = Load(messages=messages, size_bytes=size, clients=publishers, window=window)
-    _measure("push", load, node, context, via, as_json)
+    _measure("push", load, node)
 
 
 def pull(
@@ -95,10 +78,7 @@ def pull(
     size: SizeOption = 100,
     page: PageOption = 1_000,
     readers: ReadersOption = 1,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Pull stored messages, and measure the pulls. Each reader pulls all messages. The command first stores the
     messages, which is not measured.
@@ -110,17 +90,14 @@ def pull(
     from stream_node.bench.loads import Load
 
     load = Load(messages=messages, size_bytes=size, clients=readers, window=page)
-    _measure("pull", load, node, context, via, as_json)
+    _measure("pull", load, node)
 
 
 def latency(
     messages: MessagesOption = 1_000,
     size: SizeOption = 100,
     publishers: PublishersOption = 1,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Measure single pushes. Each publisher waits for the confirm of a push before its next push.
 
@@ -129,7 +106,7 @@ def latency(
     from stream_node.bench.loads import Load
 
     load = Load(messages=messages, size_bytes=size, clients=publishers)
-    _measure("latency", load, node, context, via, as_json)
+    _measure("latency", load, node)
 
 
 def fanout(
@@ -137,10 +114,7 @@ def fanout(
     size: StampedSizeOption = 100,
     window: WindowOption = 100,
     consumers: ConsumersOption = 10,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Push messages to many consumers, and count the deliveries. Each consumer receives every message.
 
@@ -151,12 +125,10 @@ def fanout(
     from stream_node.bench.loads import Load
 
     load = Load(messages=messages, size_bytes=size, clients=consumers, window=window)
-    _measure("fanout", load, node, context, via, as_json)
+    _measure("fanout", load, node)
 
 
-def _measure(
-    work: Work, load: Load, node: str | None, context: str | None, via: list[str] | None, as_json: bool
-) -> None:
+def _measure(work: Work, load: Load, node: NodeOptions) -> None:
     """Runs the load on the chosen node, and prints the results. If no node is chosen, it starts a node for the run."""
     import msgspec
     import trio
@@ -166,7 +138,7 @@ def _measure(
     from stream_node.node.process import NodeNotStarted, interrupted_by
 
     # With --via the user has chosen a node; without --node or a context, the default one is the first of the route.
-    target = resolve_target(node, context, via) if via else find_target(node, context, ())
+    target = node.target() if node.via else find_target(node.node, node.context, ())
     with ExitStack() as stack:
         # This is entered first: a signal must also end a node that is still starting, and its data must be removed.
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
@@ -183,7 +155,7 @@ def _measure(
         raise typer.Exit(128 + number)
     where = (target.address, *target.via)[-1]
     report: dict[str, Any] = {"node": None if is_own else where, **msgspec.to_builtins(result)}
-    say(as_json, report, [f"{work}, {_about(result)}: {'a node for this run' if is_own else where}", *_table(result)])
+    say(report, [f"{work}, {_about(result)}: {'a node for this run' if is_own else where}", *_table(result)])
 
 
 async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result | None, int]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.client import with_client
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
+from stream_node.cli.options import ANY_NODE, NodeOptions, not_empty
 from stream_node.cli.output import columns, say
-from stream_node.cli.request_options import with_request_options
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
@@ -19,19 +18,7 @@ if TYPE_CHECKING:
 HEAD = ("member", "address", "state", "shards")
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="See the members of a cluster, and empty one of them.", no_args_is_help=True)
-    for name, command in (("status", status), ("drain", drain)):
-        group.command(name)(with_request_options(command))
-    app.add_typer(group, name="cluster")
-
-
-def status(
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def status(node: NodeOptions = ANY_NODE) -> None:
     """Print the members of the cluster, and how many of the 256 shards each one serves. Every member can be asked.
 
     A member is "alive", "leaving" (it gives its shards away) or "silent" (it has not written for five seconds).
@@ -42,18 +29,15 @@ def status(
     async def run(client: StreamClient) -> None:
         from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, StatusRequest
 
-        _say(as_json, await client.session.ask(str(CLUSTER), STATUS, StatusRequest(0)))
+        _say(await client.session.ask(str(CLUSTER), STATUS, StatusRequest(0)))
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def drain(
     member: Annotated[str, typer.Argument(callback=not_empty, help="The name of the member.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let the member take shards again.")] = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    undo: Annotated[bool, typer.Option(help="Let the member take shards again.")] = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Make a member give all its shards to the others. It goes on, and passes the messages of its clients on.
 
@@ -66,12 +50,12 @@ def drain(
     async def run(client: StreamClient) -> None:
         from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
 
-        _say(as_json, await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, member, not undo)))
+        _say(await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, member, not undo)))
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
-def _say(as_json: bool, found: StatusResponse) -> None:
+def _say(found: StatusResponse) -> None:
     import msgspec
 
     members = [
@@ -91,4 +75,4 @@ def _say(as_json: bool, found: StatusResponse) -> None:
         "shards": msgspec.to_builtins(found.shards),
     }
     rows: Sequence[Sequence[str]] = [HEAD, *([str(value) for value in member.values()] for member in members)]
-    say(as_json, report, [*columns(rows, frozenset({3})), *([f"{unowned} shards have no owner"] if unowned else [])])
+    say(report, [*columns(rows, frozenset({3})), *([f"{unowned} shards have no owner"] if unowned else [])])

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli.client import ask_newer, with_client
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import columns, counted, say
-from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import CommandFailed, UsageError
 
 if TYPE_CHECKING:
@@ -19,20 +18,12 @@ HEADS = ("identity", "peer", "in/s", "out/s", "bytes in", "bytes out", "unsent")
 FIGURES = frozenset(range(2, len(HEADS)))
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(with_request_options(connections))
-
-
 def connections(
     close: Annotated[
-        str | None,
-        typer.Option(metavar="WHO", help="Close the connection of this HOST:PORT, or all of this identity."),
+        str | None, typer.Option(metavar="WHO", help="Close the connection of this HOST:PORT, or all of this identity.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="The largest number of connections to print.")] = 20,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Print which clients send and receive most: first each identity since the start of the node, then the open
     connections, also those over HTTP. In and out are as the node sees them; rates are those of the last 10 to 20
@@ -65,7 +56,7 @@ def connections(
             closed = (await ask_newer(client, ADDRESS, CLOSE, CloseRequest(0, close), "close connections")).closed
             if not closed:
                 raise CommandFailed(f"the node has no other connection of {close!r}; run connections to see them")
-            say(as_json, {"who": close, "closed": closed}, f"{counted(closed, 'connection')} closed")
+            say({"who": close, "closed": closed}, f"{counted(closed, 'connection')} closed")
             return
         found = await ask_newer(client, ADDRESS, CONNECTIONS, ConnectionsRequest(0, limit), "tell its connections")
         rows: list[tuple[str, ...]] = [HEADS]
@@ -80,6 +71,6 @@ def connections(
         report = {part: msgspec.to_builtins(getattr(found, part)) for part in ("total", "parties", "connections")}
         left_out = found.total - len(found.connections)
         more = [f"and {counted(left_out, 'more connection')}; --limit prints more"] if left_out else []
-        say(as_json, report, [*columns(rows, FIGURES), *more])
+        say(report, [*columns(rows, FIGURES), *more])
 
-    with_client(run, node, context, via)
+    with_client(run, node)

@@ -7,11 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stream_node.cli.options import JsonOption
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(demo)
+from stream_node.cli.output import AS_JSON
 
 
 def demo(
@@ -20,7 +16,6 @@ def demo(
         bool,
         typer.Option("--export/--no-export", help="Export the messages with Spark at the end, if Spark is installed."),
     ] = True,
-    as_json: JsonOption = False,
 ) -> None:
     """Start two nodes, push real text through them, kill processes, and prove that no confirmed message is lost.
 
@@ -28,4 +23,4 @@ def demo(
     """
     from stream_node.demo.run import run_demo
 
-    run_demo(input_dir, with_export=with_export, as_json=as_json)
+    run_demo(input_dir, with_export=with_export, as_json=AS_JSON.get())

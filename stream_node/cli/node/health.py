@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.options import ConfigOption, JsonOption
+from stream_node.cli.options import ConfigOption
 from stream_node.cli.output import say
-from stream_node.cli.request_options import (
-    TlsCaOption,
-    TlsCertificateOption,
-    TlsKeyOption,
-    TlsServerNameOption,
-    make_tls,
-)
+from stream_node.cli.request_options import NO_TLS, TlsOptions
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -29,27 +23,17 @@ EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 """Hosts at which a node listens for all its addresses, each with one at which this machine reaches it."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(health)
-
-
 def health(
     address: Annotated[
         str | None,
         typer.Argument(metavar="HOST:PORT", help="Where the node listens for HTTP. Without it: as its settings say."),
     ] = None,
     config: ConfigOption = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Ask whether the node lives, and not whether it is ready.")
-    ] = False,
+    live: Annotated[bool, typer.Option(help="Ask whether the node lives, and not whether it is ready.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="The longest wait for the answer.")
     ] = 5.0,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertificateOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_server_name: TlsServerNameOption = None,
-    as_json: JsonOption = False,
+    tls_options: TlsOptions = NO_TLS,
 ) -> None:
     """Ask a node over HTTP whether it is ready for clients. The exit code is 1 if not, and 3 without an answer.
 
@@ -63,15 +47,15 @@ def health(
     from ockam.identity.tls import new_client_context
     from stream_node.node.config_sources import load_config
 
-    tls = make_tls(tls_ca, tls_cert, tls_key, tls_server_name)
+    tls = tls_options.make()
     context = None if tls is None else new_client_context(tls)
-    name = tls_server_name
+    name = tls_options.tls_server_name
     if address is None:
         settings = load_config({}, file=config)
         if not settings.http:
             raise UsageError("the node's settings have no `http`; set it, or give the address of the node's HTTP")
         address = settings.http[0]
-        if settings.tls_certificate is not None and tls_ca is None:
+        if settings.tls_certificate is not None and tls_options.tls_ca is None:
             context = pinned_context(settings, tls)
     status, answer = ask(address, "/livez" if live else "/readyz", timeout, context, name)
     reasons = [str(each) for each in answer.get("reasons", [])]
@@ -79,7 +63,7 @@ def health(
     word = "live" if live else "ready"
     report = {"address": address, "asked": word, "ok": is_good, "reasons": reasons}
     lines = [word if is_good else f"not {word}: {'; '.join(reasons) or f'the node answered {status}'}"]
-    say(as_json, report, lines)
+    say(report, lines)
     if not is_good:
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, JsonOption, ListenOption, YesOption
+from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, ListenOption, YesOption
 from stream_node.cli.output import columns, confirm, counted, say
 from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import UsageError
@@ -20,14 +20,14 @@ from stream_node.cli.values import UsageError
 if TYPE_CHECKING:
     from stream_node.care.restore import Present
     from stream_node.node.config import Config
-    from stream_storage.sqlite.backup import Manifest
+    from stream_storage.sqlite.backup import BackupManifest
     from stream_storage.sqlite.verify import VerifyReport
 
 STREAMS_LISTED = 2**31
 """A number above the number of streams of any node: `verify` needs the total number of messages for its progress."""
 
 
-class Held(NamedTuple):
+class Contents(NamedTuple):
     """The contents of a backup or a database file, for the report of a restore."""
 
     streams: int
@@ -37,16 +37,10 @@ class Held(NamedTuple):
     newest_us: int | None
 
 
-def register(app: typer.Typer) -> None:
-    for command in (verify, backup, restore, doctor):
-        app.command()(command)
-
-
 def backup(
     target: Annotated[Path, typer.Argument(help="A new or empty folder for the backup.")],
     data_dir: DataDirOption = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read and check every message of the copy.")] = False,
-    as_json: JsonOption = False,
+    verify: Annotated[bool, typer.Option(help="Read and check every message of the copy.")] = False,
 ) -> None:
     """Copy the database of a running or stopped node, and sync the copy to disk. With several workers, this copies the
     databases of all of them.
@@ -77,7 +71,7 @@ def backup(
     }
     counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
     counts += f" of {len(manifests)} workers" if len(manifests) > 1 else ""
-    say(as_json, report, f"{counts} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
+    say(report, f"{counts} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
 
 
 def restore(
@@ -90,13 +84,10 @@ def restore(
     data_dir: Annotated[
         str | None, typer.Option(help="The data directory to restore to: new or empty, unless --over is given.")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check every message first. With --file, this is always done.")
-    ] = False,
-    over: Annotated[bool, typer.Option("--over", help="Replace the database of a node that is stopped.")] = False,
+    verify: Annotated[bool, typer.Option(help="Check every message first. With --file, this is always done.")] = False,
+    over: Annotated[bool, typer.Option(help="Replace the database of a node that is stopped.")] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked. The
     backup of a node with several workers is restored as a whole, and is served with the same number of workers.
@@ -129,7 +120,7 @@ def restore(
         elif file is not None and source is None:
             folder = one_database_folder(target)
             contents, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress)
-            held = Held(contents.streams, contents.messages, contents.data_bytes, None, contents.newest_us)
+            held = Contents(contents.streams, contents.messages, contents.data_bytes, None, contents.newest_us)
         else:
             raise UsageError("name a folder that `backup` made, or a database with --file, and not both")
     report = {
@@ -148,10 +139,10 @@ def restore(
         "replaced_messages": present.messages,
     }
     text = _restored(held, as_given, verified=verify or file is not None, dry_run=dry_run)
-    say(as_json, report, text + _replaced(present))
+    say(report, text + _replaced(present))
 
 
-def _restored(held: Held, folder: str, *, verified: bool, dry_run: bool) -> str:
+def _restored(held: Contents, folder: str, *, verified: bool, dry_run: bool) -> str:
     counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
     text = f"{counts} {'would be restored' if dry_run else 'restored'} to {folder}"
     text += ", verified" if verified else ""
@@ -160,8 +151,8 @@ def _restored(held: Held, folder: str, *, verified: bool, dry_run: bool) -> str:
     return text
 
 
-def _held(manifests: Sequence[Manifest]) -> Held:
-    return Held(
+def _held(manifests: Sequence[BackupManifest]) -> Contents:
+    return Contents(
         sum(each.streams for each in manifests),
         sum(each.messages for each in manifests),
         sum(each.data_bytes for each in manifests),
@@ -188,7 +179,7 @@ def _replaced(present: Present) -> str:
     return f", in place of {counted(present.streams, 'stream')}, {counted(present.messages, 'message')}"
 
 
-def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+def verify(data_dir: DataDirOption = None) -> None:
     """Read and check everything in the database: schema, gaps, order, checksums and sizes. With several workers, this
     checks the databases of all of them. Then check the seals of the small files, and of all lines of the audit log.
 
@@ -231,7 +222,7 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
         counted(number, noun) for number, noun in ((streams, "stream"), (messages, "message"), (size_bytes, "byte"))
     )
     verdict = "all as it should be" if not problem_count else counted(problem_count, "problem")
-    say(as_json, report, [*problems, f"{held}: {verdict}"])
+    say(report, [*problems, f"{held}: {verdict}"])
     if problem_count:
         raise typer.Exit(1)
 
@@ -259,12 +250,7 @@ def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyRepor
         session.close()
 
 
-def doctor(
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    listen: ListenOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, listen: ListenOption = None) -> None:
     """Check whether this machine and these settings are suitable for a node. The exit code is 1 if something is wrong.
 
     The checks are: SQLite and its known bugs, a Litestream beside the database, the file system, the duration of a
@@ -291,6 +277,6 @@ def doctor(
     changed = [f"{each.name}={each.value} ({each.where})" for each in settings if each.origin != "default"]
     lines.append(f"settings that are not defaults: {', '.join(changed) or 'none'}")
     lines.append(f"{by_status['wrong'] or 'nothing'} wrong, {counted(by_status['warning'], 'warning')}")
-    say(as_json, report, lines)
+    say(report, lines)
     if by_status["wrong"]:
         raise typer.Exit(1)

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stream_node.cli.client import with_client
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, StreamArgument, ViaOption
-from stream_node.cli.output import columns, counted, say, say_json, tell
+from stream_node.cli.options import ANY_NODE, NodeOptions, StreamArgument
+from stream_node.cli.output import AS_JSON, columns, counted, say, say_each, tell
 from stream_node.cli.progress import ProgressLine
-from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import time_text
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
-    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorResponse, MirrorState
+    from stream_node.fleet.mirror.protocol import MirrorRequest, MirrorResponse, MirrorState
 
 HEAD = ("stream", "partition", "condition", "source", "next", "lag", "lag s", "heard", "aside")
 NUMBERS = frozenset({1, 4, 5, 6})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
 POLL_S = 0.2
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Follow streams of another node, and take their place if it is lost.", no_args_is_help=True
-    )
-    for name, command in (("add", add), ("status", status), ("promote", promote), ("remove", remove)):
-        group.command(name)(with_request_options(command))
-    app.add_typer(group, name="mirror")
 
 
 def add(
@@ -41,17 +31,11 @@ def add(
             "--from", metavar="HOST:PORT", help="The node with the source, as the node of the mirror sees it."
         ),
     ],
-    source_name: Annotated[
-        str | None, typer.Option("--source-name", help="The name of the source. Without it, the same name.")
-    ] = None,
+    source_name: Annotated[str | None, typer.Option(help="The name of the source. Without it, the same name.")] = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Move messages that the source does not have to another stream, and follow."),
+        bool, typer.Option(help="Move messages that the source does not have to another stream, and follow.")
     ] = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Make a stream of the node a mirror: it gets the messages of its source, at the same indexes, and takes no pushes.
 
@@ -60,62 +44,49 @@ def add(
     Example: stream-node mirror add orders --from 10.0.0.5:4000
     """
     from ockam.actors.address import complete_address
-    from stream_node.fleet.mirror.protocol import MirrorAction
+    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
 
     address = complete_address(source)
 
     async def run(client: StreamClient) -> None:
-        answer = await _ask(client, MirrorAction.ADD, stream, address, source_name or "", force)
+        request = MirrorRequest(0, MirrorAction.ADD, stream, address, source_name or "", force)
+        answer = await _ask(client, request)
         report = {"stream": stream, "source": address, "partitions": len(answer.mirrors)}
         of = f"{source_name or stream} at {address}"
-        say(as_json, report, f"{stream} follows {of}, with {counted(len(answer.mirrors), 'partition')}")
+        say(report, f"{stream} follows {of}, with {counted(len(answer.mirrors), 'partition')}")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
-def status(
-    stream: Annotated[str, typer.Argument(help="Only this stream.")] = "",
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def status(stream: Annotated[str, typer.Argument(help="Only this stream.")] = "", node: NodeOptions = ANY_NODE) -> None:
     """List the mirrors of the node: whether they follow, and how far they are behind in messages and seconds.
 
     Example: stream-node mirror status --json
     """
-    from stream_node.fleet.mirror.protocol import MirrorAction
+    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
 
     async def run(client: StreamClient) -> None:
-        found = (await _ask(client, MirrorAction.STATUS, stream)).mirrors
-        if as_json:
-            for each in found:
-                say_json(_row(each))
-            return
-        say(False, {}, columns([HEAD, *map(_cells, found)], NUMBERS) if found else "no mirrors")
+        found = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS, stream))).mirrors
+        say_each(map(_row, found), columns([HEAD, *map(_cells, found)], NUMBERS) if found else "no mirrors")
         for each in found:
-            if each.reason:
+            if each.reason and not AS_JSON.get():
                 tell(f"{each.stream_name}/{each.partition}: {each.reason}")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def promote(
     stream: StreamArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Do not wait for the source: it is lost. Messages may be missing.")
+        bool, typer.Option(help="Do not wait for the source: it is lost. Messages may be missing.")
     ] = False,
     source_goes_on: Annotated[
         bool,
         typer.Option(
-            "--source-goes-on",
-            help="With --force: although the source answers, and cannot become a mirror. Stop its publishers first.",
+            help="With --force: although the source answers, and cannot become a mirror. Stop its publishers first."
         ),
     ] = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Make the mirror of a stream its primary. The source becomes a mirror of it.
 
@@ -131,23 +102,19 @@ def promote(
     import trio
 
     from stream_node.cli.values import UsageError
-    from stream_node.fleet.mirror.protocol import MirrorAction
+    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
 
     if source_goes_on and not force:
         raise UsageError("--source-goes-on needs --force")
 
     async def run(client: StreamClient) -> None:
         promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
+        request = MirrorRequest(
+            0, MirrorAction.PROMOTE, stream, force=force, promotion_id=promotion_id, source_goes_on=source_goes_on
+        )
         with ProgressLine() as progress:
             while True:
-                answer = await _ask(
-                    client,
-                    MirrorAction.PROMOTE,
-                    stream,
-                    force=force,
-                    promotion_id=promotion_id,
-                    source_goes_on=source_goes_on,
-                )
+                answer = await _ask(client, request)
                 if answer.done:
                     break
                 there, ends = (sum(each) for each in zip(*map(_ends, answer.mirrors), strict=True))
@@ -158,54 +125,29 @@ def promote(
         report = {"stream": stream, "partitions": len(before), "forced": force}
         report |= {"behind": behind if force else 0, "heard_us": heard_us if force else None}
         text = f"{stream} takes pushes here now, in {counted(len(before), 'partition')}"
-        say(as_json, report, f"{text}; {_lost(behind, heard_us) if force else 'nothing is lost'}")
+        say(report, f"{text}; {_lost(behind, heard_us) if force else 'nothing is lost'}")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
-def remove(
-    stream: StreamArgument,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def remove(stream: StreamArgument, node: NodeOptions = ANY_NODE) -> None:
     """Stop following. The messages stay, in a stream of its own that takes pushes. The source is not told.
 
     Example: stream-node mirror remove orders
     """
-    from stream_node.fleet.mirror.protocol import MirrorAction
+    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
 
     async def run(client: StreamClient) -> None:
-        answer = await _ask(client, MirrorAction.REMOVE, stream)
+        answer = await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, stream))
         report = {"stream": stream, "partitions": len(answer.mirrors)}
-        say(as_json, report, f"{stream} follows nobody now, and takes pushes")
+        say(report, f"{stream} follows nobody now, and takes pushes")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
-async def _ask(
-    client: StreamClient,
-    action: MirrorAction,
-    name: str,
-    source: str = "",
-    source_name: str = "",
-    force: bool = False,
-    promotion_id: int = 0,
-    source_goes_on: bool = False,
-) -> MirrorResponse:
-    from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorRequest
+async def _ask(client: StreamClient, request: MirrorRequest) -> MirrorResponse:
+    from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS
 
-    request = MirrorRequest(
-        request_id=0,
-        action=action,
-        stream_name=name,
-        source=source,
-        source_name=source_name,
-        force=force,
-        promotion_id=promotion_id,
-        source_goes_on=source_goes_on,
-    )
     return await client.session.ask(ADDRESS, MIRRORS, request)
 
 
@@ -241,15 +183,14 @@ def _row(state: MirrorState) -> dict[str, Any]:
 
 
 def _cells(state: MirrorState) -> Sequence[str]:
-    def cells() -> Iterator[str]:
-        yield state.stream_name
-        yield f"{state.partition:,}"
-        yield state.condition.name.lower()
-        yield state.source if state.source_name == state.stream_name else f"{state.source} {state.source_name}"
-        yield f"{state.next_index:,}"
-        yield f"{state.lag:,}"
-        yield f"{state.lag_us / 1e6:.1f}"
-        yield time_text(state.heard_us) if state.heard_us else "never"
-        yield f"{state.aside_name} ({state.aside_messages:,})" if state.aside_name else "-"
-
-    return tuple(cells())
+    return (
+        state.stream_name,
+        f"{state.partition:,}",
+        state.condition.name.lower(),
+        state.source if state.source_name == state.stream_name else f"{state.source} {state.source_name}",
+        f"{state.next_index:,}",
+        f"{state.lag:,}",
+        f"{state.lag_us / 1e6:.1f}",
+        time_text(state.heard_us) if state.heard_us else "never",
+        f"{state.aside_name} ({state.aside_messages:,})" if state.aside_name else "-",
+    )

@@ -9,28 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream_node.cli.options import DataDirOption, JsonOption
-from stream_node.cli.output import counted, say
+from stream_node.cli.options import DataDirOption
+from stream_node.cli.output import AS_JSON, counted, say
 from stream_node.cli.printable import printable
 
 if TYPE_CHECKING:
-    from stream_node.care.repair import Plan, Salvage
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(repair)
+    from stream_node.care.repair import RepairPlan, Salvage
 
 
 def repair(
     data_dir: DataDirOption = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do the repair. Without this flag, the command only prints what it would do.")
+        bool, typer.Option(help="Do the repair. Without this flag, the command only prints what it would do.")
     ] = False,
     accept_loss: Annotated[
-        bool,
-        typer.Option("--accept-loss", help="Repair even if messages are lost. The command lists the lost messages."),
+        bool, typer.Option(help="Repair even if messages are lost. The command lists the lost messages.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Repair a damaged write-ahead log of a stopped node. Without --yes, print what would be done.
 
@@ -54,7 +48,7 @@ def repair(
     if plan.needed:
         # At a terminal the user sees the plan and decides; a script needs --yes.
         possible = plan.lossless or accept_loss
-        if not yes and possible and not as_json and sys.stdin.isatty() and sys.stderr.isatty():
+        if not yes and possible and not AS_JSON.get() and sys.stdin.isatty() and sys.stderr.isatty():
             for line in _lines(plan, done=False):
                 typer.echo(printable(line), err=True)
             yes = typer.confirm("Repair it?", err=True)
@@ -69,12 +63,12 @@ def repair(
         "kept": None if kept is None else str(kept),
         **msgspec.to_builtins(plan),
     }
-    say(as_json, report, [*_lines(plan, done=done), _outcome(plan, done, kept, accept_loss)])
+    say(report, [*_lines(plan, done=done), _outcome(plan, done, kept, accept_loss)])
     if plan.needed and not done:
         raise typer.Exit(1)
 
 
-def _lines(plan: Plan, *, done: bool) -> Iterator[str]:
+def _lines(plan: RepairPlan, *, done: bool) -> Iterator[str]:
     if not plan.needed:
         return
     yield (
@@ -100,7 +94,7 @@ def _stream_line(stream: Salvage, done: bool) -> str:
     return text
 
 
-def _outcome(plan: Plan, done: bool, kept: Path | None, accept_loss: bool) -> str:
+def _outcome(plan: RepairPlan, done: bool, kept: Path | None, accept_loss: bool) -> str:
     if not plan.needed:
         return "nothing to repair in the write-ahead log"
     if done:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from stream_node.cli.options import ConfigOption, ForwardOption, HttpOption, ListenOption, LogLevelOption
-from stream_node.cli.output import say
+from stream_node.cli.output import say_json, say_text
 from stream_node.node.log_writer import write_waiting_lines
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 GC_OBJECTS = 20_000
 """The number of new objects after which Python's garbage collector runs, in place of the default of 700."""
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(serve)
 
 
 def serve(
@@ -45,9 +41,7 @@ def serve(
     allow_forward: ForwardOption = None,
     log_level: LogLevelOption = None,
     access_rules: Annotated[str | None, typer.Option(help="The TOML file with the rules: who may do what.")] = None,
-    insecure: Annotated[
-        bool | None, typer.Option("--insecure", help="Listen beyond this machine without TLS or rules.")
-    ] = None,
+    insecure: Annotated[bool | None, typer.Option(help="Listen beyond this machine without TLS or rules.")] = None,
     migrate: Annotated[
         bool | None,
         typer.Option("--migrate/--no-migrate", help="Bring a database of an earlier version up to date, or refuse."),
@@ -104,12 +98,12 @@ def serve(
     reloading = Reloading(server, flags, config, notifier)
     _relax_garbage_collector()
 
-    def tell_ready() -> None:
-        tell_listening(settings, server.addresses, server.http, as_json)
+    def report_ready() -> None:
+        report_listening(settings, server.addresses, server.http, as_json)
         log_started(origins, server.addresses, server.http)
         notifier.ready()
 
-    trio.run(_serve_until_stopped, server, reloading, tell_ready, None if place is None else place.supervisor)
+    trio.run(_serve_until_stopped, server, reloading, report_ready, None if place is None else place.supervisor)
     end_at_once()
 
 
@@ -124,7 +118,7 @@ def end_at_once() -> NoReturn:
 
 
 async def _serve_until_stopped(
-    server: Server, reloading: Reloading, tell_ready: Callable[[], None], supervisor: int | None
+    server: Server, reloading: Reloading, report_ready: Callable[[], None], supervisor: int | None
 ) -> None:
     """Runs the server, and obeys the signals of this process.
     supervisor: a pipe that ends with the process on which this one depends; None: it depends on none."""
@@ -154,7 +148,7 @@ async def _serve_until_stopped(
             if supervisor is not None:
                 nursery.start_soon(end_with_supervisor, supervisor)
             await nursery.start(serve_to_the_end, nursery.cancel_scope)
-            tell_ready()
+            report_ready()
 
 
 def obeyed_signals() -> list[signal.Signals]:
@@ -182,7 +176,7 @@ def has_terminal() -> bool:
     return True
 
 
-def tell_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
+def report_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
     from stream_node.node.access import lacking
     from stream_node.node.tls_state import tls_mode, tls_text
 
@@ -200,7 +194,7 @@ def tell_listening(settings: Config, addresses: list[str], http: list[str], as_j
     if missing is not None:
         line["insecure"] = missing
         lines.append(f"INSECURE: {missing}")
-    say(as_json or not sys.stdout.isatty(), line, lines)
+    say_json(line) if as_json or not sys.stdout.isatty() else say_text(lines)
 
 
 def _relax_garbage_collector() -> None:

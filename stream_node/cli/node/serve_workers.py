@@ -21,7 +21,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     arguments: the command line, which the workers get too. has_file: whether it names a file of settings."""
     import trio
 
-    from stream_node.cli.node.serve import has_terminal, obeyed_signals, tell_listening
+    from stream_node.cli.node.serve import has_terminal, obeyed_signals, report_listening
     from stream_node.fleet.cluster_services import check_cluster
     from stream_node.fleet.supervisor import NodeEnd, Supervisor
     from stream_node.fleet.worker_directory import check_workers, lock_directory, make_databases
@@ -56,8 +56,8 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
             lock.release(clean=True)
 
     async def run_locked(supervisor: Supervisor) -> NodeEnd:
-        def tell_ready() -> None:
-            tell_listening(settings, supervisor.addresses, [], as_json)
+        def report_ready() -> None:
+            report_listening(settings, supervisor.addresses, [], as_json)
             notifier.ready()
 
         async def obey(signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
@@ -73,7 +73,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(obey, signals, nursery)
                 nursery.start_soon(notifier.report_alive)
-                end = await supervisor.run(tell_ready)
+                end = await supervisor.run(report_ready)
                 nursery.cancel_scope.cancel()
         return end
 

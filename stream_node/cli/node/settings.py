@@ -4,61 +4,54 @@ to nodes."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.channel_options import IdentityOption, ListenerOption, PeerOption, absolute, check_peer
-from stream_node.cli.options import (
-    ConfigOption,
-    DataDirOption,
-    ForwardOption,
-    JsonOption,
-    ListenOption,
-    LogLevelOption,
-    ViaOption,
-)
-from stream_node.cli.output import columns, counted, say, say_json, tell
-from stream_node.cli.request_options import (
-    FramingOption,
-    IndexServiceOption,
-    ServiceOption,
-    TlsCaOption,
-    TlsCertificateOption,
-    TlsKeyOption,
-    TlsServerNameOption,
-    make_tls,
-)
+from stream_node.cli.channel_options import NO_CHANNEL, ChannelOptions, absolute, check_peer
+from stream_node.cli.options import ConfigOption, DataDirOption, ForwardOption, ListenOption, LogLevelOption, ViaOption
+from stream_node.cli.output import AS_JSON, columns, counted, say, say_json, tell
+from stream_node.cli.request_options import NO_SERVICES, NO_TLS, ServiceOptions, TlsOptions
 from stream_node.cli.token_options import TokenFileOption, keep_token, kept_token_file
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from stream_node.cli.contexts import Target
     from stream_node.node.config import Config
+    from stream_node.node.setting_origins import Setting
 
 STREAM_SERVICE = "stream_service"
 NameArgument = Annotated[str, typer.Argument(help="The name of the context.")]
 
 
-def register(app: typer.Typer) -> None:
-    config = typer.Typer(help="Check and show a node's settings, and where each comes from.", no_args_is_help=True)
-    config.command("check")(config_check)
-    config.command("show")(config_show)
-    app.add_typer(config, name="config")
-    context = typer.Typer(help="Names for nodes, so that you need not type addresses.", no_args_is_help=True)
-    for name, command in (("add", add), ("list", list_all), ("use", use), ("remove", remove)):
-        context.command(name)(command)
-    app.add_typer(context, name="context")
+class FlagOptions(NamedTuple):
+    """The settings of a node that `serve` would take from its command line."""
+
+    config: ConfigOption = None
+    data_dir: DataDirOption = None
+    listen: ListenOption = None
+    allow_forward: ForwardOption = None
+    log_level: LogLevelOption = None
+
+    def load(self, file: Path | None = None) -> tuple[Config, list[Setting]]:
+        """Returns the settings in force, and where each comes from. file: in place of --config. Raises ConfigError."""
+        from stream_node.node.setting_origins import load_effective
+
+        flags = {
+            "data_dir": self.data_dir,
+            "listen": self.listen,
+            "allow_forward": tuple(self.allow_forward) if self.allow_forward else None,
+            "log_level": self.log_level,
+        }
+        return load_effective(flags, file=self.config or file)
+
+
+NO_FLAGS = FlagOptions()
 
 
 def config_check(
     file: Annotated[Path | None, typer.Argument(help="A TOML file with settings, as for --config.")] = None,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    listen: ListenOption = None,
-    allow_forward: ForwardOption = None,
-    log_level: LogLevelOption = None,
-    as_json: JsonOption = False,
+    flags: FlagOptions = NO_FLAGS,
 ) -> None:
     """Check the settings from a file, the environment and the flags without starting a node, and the files that they
     name. The exit code is 2 if something is wrong.
@@ -67,76 +60,53 @@ def config_check(
     """
     from stream_node.node.config import FIELDS, ConfigError
     from stream_node.node.config_sources import check_start
-    from stream_node.node.setting_origins import load_effective
 
-    if file is not None and config is not None:
+    if file is not None and flags.config is not None:
         raise UsageError("give the file either as FILE or with --config")
     try:
-        effective, settings = load_effective(
-            _flags(data_dir, listen, allow_forward, log_level), file=file if config is None else config
-        )
+        effective, settings = flags.load(file)
         check_start(effective)
     except ConfigError as error:
-        if not as_json:
+        if not AS_JSON.get():
             raise
         say_json({"ok": False, "settings": len(FIELDS), "given": None, "mistakes": error.mistakes})
         raise typer.Exit(2) from error
-    _tell_without_effect(effective)
+    _report_without_effect(effective)
     given = sum(setting.origin != "default" for setting in settings)
     report = {"ok": True, "settings": len(settings), "given": given, "mistakes": []}
-    say(as_json, report, f"{counted(given, 'setting')} given, {len(settings) - given} left at the default: all right")
+    say(report, f"{counted(given, 'setting')} given, {len(settings) - given} left at the default: all right")
 
 
-def config_show(
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    listen: ListenOption = None,
-    allow_forward: ForwardOption = None,
-    log_level: LogLevelOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def config_show(flags: FlagOptions = NO_FLAGS) -> None:
     """Print the value that `serve` would use for each setting, and where the value was set.
 
     Example: STREAM_NODE_LOG_LEVEL=debug stream-node config show --config node.toml
     """
     import msgspec
 
-    from stream_node.node.setting_origins import load_effective
-
-    effective, found = load_effective(_flags(data_dir, listen, allow_forward, log_level), file=config)
-    _tell_without_effect(effective)
+    effective, found = flags.load()
+    _report_without_effect(effective)
     settings: list[dict[str, Any]] = msgspec.to_builtins(found)
     for each in settings:
         # A token in place of its file would be shown.
         each["value"] = _without_tokens(each["value"])
     rows = [("setting", "value", "from")]
     rows += [(each["name"], _shown(each["value"]), each["where"] or each["origin"]) for each in settings]
-    say(as_json, {"settings": settings}, columns(rows))
+    say({"settings": settings}, columns(rows))
 
 
 def add(
     name: NameArgument,
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The address of the node.")],
     via: ViaOption = None,
-    service: ServiceOption = None,
-    index_service: IndexServiceOption = None,
-    framing: FramingOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertificateOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_server_name: TlsServerNameOption = None,
+    services: ServiceOptions = NO_SERVICES,
+    tls_options: TlsOptions = NO_TLS,
     token_file: TokenFileOption = None,
-    peer: PeerOption = None,
-    identity: IdentityOption = None,
-    channel_listener: ListenerOption = None,
+    channel: ChannelOptions = NO_CHANNEL,
     use: Annotated[
-        bool,
-        typer.Option(
-            "--use", help="Make this context the current one. The first context always becomes the current one."
-        ),
+        bool, typer.Option(help="Make this context the current one. The first context always becomes the current one.")
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the context that has this name.")] = False,
-    as_json: JsonOption = False,
+    replace: Annotated[bool, typer.Option(help="Replace the context that has this name.")] = False,
 ) -> None:
     """Add a context, which is a name for a node.
 
@@ -155,17 +125,16 @@ def add(
     from stream_node.cli.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
 
     file = contexts_file()
-    tls = make_tls(tls_ca, tls_cert, tls_key, tls_server_name)
     target = Target(
         address=address,
         via=tuple(via or ()),
-        service=service or STREAM_SERVICE,
-        index_service=index_service,
-        framing=framing or "head",
-        tls=tls,
-        peer=check_peer(peer),
-        identity=absolute(identity),
-        channel_listener=channel_listener,
+        service=services.service or STREAM_SERVICE,
+        index_service=services.index_service,
+        framing=services.framing or "head",
+        tls=tls_options.make(),
+        peer=check_peer(channel.peer),
+        identity=absolute(channel.identity),
+        channel_listener=channel.channel_listener,
     )
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     # The context holds no secret: it names the file of its token.
@@ -174,10 +143,10 @@ def add(
     save_contexts(file, contexts)
     target = contexts.targets[name]
     current = contexts.current == name
-    say(as_json, _context(name, target, current), f"{name} is {target.address}{', in use' if current else ''}")
+    say(_context(name, target, current), f"{name} is {target.address}{', in use' if current else ''}")
 
 
-def list_all(as_json: JsonOption = False) -> None:
+def list_all() -> None:
     """List the contexts. A star marks the current one.
 
     Example: stream-node context list --json
@@ -188,14 +157,13 @@ def list_all(as_json: JsonOption = False) -> None:
     targets = sorted(contexts.targets.items())
     report = [_context(name, target, name == contexts.current) for name, target in targets]
     rows = [("*" if name == contexts.current else " ", name, _way(target)) for name, target in targets]
-    say(as_json, {"contexts": report}, columns(rows) if rows else "no contexts")
+    say({"contexts": report}, columns(rows) if rows else "no contexts")
 
 
 def use(
     name: Annotated[
         str | None, typer.Argument(help="The name of the context. Without a name, no context is used.")
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a context the current one. Commands use it unless --node, --context or STREAM_NODE_ADDRESS is given.
 
@@ -207,10 +175,10 @@ def use(
     contexts = use_context(load_contexts(file), name)
     save_contexts(file, contexts)
     text = "no context is in use" if name is None else f"{name} ({contexts.targets[name].address}) is in use"
-    say(as_json, {"current": name}, text)
+    say({"current": name}, text)
 
 
-def remove(name: NameArgument, as_json: JsonOption = False) -> None:
+def remove(name: NameArgument) -> None:
     """Remove a context. The node itself is not contacted.
 
     Example: stream-node context remove office
@@ -221,19 +189,10 @@ def remove(name: NameArgument, as_json: JsonOption = False) -> None:
     contexts = remove_context(load_contexts(file), name)
     save_contexts(file, contexts)
     kept_token_file(name).unlink(missing_ok=True)
-    say(as_json, {"removed": name, "current": contexts.current}, f"{name} is removed")
+    say({"removed": name, "current": contexts.current}, f"{name} is removed")
 
 
-def _flags(data_dir: Any, listen: Any, allow_forward: Any, log_level: Any) -> dict[str, Any]:
-    return {
-        "data_dir": data_dir,
-        "listen": listen,
-        "allow_forward": tuple(allow_forward) if allow_forward else None,
-        "log_level": log_level,
-    }
-
-
-def _tell_without_effect(effective: Config) -> None:
+def _report_without_effect(effective: Config) -> None:
     from stream_node.node.config import without_effect
 
     for name, reason in without_effect(effective).items():

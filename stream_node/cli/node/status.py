@@ -10,15 +10,15 @@ import typer
 from typer.core import TyperCommand
 
 from stream_node.cli.client import ask_newer, with_client
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import columns, say, tell_error
-from stream_node.cli.request_options import STANDING_TIMEOUT_S, with_request_options
+from stream_node.cli.options import ANY_NODE, NodeOptions
+from stream_node.cli.output import columns, say, say_text, tell_error
+from stream_node.cli.request_options import STANDING_TIMEOUT_S
 from stream_node.cli.values import CommandFailed, UsageError, parse_duration, parse_size, time_text
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
-    from stream_node.top.rates import ConsumerRow, View
-    from stream_node.top.silence import Silent
+    from stream_node.top.rates import ConsumerRate, TopView
+    from stream_node.top.silence import SilentConsumer
 
 CONSUMERS_SHOWN = 20
 LEVELS = ("ok", "warning", "critical", "unknown")
@@ -37,7 +37,7 @@ class Check(NamedTuple):
     critical: float
 
 
-class Found(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check. level: an index of LEVELS. figure: the performance data; empty without a measurement."""
 
     name: str
@@ -75,18 +75,12 @@ def _unknown_on_errors(is_check: bool, as_json: bool) -> Iterator[None]:
         if not is_check or (told == cause.__str__ and exit_code(cause) is None):
             raise
         text = " ".join(told().split())
-        tell_error(text, 3) if as_json else say(False, {}, _without_bars(f"UNKNOWN: {text}"))
+        tell_error(text, 3) if as_json else say_text(_without_bars(f"UNKNOWN: {text}"))
         raise typer.Exit(3) from error
 
 
-def register(app: typer.Typer) -> None:
-    app.command(cls=MonitoringCommand)(with_request_options(status))
-
-
 def status(
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
+    node: NodeOptions = ANY_NODE,
     check: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,7 +89,6 @@ def status(
             "The check troubles has no limit: it tells what the dashboard calls wrong. May be repeated.",
         ),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print how a node stands: whether it takes work, its free disk, and the consumers that are farthest behind.
 
@@ -111,10 +104,10 @@ def status(
 
     async def run(client: StreamClient) -> None:
         from stream_node.top.rates import make_view
-        from stream_node.top.reading import Reader
+        from stream_node.top.reading import NodeReader
         from stream_node.top.silence import find_silent
 
-        reading = await Reader(client, rows_max=None).read()
+        reading = await NodeReader(client, rows_max=None).read()
         view = make_view(None, reading, "lag")
         silent = await find_silent(client, reading) if any(each.name == "silent" for each in checks) else None
         found = [_ready(view)] if checks else []
@@ -124,9 +117,9 @@ def status(
         if reading.status is None and len(reading.notes) > 1:
             # Neither the streams nor the status were reported, so there may be no node at all.
             levels.append(3)
-        say(as_json, _report(view, found), _lines(view, found))
+        say(_report(view, found), _lines(view, found))
 
-    with_client(run, node, context, via, contact_s=STANDING_TIMEOUT_S)
+    with_client(run, node, contact_s=STANDING_TIMEOUT_S)
     if any(levels):
         raise typer.Exit(max(levels, key=RANKS.__getitem__))
 
@@ -163,60 +156,60 @@ def _parse_disk(text: str) -> float:
 PARSERS: dict[str, Callable[[str], float]] = {"lag": _parse_count, "silent": parse_duration, "free-disk": _parse_disk}
 
 
-def _ready(view: View) -> Found:
+def _ready(view: TopView) -> CheckResult:
     if view.refusing_pushes is None:
-        return Found("ready", 3, "; ".join(view.notes) or "the node does not tell how it stands")
+        return CheckResult("ready", 3, "; ".join(view.notes) or "the node does not tell how it stands")
     if view.refusing_pushes:
-        return Found("ready", 2, "pushes are refused, because the disk is nearly full; make room")
+        return CheckResult("ready", 2, "pushes are refused, because the disk is nearly full; make room")
     if view.write_failure is not None:
-        return Found("ready", 2, f"pushes are not stored: {view.write_failure}")
-    return Found("ready", 0, "the node takes work")
+        return CheckResult("ready", 2, f"pushes are not stored: {view.write_failure}")
+    return CheckResult("ready", 0, "the node takes work")
 
 
-def _check_lag(check: Check, view: View, silent: Silent | None) -> Found:
+def _check_lag(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
     worst = max(view.consumers, key=lambda each: each.lag, default=None)
     if worst is None:
         return _no_consumer(check, view, "no consumer has saved a position")
     beyond = next((each for each in view.consumers if each.is_beyond_end), None)
     if beyond is not None:
         text = f"{beyond.client} cannot read {beyond.stream}: its position is beyond the end"
-        return Found("lag", 2, text, _figure(check, worst.lag))
+        return CheckResult("lag", 2, text, _figure(check, worst.lag))
     text = f"{worst.client} is {worst.lag:,} messages behind on {worst.stream}"
-    return Found("lag", _level(worst.lag, check), text, _figure(check, worst.lag))
+    return CheckResult("lag", _level(worst.lag, check), text, _figure(check, worst.lag))
 
 
-def _check_silent(check: Check, view: View, silent: Silent | None) -> Found:
+def _check_silent(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
     if silent is None:
         return _no_consumer(check, view, "no consumer is behind")
     worst_s = silent.silent_s
     text = f"{silent.client} has made no progress on {silent.stream} for {worst_s:.0f} s, although messages wait"
-    return Found("silent", _level(worst_s, check), text, _figure(check, worst_s))
+    return CheckResult("silent", _level(worst_s, check), text, _figure(check, worst_s))
 
 
-def _no_consumer(check: Check, view: View, text: str) -> Found:
+def _no_consumer(check: Check, view: TopView, text: str) -> CheckResult:
     """Returns the result if no consumer is seen. Consumers that this user may not see are unknown."""
     notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
     if notes:
-        return Found(check.name, 3, "; ".join(notes), _figure(check, None))
-    return Found(check.name, 0, text, _figure(check, 0))
+        return CheckResult(check.name, 3, "; ".join(notes), _figure(check, None))
+    return CheckResult(check.name, 0, text, _figure(check, 0))
 
 
-def _check_disk(check: Check, view: View, silent: Silent | None) -> Found:
+def _check_disk(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
     free = view.free_disk_bytes
     if free is None:
-        return Found("free-disk", 3, "the node does not tell its free disk space", _figure(check, None))
+        return CheckResult("free-disk", 3, "the node does not tell its free disk space", _figure(check, None))
     level = (free < check.warning) + (free < check.critical)
-    return Found("free-disk", level, f"{free:,} bytes are free", _figure(check, free))
+    return CheckResult("free-disk", level, f"{free:,} bytes are free", _figure(check, free))
 
 
-CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
+CHECKS: dict[str, Callable[[Check, Any, Any], CheckResult]] = {
     "lag": _check_lag,
     "silent": _check_silent,
     "free-disk": _check_disk,
 }
 
 
-async def _find_troubles(client: StreamClient) -> list[Found]:
+async def _find_troubles(client: StreamClient) -> list[CheckResult]:
     from stream_client import NodeFailed, RequestRefused, UnexpectedAnswer
     from stream_node.care.trouble_service import ADDRESS, TroublesRequest
     from stream_node.care.trouble_service import TROUBLES as PROTOCOL
@@ -227,12 +220,12 @@ async def _find_troubles(client: StreamClient) -> list[Found]:
     except (RequestRefused, UnexpectedAnswer, NodeFailed, CommandFailed) as error:
         unknown = str(error)
     if unknown:
-        return [Found(TROUBLES, 3, unknown, f"{TROUBLES}=U")]
-    found = [Found(each.kind, 1 + each.is_bad, each.title) for each in answer.troubles]
+        return [CheckResult(TROUBLES, 3, unknown, f"{TROUBLES}=U")]
+    found = [CheckResult(each.kind, 1 + each.is_bad, each.title) for each in answer.troubles]
     last = "that is all that is wrong" if found else "nothing is wrong"
     if more := answer.total - len(found):
         last = f"{more:,} more of these kinds; the metrics and the dashboard count all"
-    return [*found, Found(TROUBLES, 0, last, f"{TROUBLES}={answer.total};0;;0")]
+    return [*found, CheckResult(TROUBLES, 0, last, f"{TROUBLES}={answer.total};0;;0")]
 
 
 def _level(value: float, check: Check) -> int:
@@ -253,7 +246,7 @@ def _without_bars(line: str) -> str:
     return line.replace("|", "¦")
 
 
-def _report(view: View, found: list[Found]) -> dict[str, Any]:
+def _report(view: TopView, found: list[CheckResult]) -> dict[str, Any]:
     return {
         "version": view.version,
         "ready": None if view.refusing_pushes is None else not _ready(view).level,
@@ -269,7 +262,7 @@ def _report(view: View, found: list[Found]) -> dict[str, Any]:
     }
 
 
-def _lines(view: View, found: list[Found]) -> list[str]:
+def _lines(view: TopView, found: list[CheckResult]) -> list[str]:
     """Returns the lines of the report. Monitoring programs show the first one."""
     if found:
         worst_first = sorted(found, key=lambda each: -RANKS[each.level])
@@ -286,5 +279,5 @@ def _lines(view: View, found: list[Found]) -> list[str]:
     return [*lines, f"and {left_out:,} more consumers; --json has all"] if left_out else lines
 
 
-def _worst_first(view: View) -> list[ConsumerRow]:
+def _worst_first(view: TopView) -> list[ConsumerRate]:
     return sorted(view.consumers, key=lambda each: (-each.lag, each.client, each.stream))

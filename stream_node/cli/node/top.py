@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from stream_node.cli.client import open_client, run_to_signal
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import say_json
-from stream_node.cli.request_options import STANDING_TIMEOUT_S, with_request_options
+from stream_node.cli.options import ANY_NODE, NodeOptions
+from stream_node.cli.output import AS_JSON, say_json
+from stream_node.cli.request_options import STANDING_TIMEOUT_S
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from stream_node.top.rates import SortKey, View
-    from stream_node.top.reading import Reader
+    from stream_node.top.rates import SortKey, TopView
+    from stream_node.top.reading import NodeReader
 
 PIPE_COLUMNS = 120
 """The width of the text of --once if stdout is no terminal and COLUMNS does not set another one."""
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(with_request_options(top))
 
 
 def top(
@@ -33,11 +29,8 @@ def top(
     sort: Annotated[
         Literal["rate", "lag", "size", "messages", "name"], typer.Option(help="The order of the rows, largest first.")
     ] = "rate",
-    once: Annotated[bool, typer.Option("--once", help="Print one view, after one interval, and exit.")] = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    once: Annotated[bool, typer.Option(help="Print one view, after one interval, and exit.")] = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Show the rates, commit times, streams, consumers with their lag, and blocks of a node, live in the terminal.
 
@@ -47,21 +40,19 @@ def top(
 
     For a script: stream-node top --once --json
     """
-    if not (once or as_json) and not sys.stdout.isatty():
+    if not (once or AS_JSON.get()) and not sys.stdout.isatty():
         raise UsageError("stdout is no terminal; use --once for one view as text, or --json")
-    from stream_node.cli.contexts import resolve_target
-
-    target = resolve_target(node, context, via or ())
+    target = node.target()
     address = (target.address, *target.via)[-1]
 
     async def main() -> None:
-        from stream_node.top.reading import Reader
+        from stream_node.top.reading import NodeReader
 
         # The client connects again by itself, and a view says that the node is gone.
         async with open_client(target, lambda _: None, contact_s=STANDING_TIMEOUT_S) as client:
-            reader = Reader(client, prefix)
-            if once or as_json:
-                await _print(reader, address, sort, interval, once, as_json)
+            reader = NodeReader(client, prefix)
+            if once or AS_JSON.get():
+                await _print(reader, address, sort, interval, once)
             else:
                 from rich.console import Console
 
@@ -72,7 +63,7 @@ def top(
     run_to_signal(main)
 
 
-async def _print(reader: Reader, node: str, sort: SortKey, interval_s: float, once: bool, as_json: bool) -> None:
+async def _print(reader: NodeReader, node: str, sort: SortKey, interval_s: float, once: bool) -> None:
     """Prints a view after each interval, or only the first one."""
     import trio
 
@@ -83,7 +74,7 @@ async def _print(reader: Reader, node: str, sort: SortKey, interval_s: float, on
         await trio.sleep(interval_s)
         now = await reader.read()
         view = make_view(before, now, sort)
-        if as_json:
+        if AS_JSON.get():
             say_json(_report(view, node))
         else:
             _print_text(view, node, sort)
@@ -92,7 +83,7 @@ async def _print(reader: Reader, node: str, sort: SortKey, interval_s: float, on
         before = now
 
 
-def _print_text(view: View, node: str, sort: str) -> None:
+def _print_text(view: TopView, node: str, sort: str) -> None:
     import os
 
     from rich.console import Console
@@ -104,7 +95,7 @@ def _print_text(view: View, node: str, sort: str) -> None:
     console.print(draw(view, node, sort, console.width, None))
 
 
-def _report(view: View, node: str) -> dict[str, Any]:
+def _report(view: TopView, node: str) -> dict[str, Any]:
     import msgspec
 
     return {"node": node, **msgspec.to_builtins(view)}

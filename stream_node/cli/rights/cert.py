@@ -7,28 +7,17 @@ from typing import Annotated
 
 import typer
 
-from stream_node.cli.options import JsonOption
-from stream_node.cli.output import say, tell
+from stream_node.cli.output import AS_JSON, say, tell
 
 DirOption = Annotated[Path, typer.Option("--dir", help="The folder of the authority and of the new files.")]
 FileOption = Annotated[
-    str | None, typer.Option("--file", metavar="NAME", help="The name of the two files, without .pem and .key.")
+    str | None, typer.Option(metavar="NAME", help="The name of the two files, without .pem and .key.")
 ]
 DaysOption = Annotated[int, typer.Option(min=1, max=3_650, help="The lifetime of the certificate, in days.")]
 KEYS = Path("tls")
 
 
-def register(app: typer.Typer) -> None:
-    cert = typer.Typer(help="Make certificates for trying TLS.", no_args_is_help=True)
-    create = typer.Typer(help="Make an authority, or a certificate that it signs.", no_args_is_help=True)
-    for name, command in (("ca", create_ca), ("server", create_server), ("client", create_client)):
-        create.command(name)(command)
-    cert.add_typer(create, name="create")
-    cert.command("show")(show)
-    app.add_typer(cert, name="cert")
-
-
-def create_ca(directory: DirOption = KEYS, as_json: JsonOption = False) -> None:
+def create_ca(directory: DirOption = KEYS) -> None:
     """Make an authority: ca.pem, which nodes and clients trust, and ca.key, which signs their certificates.
 
     Example: stream-node cert create ca --dir ./tls
@@ -37,7 +26,7 @@ def create_ca(directory: DirOption = KEYS, as_json: JsonOption = False) -> None:
 
     certificate = create_authority(directory)
     text = f"{certificate} is the authority; keep {certificate.with_suffix('.key')} secret"
-    say(as_json, {"certificate": str(certificate), "key": str(certificate.with_suffix(".key"))}, text)
+    say({"certificate": str(certificate), "key": str(certificate.with_suffix(".key"))}, text)
 
 
 def create_server(
@@ -48,7 +37,6 @@ def create_server(
     directory: DirOption = KEYS,
     file: FileOption = None,
     days: DaysOption = 365,
-    as_json: JsonOption = False,
 ) -> None:
     """Make the certificate and the key of a node.
 
@@ -59,7 +47,7 @@ def create_server(
     certificate = create_certificate(directory, host[0], hosts=host, days=days, file=file)
     key = certificate.with_suffix(".key")
     text = f"for the node: tls_certificate = {str(certificate)!r}, tls_certificate_key = {str(key)!r}"
-    say(as_json, {"certificate": str(certificate), "key": str(key), "hosts": host}, text)
+    say({"certificate": str(certificate), "key": str(key), "hosts": host}, text)
 
 
 def create_client(
@@ -67,7 +55,6 @@ def create_client(
     directory: DirOption = KEYS,
     file: FileOption = None,
     days: DaysOption = 365,
-    as_json: JsonOption = False,
 ) -> None:
     """Make the certificate and the key of a client.
 
@@ -82,18 +69,15 @@ def create_client(
     others = others_of_client(certificate)
     text = f"for the client: --tls-ca {directory / 'ca.pem'} --tls-cert {certificate} --tls-key {key}"
     report = {"certificate": str(certificate), "key": str(key), "identity": f"certificate:{name}"}
-    say(as_json, {**report, "others": [str(each) for each in others]}, text)
-    for each in [] if as_json else others:
+    say({**report, "others": [str(each) for each in others]}, text)
+    for each in [] if AS_JSON.get() else others:
         tell(
             f"{each} is valid for certificate:{name}, too; to revoke it, write its fingerprint into the file of "
             f"tls_revoked: {fingerprint_of(each)}"
         )
 
 
-def show(
-    file: Annotated[Path, typer.Argument(help="A PEM file with a certificate.")],
-    as_json: JsonOption = False,
-) -> None:
+def show(file: Annotated[Path, typer.Argument(help="A PEM file with a certificate.")]) -> None:
     """Print the name, the end and the fingerprint of a certificate. A line with the fingerprint in the file of
     `tls_revoked` revokes the certificate.
 
@@ -106,4 +90,4 @@ def show(
     ends = certificate.not_valid_after_utc.isoformat()
     report = {"subject": subject, "issuer": issuer, "not_after": ends, "fingerprint": fingerprint_of(file)}
     lines = [f"subject      {subject}", f"issuer       {issuer}", f"valid until  {ends}"]
-    say(as_json, report, [*lines, f"fingerprint  {report['fingerprint']}"])
+    say(report, [*lines, f"fingerprint  {report['fingerprint']}"])

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.options import ConfigOption, DataDirOption, JsonOption
-from stream_node.cli.output import columns, counted, say, tell
-from stream_node.cli.rights.rule import RulesOption, rules_file
+from stream_node.cli.options import ANY_DIRECTORY, DirectoryOptions
+from stream_node.cli.output import AS_JSON, columns, counted, say, tell
+from stream_node.cli.rights.rule import RulesOption, RulesOptions
 from stream_node.cli.values import UsageError, parse_end, time_text, utc_now
 
 if TYPE_CHECKING:
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from ockam.identity.rules.tokens import TokenRecord
 
 NameArgument = Annotated[str, typer.Argument(help="The name of the token. Its identity in rules is token:NAME.")]
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Make and revoke tokens, by which clients prove who they are.", no_args_is_help=True)
-    for name, command in (("create", create), ("list", list_all), ("revoke", revoke)):
-        group.command(name)(command)
-    app.add_typer(group, name="token")
 
 
 def create(
@@ -44,17 +37,14 @@ def create(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace",
-            help="Revoke the token that has this name. With --allow, its rights are replaced; without, they stay.",
+            help="Revoke the token that has this name. With --allow, its rights are replaced; without, they stay."
         ),
     ] = False,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the token to a new file that only you can read.")
     ] = None,
     rules: RulesOption = None,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
+    directory: DirectoryOptions = ANY_DIRECTORY,
 ) -> None:
     """Make a token and print it once; the node stores only its hash. A running node takes it within a second.
 
@@ -62,12 +52,12 @@ def create(
     """
     from ockam.identity.rules.tokens import check_name, create_token, load_tokens
 
-    store, now_s = _store(config, data_dir), int(time.time())
+    store, now_s = _store(directory), int(time.time())
     # Everything that can be wrong is found before anything is written.
     check_name(name)
     expires_s = None if expires is None else int(parse_end(expires, utc_now()).timestamp())
     made = _rules_of(name, allow or ())
-    where = rules_file(rules, config) if made else None
+    where = RulesOptions(rules, directory.config).file() if made else None
     if any(each.name == name and each.revoked_s is None for each in load_tokens(store)) and not replace:
         # Under the lock of the file, the same question is asked again.
         raise UsageError(f"there is a token {name!r} already; revoke it, say --replace, or choose another name")
@@ -88,8 +78,8 @@ def create(
             os.fsync(descriptor)
     report = {**_row(record, now_s), "rules": [rule.name for rule in made], "store": str(store)}
     shown = {"token": text} if file is None else {"file": str(file)}
-    say(as_json, report | shown, text if file is None else f"the token {name} is in {file}")
-    if not as_json:
+    say(report | shown, text if file is None else f"the token {name} is in {file}")
+    if not AS_JSON.get():
         tell(
             "the token is shown this once only; the node does not store it" if file is None else "keep this file secret"
         )
@@ -97,9 +87,7 @@ def create(
 
 def list_all(
     everything: Annotated[bool, typer.Option("--all", help="List revoked tokens, too. They are kept 30 days.")] = False,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
+    directory: DirectoryOptions = ANY_DIRECTORY,
 ) -> None:
     """List the tokens of a node, the oldest first. The tokens themselves are stored nowhere and cannot be shown.
 
@@ -107,20 +95,14 @@ def list_all(
     """
     from ockam.identity.rules.tokens import load_tokens
 
-    store, now_s = _store(config, data_dir), int(time.time())
+    store, now_s = _store(directory), int(time.time())
     rows = [_row(each, now_s) for each in load_tokens(store) if everything or each.revoked_s is None]
     head = ("name", "state", "created", "expires", "revoked")
     cells = [tuple(str(row[part] or "-") for part in head) for row in rows]
-    say(as_json, {"tokens": rows, "store": str(store)}, columns([head, *cells]) if rows else "no tokens")
+    say({"tokens": rows, "store": str(store)}, columns([head, *cells]) if rows else "no tokens")
 
 
-def revoke(
-    name: NameArgument,
-    rules: RulesOption = None,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def revoke(name: NameArgument, rules: RulesOption = None, directory: DirectoryOptions = ANY_DIRECTORY) -> None:
     """Revoke a token. A running node closes its connections within about a second.
 
     Rules that `token create` has made for it are removed. If no file of rules is known, the command says so.
@@ -131,15 +113,15 @@ def revoke(
 
     if rules is not None and not rules.is_file():
         raise UsageError(f"there is no file {rules}; give --rules the file of the node's rules, or leave it out")
-    store, now_s = _store(config, data_dir), int(time.time())
-    where = rules if rules is not None else _known_rules(config)
+    store, now_s = _store(directory), int(time.time())
+    where = RulesOptions(rules, directory.config).known_file()
     # The token comes first: whatever is wrong with the rules, it must not be of use any more.
     record = revoke_token(store, name, now_s)
     removed = [] if where is None else _remove_made_rules(where, name)
     what = f"the token {name} is revoked" + (f"; {counted(len(removed), 'rule')} removed" if removed else "")
     report = {**_row(record, now_s), "rules_file": None if where is None else str(where)}
-    say(as_json, {**report, "rules_removed": removed, "store": str(store)}, what)
-    if where is None and not as_json:
+    say({**report, "rules_removed": removed, "store": str(store)}, what)
+    if where is None and not AS_JSON.get():
         tell("its rules, if it has any, are still there: no file of rules is known; remove them with `rule remove`")
 
 
@@ -209,15 +191,7 @@ def _row(record: TokenRecord, now_s: int) -> dict[str, Any]:
     return {"name": record.name, "state": "valid" if state == "ok" else state, **shown, "sha256": record.sha256}
 
 
-def _known_rules(config: Path | None) -> Path | None:
-    from stream_node.node.config_sources import load_config
-
-    file = load_config({}, file=config).access_rules
-    return None if file is None else Path(file)
-
-
-def _store(config: Path | None, data_dir: str | None) -> Path:
-    from stream_node.node.config_sources import load_config
+def _store(directory: DirectoryOptions) -> Path:
     from stream_node.node.token_services import token_file
 
-    return token_file(load_config({"data_dir": data_dir}, file=config).data_dir)
+    return token_file(directory.load().data_dir)

@@ -10,20 +10,16 @@ import typer
 from stream_node.cli.client import open_source, with_client
 from stream_node.cli.completion import complete_consumer
 from stream_node.cli.options import (
-    AllOption,
-    ContextOption,
-    JsonOption,
-    NodeOption,
-    PartitionOption,
+    ALL_PARTITIONS,
+    ANY_NODE,
+    FollowOption,
+    NodeOptions,
+    PartitionOptions,
     StreamArgument,
-    ViaOption,
-    check_one_or_all,
     not_empty,
 )
 from stream_node.cli.outlet import output_taken, take_singly
 from stream_node.cli.output import tell
-from stream_node.cli.request_options import with_request_options
-from stream_node.cli.streams import index_admin, stream_admin
 from stream_node.cli.streams.holes import FailOnHoleOption, Holes
 from stream_node.cli.streams.messages import PrintFormat, flush, write_message
 from stream_node.cli.streams.pull import (
@@ -36,9 +32,7 @@ from stream_node.cli.streams.pull import (
     StopOption,
     TimesOption,
     begin_at,
-    pull,
 )
-from stream_node.cli.streams.push import push
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -47,13 +41,6 @@ if TYPE_CHECKING:
     from stream_client.share.shared_consumer import SharedMessages
 
 TAIL_MESSAGES = 10
-
-
-def register(app: typer.Typer) -> None:
-    for command in (push, pull, consume, tail):
-        app.command()(with_request_options(command))
-    stream_admin.register(app)
-    index_admin.register(app)
 
 
 def consume(
@@ -67,19 +54,15 @@ def consume(
             autocompletion=complete_consumer,
         ),
     ],
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    partition: PartitionOption = None,
-    all_partitions: AllOption = False,
+    node: NodeOptions = ANY_NODE,
+    partitions: PartitionOptions = ALL_PARTITIONS,
     share: Annotated[
         bool,
         typer.Option(
-            "--share",
-            help="Share the partitions with every other process that runs this command with the same --client.",
+            help="Share the partitions with every other process that runs this command with the same --client."
         ),
     ] = False,
-    follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
+    follow: FollowOption = False,
     limit: StopOption = None,
     keys: KeysOption = False,
     headers: HeadersOption = False,
@@ -87,7 +70,6 @@ def consume(
     ndjson: NdjsonOption = False,
     raw: RawOption = False,
     fail_on_hole: FailOnHoleOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Print the messages after the saved position of a consumer, and save the new position.
 
@@ -103,10 +85,10 @@ def consume(
     def on_event(event: Exception) -> None:
         tell(str(event))
 
-    check_one_or_all(partition, all_partitions)
+    partition = partitions.one()
     if share and partition is not None:
         raise UsageError("--partition chooses one, and --share shares all; leave one out")
-    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
+    print_format = PrintFormat.of(keys, headers, times, ndjson, raw=raw)
 
     async def run(client: StreamClient) -> None:
         left = limit
@@ -141,18 +123,15 @@ def consume(
         async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found, on_event=on_event) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
-    with_client(run, node, context, via, waits=follow)
+    with_client(run, node, waits=follow)
 
 
 def tail(
     stream: StreamArgument,
     start: FromOption = None,
     last: LastOption = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    partition: PartitionOption = None,
-    all_partitions: AllOption = False,
+    node: NodeOptions = ANY_NODE,
+    partitions: PartitionOptions = ALL_PARTITIONS,
     limit: StopOption = None,
     keys: KeysOption = False,
     headers: HeadersOption = False,
@@ -160,7 +139,6 @@ def tail(
     ndjson: NdjsonOption = False,
     raw: RawOption = False,
     fail_on_hole: FailOnHoleOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Print the last messages, then new ones as they arrive, until Ctrl-C. No position is saved.
 
@@ -170,8 +148,8 @@ def tail(
     """
     import trio
 
-    check_one_or_all(partition, all_partitions)
-    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
+    partition = partitions.one()
+    print_format = PrintFormat.of(keys, headers, times, ndjson, raw=raw)
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:
@@ -195,7 +173,7 @@ def tail(
             for source in sources:
                 nursery.start_soon(show_all, source)
 
-    with_client(run, node, context, via, waits=True)
+    with_client(run, node, waits=True)
 
 
 def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes: Holes) -> None:

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 FailOnHoleOption = Annotated[
     bool,
     typer.Option(
-        "--fail-on-hole",
         help="Stop with exit code 1 where messages were deleted before they were read. Without it, a line on stderr "
-        "tells which are missing, and --json has their number in the field missing of the next line.",
+        "tells which are missing, and --json has their number in the field missing of the next line."
     ),
 ]
 
@@ -39,11 +38,11 @@ class Holes:
         --fail-on-hole."""
         first_missing = self._before.pop((partition, message.index), message.index)
         if first_missing < message.index:
-            tell_hole(f"{self._stream}/{partition}", first_missing, message.index, self._fail)
+            report_hole(f"{self._stream}/{partition}", first_missing, message.index, self._fail)
         return message.index - first_missing
 
 
-def tell_hole(source: str, first_missing: int, next_there: int, fail: bool) -> None:
+def report_hole(source: str, first_missing: int, next_there: int, fail: bool) -> None:
     """Prints one line about a hole, or raises it as CommandFailed. source: the stream and the partition."""
     what = counted(next_there - first_missing, "message")
     text = f"{what} of {source} missing, {first_missing} to {next_there - 1}: deleted before they were read"

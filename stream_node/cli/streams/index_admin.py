@@ -11,19 +11,16 @@ import typer
 from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.completion import complete_consumer
 from stream_node.cli.options import (
-    AllOption,
-    ContextOption,
+    ALL_PARTITIONS,
+    ANY_NODE,
     DryRunOption,
-    JsonOption,
-    NodeOption,
+    NodeOptions,
     PartitionOption,
+    PartitionOptions,
     StreamArgument,
-    ViaOption,
-    check_one_or_all,
     not_empty,
 )
-from stream_node.cli.output import age_text, columns, say, say_json
-from stream_node.cli.request_options import with_request_options
+from stream_node.cli.output import AS_JSON, age_text, columns, say, say_json, say_text
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
@@ -41,21 +38,8 @@ NUMBERS = frozenset({2, 3, 4})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="See and set the positions of consumers.", no_args_is_help=True)
-    for name, command in (("get", get), ("set", set_to), ("list", list_all)):
-        group.command(name)(with_request_options(command))
-    app.add_typer(group, name="index")
-
-
 def get(
-    stream: StreamArgument,
-    client_id: ClientOption,
-    partition: PartitionOption = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    stream: StreamArgument, client_id: ClientOption, partition: PartitionOption = None, node: NodeOptions = ANY_NODE
 ) -> None:
     """Print the saved position of a consumer: the index of its next message, or "none" if no position is saved. Of a
     stream with several partitions, print a line for each. The command does not create a position.
@@ -70,22 +54,18 @@ def get(
             index = saved[at].index if at in saved else None
             report = {"client": client_id, "stream": stream, "partition": at, "index": index}
             text = "none" if index is None else str(index)
-            say(as_json, report, text if len(chosen) == 1 else f"{text} in {stream}/{at}")
+            say(report, text if len(chosen) == 1 else f"{text} in {stream}/{at}")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def set_to(
     stream: StreamArgument,
     position: Annotated[str, typer.Argument(help=f"{START_HELP[:-1]}; or none, to forget the position.")],
     client_id: ClientOption,
-    partition: PartitionOption = None,
-    all_partitions: AllOption = False,
+    partitions: PartitionOptions = ALL_PARTITIONS,
     dry_run: DryRunOption = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Set the saved position of a consumer, forward or back. This is refused while a running consumer has the lease of
     the partition.
@@ -99,7 +79,7 @@ def set_to(
     from stream_client import set_position
 
     start = None if position == FORGET else parse_start(position, utc_now())
-    check_one_or_all(partition, all_partitions)
+    partition = partitions.one()
 
     async def run(client: StreamClient) -> None:
         # Forgetting, and a dry run, need the saved positions. Setting reads the one that it replaces.
@@ -107,7 +87,7 @@ def set_to(
         saved = await _saved(client, client_id, stream) if is_asked else {}
         places = await _places(client, stream, partition, start, saved)
         # Index 0 means the beginning of every partition, and any other index is of one.
-        if start and isinstance(start, int) and len(places) > 1 and not all_partitions:
+        if start and isinstance(start, int) and len(places) > 1 and not partitions.all_partitions:
             raise UsageError(f"an index is of one partition, and {stream} has {len(places)}; say which by --partition")
         for at, index in places:
             if dry_run:
@@ -118,9 +98,9 @@ def set_to(
             report = {**place, "before": before, "index": index, "dry_run": dry_run}
             done = "would go" if dry_run else "goes"
             text = f"{client_id} {done} from {_named(before)} to {_named(index)} in {stream}/{at}"
-            say(as_json, report, text)
+            say(report, text)
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def list_all(
@@ -128,10 +108,7 @@ def list_all(
     client_id: Annotated[
         str | None, typer.Option("--client", help="Only positions of this consumer.", autocompletion=complete_consumer)
     ] = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """List the saved positions, each with the number of unread messages and the owner of the lease. `saved`
     says how long ago the position was saved. A partition that a consumer of all partitions has not begun to read is
@@ -155,24 +132,24 @@ def list_all(
         for each in found:
             lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
             place = {"client": each.client_id, "stream": each.stream_name, "partition": each.partition}
-            if as_json:
+            if AS_JSON.get():
                 say_json({**place, "index": each.index, "lag": lag, "saved_us": each.saved_us, "holder": each.holder})
                 continue
             rows.append(_cells(each, lag, now_us))
         # What is left are partitions that a consumer of all of them has to read, too, and has not begun to.
         for (client_name, name), lags in unread.items():
             for partition, lag in lags.items():
-                if as_json:
+                if AS_JSON.get():
                     place = {"client": client_name, "stream": name, "partition": partition}
                     say_json({**place, "index": None, "lag": lag, "saved_us": None, "holder": None})
                 else:
                     rows.append((client_name, name, f"{partition:,}", "-", f"{lag:,}", "-", "-"))
         if not found and stream is not None:
             await _check_exists(client, stream, None)
-        if not as_json:
-            say(False, {}, columns(rows, NUMBERS) if found else "no positions")
+        if not AS_JSON.get():
+            say_text(columns(rows, NUMBERS) if found else "no positions")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def _cells(found: SavedPosition, lag: int | None, now_us: int) -> tuple[str, ...]:

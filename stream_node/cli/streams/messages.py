@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from stream_node.cli.output import AS_JSON
 from stream_node.cli.printable import printable_bytes
 from stream_node.cli.values import UsageError, time_text
 
@@ -192,9 +193,10 @@ class PrintFormat(NamedTuple):
 
     @classmethod
     def of(
-        cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False, *, raw: bool
+        cls, keys: bool, headers: bool, times: bool, ndjson: bool, framed: bool = False, *, raw: bool
     ) -> PrintFormat:
         """Makes the format from the options of a command. Raises UsageError if the options cannot be combined."""
+        as_json = AS_JSON.get()
         if framed and (keys or headers or times or as_json or ndjson):
             raise UsageError(
                 "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "

@@ -10,16 +10,7 @@ import typer
 
 from stream_node.cli.client import open_source, with_client
 from stream_node.cli.match import LOOKED_MAX, Match
-from stream_node.cli.options import (
-    AllOption,
-    ContextOption,
-    JsonOption,
-    NodeOption,
-    PartitionOption,
-    StreamArgument,
-    ViaOption,
-    check_one_or_all,
-)
+from stream_node.cli.options import ALL_PARTITIONS, ANY_NODE, NodeOptions, PartitionOptions, StreamArgument
 from stream_node.cli.output import counted, tell
 from stream_node.cli.streams.holes import FailOnHoleOption, Holes
 from stream_node.cli.streams.messages import PrintFormat, flush, write_message
@@ -31,21 +22,15 @@ if TYPE_CHECKING:
 
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
 LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
-KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]
-HeadersOption = Annotated[bool, typer.Option("--headers", help="Print each message's headers too.")]
-TimesOption = Annotated[bool, typer.Option("--times", help="Print each message's time of publication too.")]
-FramedOption = Annotated[
-    bool, typer.Option("--length-framed", help="Print the length in front of each message (u32, big-endian).")
-]
+KeysOption = Annotated[bool, typer.Option(help="Print each message's key too.")]
+HeadersOption = Annotated[bool, typer.Option(help="Print each message's headers too.")]
+TimesOption = Annotated[bool, typer.Option(help="Print each message's time of publication too.")]
+FramedOption = Annotated[bool, typer.Option(help="Print the length in front of each message (u32, big-endian).")]
 NdjsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--ndjson", help="Print everything that is stored of each message, in JSON. `push --ndjson` can read it."
-    ),
+    bool, typer.Option(help="Print everything that is stored of each message, in JSON. `push --ndjson` can read it.")
 ]
 RawOption = Annotated[
-    bool,
-    typer.Option("--raw", help="Do not escape control characters at a terminal. Elsewhere they are never escaped."),
+    bool, typer.Option(help="Do not escape control characters at a terminal. Elsewhere they are never escaped.")
 ]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
 GrepOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages that contain TEXT.")]
@@ -69,11 +54,8 @@ def pull(
     start: FromOption = None,
     last: LastOption = None,
     limit: Annotated[int | None, typer.Option(min=0, help=f"The number of messages, at most ({PULL_LIMIT}).")] = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    partition: PartitionOption = None,
-    all_partitions: AllOption = False,
+    node: NodeOptions = ANY_NODE,
+    partitions: PartitionOptions = ALL_PARTITIONS,
     keys: KeysOption = False,
     headers: HeadersOption = False,
     times: TimesOption = False,
@@ -85,7 +67,6 @@ def pull(
     grep_key: GrepKeyOption = None,
     grep_header: GrepHeaderOption = None,
     scan: ScanOption = LOOKED_MAX,
-    as_json: JsonOption = False,
 ) -> None:
     """Print stored messages, one per line. --keys, --headers and --times add columns before the message.
 
@@ -102,8 +83,8 @@ def pull(
     Of a stream with several partitions, one is printed after the other, or only that of --partition. --index, --from,
     --last and --limit apply to each partition.
     """
-    check_one_or_all(partition, all_partitions)
-    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, length_framed, raw=raw)
+    partition = partitions.one()
+    print_format = PrintFormat.of(keys, headers, times, ndjson, length_framed, raw=raw)
     begin = begin_at(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
     unsaid = limit is None and last is None
@@ -127,9 +108,9 @@ def pull(
         for source in (await open_source(client, stream, partition)).partitions:
             resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
             if unsaid and resume_index is not None:
-                await _tell_of_more(source, resume_index, ctx)
+                await _report_more(source, resume_index, ctx)
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat, holes: Holes) -> int | None:
@@ -191,7 +172,7 @@ def _write_page(
         flush()
 
 
-async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
+async def _report_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
     """Prints on stderr how many messages follow the printed ones, if any, and a command that prints them."""
     from stream_client import RequestRefused
 

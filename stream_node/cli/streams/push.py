@@ -15,8 +15,8 @@ import typer
 
 from stream_node.cli.client import open_partition, open_target, with_client
 from stream_node.cli.completion import complete_stream
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, check_one_or_all, not_empty
-from stream_node.cli.output import counted, say
+from stream_node.cli.options import ANY_NODE, NodeOptions, PartitionOptions, not_empty
+from stream_node.cli.output import AS_JSON, counted, say
 from stream_node.cli.progress import ProgressLine
 from stream_node.cli.streams.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
 from stream_node.cli.streams.push_counts import PartitionCounts, PushCounts, print_unconfirmed, ranges_of
@@ -45,21 +45,15 @@ PushPartitionOption = Annotated[
     ),
 ]
 DataOption = Annotated[str | None, typer.Option(help="Push this text as one message.")]
-WholeOption = Annotated[
-    bool, typer.Option("--file-per-message", help="Push each file, or all of standard input, as one message.")
-]
-FramedInputOption = Annotated[
-    bool, typer.Option("--length-framed", help="The length of each message precedes it (u32, big-endian).")
-]
+WholeOption = Annotated[bool, typer.Option(help="Push each file, or all of standard input, as one message.")]
+FramedInputOption = Annotated[bool, typer.Option(help="The length of each message precedes it (u32, big-endian).")]
 KeyOption = Annotated[str | None, typer.Option(help="The key of every message.")]
 KeyedLinesOption = Annotated[
-    bool, typer.Option("--keys", help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
+    bool, typer.Option(help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
 ]
-NdjsonInputOption = Annotated[
-    bool, typer.Option("--ndjson", help="Each line is a message in JSON, as `pull --ndjson` prints it.")
-]
+NdjsonInputOption = Annotated[bool, typer.Option(help="Each line is a message in JSON, as `pull --ndjson` prints it.")]
 CrlfOption = Annotated[
-    bool, typer.Option("--crlf", help="Lines end with CR LF, as on Windows. Without it, a CR belongs to the message.")
+    bool, typer.Option(help="Lines end with CR LF, as on Windows. Without it, a CR belongs to the message.")
 ]
 HeaderOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message. May be repeated.")
@@ -67,15 +61,11 @@ HeaderOption = Annotated[
 SpreadOption = Annotated[
     bool,
     typer.Option(
-        "--all-partitions",
-        help="Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition.",
+        help="Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition."
     ),
 ]
 IdempotentOption = Annotated[
-    bool,
-    typer.Option(
-        "--idempotent", help="Store each message once. A push with an unknown result is repeated until it is known."
-    ),
+    bool, typer.Option(help="Store each message once. A push with an unknown result is repeated until it is known.")
 ]
 RepeatOption = Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")]
 RateOption = Annotated[float | None, typer.Option(min=0.001, help="The maximum number of messages per second.")]
@@ -85,9 +75,7 @@ WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of un
 def push(
     stream: StreamArgument,
     files: FilesArgument = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
+    node: NodeOptions = ANY_NODE,
     partition: PushPartitionOption = None,
     data: DataOption = None,
     file_per_message: WholeOption = False,
@@ -102,7 +90,6 @@ def push(
     repeat: RepeatOption = 1,
     rate: RateOption = None,
     window: WindowOption = 1_000,
-    as_json: JsonOption = False,
 ) -> None:
     """Push the lines of the input as messages, and print the indexes at which they are stored, for each partition.
 
@@ -118,7 +105,7 @@ def push(
     The output of `pull --ndjson`, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
     _check(data, files, file_per_message, length_framed, keys, ndjson, key, header=header)
-    check_one_or_all(partition, all_partitions)
+    PartitionOptions(partition, all_partitions).one()
     if crlf and (data is not None or file_per_message or length_framed):
         raise UsageError("--crlf says how lines end, and this input has no lines; leave it out")
     fixed_key = None if key is None else key.encode(errors="surrogateescape")
@@ -140,13 +127,13 @@ def push(
     text = None if data is None else data.encode(errors="surrogateescape")
     extent = _extent(text, files or [], repeat, whole=file_per_message, framed=length_framed)
     typed = data is None and not files and sys.stdin.isatty()
-    job = _Job(stream, partition, as_said, idempotent, window, rate, as_json, extent=extent, input_is_typed=typed)
+    job = _Job(stream, partition, as_said, idempotent, window, rate, extent=extent, input_is_typed=typed)
 
     async def run(client: StreamClient) -> None:
         lines = _read_messages(batches, repeat, from_input=data is None and not files)
         await _push_all(client, job, lines, message_of)
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def _check(
@@ -188,7 +175,6 @@ class _Job(NamedTuple):
     idempotent: bool
     window: int
     rate: float | None
-    as_json: bool
     extent: _Extent
     input_is_typed: bool
 
@@ -216,7 +202,7 @@ async def _push_all(
     except (PushesFailed, trio.Cancelled):
         # Cancelled means that a signal, such as that of Ctrl-C, ends the command.
         _report(counts, job)
-        if not job.as_json:
+        if not AS_JSON.get():
             print_unconfirmed(counts, job.stream)
         raise
     if counts.sent or fault is None:
@@ -287,7 +273,7 @@ def _report(counts: PushCounts, job: _Job) -> None:
         report |= {"not_stored": ranges_of(stored.not_stored), "unknown": ranges_of(stored.unknown)}
         where = "" if first is None else f" at {first}" if first == last else f" at {first} to {last}"
         text = f"{counted(stored.count, 'message')} in {job.stream}/{partition}{where} ({seconds:.2f} s)"
-        say(job.as_json, report | {"seconds": round(seconds, 6)}, text)
+        say(report | {"seconds": round(seconds, 6)}, text)
 
 
 async def _read_messages(

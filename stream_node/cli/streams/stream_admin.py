@@ -8,35 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.options import (
-    ContextOption,
-    DryRunOption,
-    JsonOption,
-    NodeOption,
-    PartitionOption,
-    StreamArgument,
-    ViaOption,
-    YesOption,
+from stream_node.cli.options import ANY_NODE, DryRunOption, NodeOptions, PartitionOption, StreamArgument, YesOption
+from stream_node.cli.output import (
+    AS_JSON,
+    age_text,
+    columns,
+    confirm,
+    counted,
+    say,
+    say_each,
+    say_json,
+    say_text,
+    size_text,
 )
-from stream_node.cli.output import age_text, columns, confirm, counted, say, say_json, size_text
-from stream_node.cli.request_options import with_request_options
 from stream_node.cli.streams.ensure_partitions import created_text, ensure_partitions
-from stream_node.cli.streams.stream_copy import copy
-from stream_node.cli.streams.stream_retention import (
-    AgeOption,
-    BytesOption,
-    CountOption,
-    confirm_retention,
-    kept_row,
-    kept_text,
-    make_retention,
-    retention,
-)
-from stream_node.cli.values import (
-    UsageError,
-    parse_index_or_time,
-    utc_now,
-)
+from stream_node.cli.streams.stream_retention import NO_LIMITS, RetentionOptions, confirm_retention, kept_row, kept_text
+from stream_node.cli.values import UsageError, parse_index_or_time, utc_now
 
 if TYPE_CHECKING:
     from stream_client import Stream, StreamClient, StreamInfo
@@ -44,23 +31,6 @@ if TYPE_CHECKING:
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Create, copy, list, truncate and delete streams, and set their retention.", no_args_is_help=True
-    )
-    for name, command in (
-        ("create", create),
-        ("copy", copy),
-        ("list", list_all),
-        ("info", info),
-        ("delete", delete),
-        ("truncate", truncate),
-        ("retention", retention),
-    ):
-        group.command(name)(with_request_options(command))
-    app.add_typer(group, name="stream")
 
 
 def create(
@@ -72,14 +42,9 @@ def create(
             help="The minimum number of partitions. Missing partitions are created. Without it, a new stream gets 1.",
         ),
     ] = None,
-    max_age: AgeOption = None,
-    max_messages: CountOption = None,
-    max_bytes: BytesOption = None,
+    limits: RetentionOptions = NO_LIMITS,
     yes: YesOption = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Create a stream, or its missing partitions, and print the number of its partitions. Safe to repeat.
 
@@ -90,7 +55,7 @@ def create(
     Only this command adds partitions to a stream. With more partitions, a key may belong to another partition
     than before.
     """
-    kept = make_retention(max_age, max_messages, max_bytes)
+    kept = limits.make()
 
     async def run(client: StreamClient) -> None:
         ensured = await ensure_partitions(client, stream, partitions)
@@ -101,17 +66,14 @@ def create(
                 await each.set_retention(kept)
         name = ensured.now[0].name
         report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": kept_row(kept)}
-        say(as_json, report, created_text(name, ensured))
+        say(report, created_text(name, ensured))
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def list_all(
     prefix: Annotated[str, typer.Argument(help="Only streams whose names begin with this text.")] = "",
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """List streams, with one line for each partition. `newest` says how long ago the newest message was stored.
 
@@ -121,24 +83,17 @@ def list_all(
     async def run(client: StreamClient) -> None:
         rows: list[tuple[str, ...]] = [HEAD]
         async for each in client.list_streams(prefix):
-            if as_json:
+            if AS_JSON.get():
                 say_json(_row(each))
             else:
                 rows.append(_cells(each))
-        if not as_json:
-            say(False, {}, columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
+        if not AS_JSON.get():
+            say_text(columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
-def info(
-    stream: StreamArgument,
-    partition: PartitionOption = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def info(stream: StreamArgument, partition: PartitionOption = None, node: NodeOptions = ANY_NODE) -> None:
     """Print the first and next index, the size, the newest time and the retention of each partition of a stream.
 
     Example: stream-node stream info orders
@@ -146,13 +101,9 @@ def info(
 
     async def run(client: StreamClient) -> None:
         found = [await each.info() for each in await get_partitions(client, stream, partition)]
-        if as_json:
-            for each in found:
-                say_json(_row(each))
-            return
-        say(False, {}, columns([HEAD, *map(_cells, found)], NUMBERS))
+        say_each(map(_row, found), columns([HEAD, *map(_cells, found)], NUMBERS))
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def delete(
@@ -161,13 +112,9 @@ def delete(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     keep_positions: Annotated[
-        bool,
-        typer.Option("--keep-positions", help="Keep the saved positions of the consumers, for a look at them later."),
+        bool, typer.Option(help="Keep the saved positions of the consumers, for a look at them later.")
     ] = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Delete a stream with all its messages, and with the saved positions of its consumers.
 
@@ -187,11 +134,9 @@ def delete(
             messages += (await each.info()).count if dry_run else await each.delete(keep_positions=keep_positions)
         report = {"stream": stream, "partitions": len(found), "deleted": messages, "dry_run": dry_run}
         done = "would be deleted" if dry_run else "deleted"
-        say(
-            as_json, report, f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} {done}"
-        )
+        say(report, f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} {done}")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 def truncate(
@@ -206,10 +151,7 @@ def truncate(
     partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Delete the messages before an index or a time, or those older than an age. Their indexes are never used again.
 
@@ -238,9 +180,9 @@ def truncate(
             report = {**place, "deleted": deleted, "first_index": first_index, "dry_run": dry_run}
             done = "would be deleted" if dry_run else "deleted"
             text = f"{counted(deleted, 'message')} {done} from {stream}/{each.partition}, it begins at {first_index}"
-            say(as_json, report, text)
+            say(report, text)
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:

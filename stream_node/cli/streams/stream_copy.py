@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli.client import get_partitions, open_client, with_client
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
+from stream_node.cli.options import ANY_NODE, NodeOptions, not_empty
 from stream_node.cli.output import counted, say
 from stream_node.cli.progress import ProgressLine
 from stream_node.cli.values import CommandFailed, UsageError
@@ -25,20 +25,12 @@ def copy(
     target: Annotated[str, typer.Argument(callback=not_empty, help="The name of the copy.")],
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to", metavar="HOST:PORT|CONTEXT", help="The node that gets the copy. Without it, the same node."
-        ),
+        typer.Option(metavar="HOST:PORT|CONTEXT", help="The node that gets the copy. Without it, the same node."),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Continue a copy that was interrupted, or copy the messages that are new since then."
-        ),
+        bool, typer.Option(help="Continue a copy that was interrupted, or copy the messages that are new since then.")
     ] = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Copy a stream with its partitions, indexes, keys, headers, times and retention.
 
@@ -55,7 +47,7 @@ def copy(
 
     async def run(client: StreamClient) -> None:
         async with _client_at(to, client) as other:
-            if other.address == client.address and not via and source == target:
+            if other.address == client.address and not node.via and source == target:
                 raise UsageError(f"{source!r} is at {other.address}: a stream cannot be copied onto itself")
             sources = await get_partitions(client, source, None)
             infos = [await each.info() for each in sources]
@@ -79,9 +71,9 @@ def copy(
         report |= {"there_before": there_before, "made": made}
         done = f"{counted(copied, 'message')} in {counted(len(targets), 'partition')} copied from {source} to {target}"
         before = f"; {there_before:,} were there before" if there_before else ""
-        say(as_json, report, f"{done}{'' if to is None else f' at {to}'}{before}")
+        say(report, f"{done}{'' if to is None else f' at {to}'}{before}")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 @asynccontextmanager

@@ -3,56 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.options import (
-    ContextOption,
-    DryRunOption,
-    JsonOption,
-    NodeOption,
-    PartitionOption,
-    StreamArgument,
-    ViaOption,
-    YesOption,
-)
+from stream_node.cli.options import ANY_NODE, DryRunOption, NodeOptions, PartitionOption, StreamArgument, YesOption
 from stream_node.cli.output import confirm, counted, say
 from stream_node.cli.values import UsageError, parse_duration, parse_size, utc_now
 
 if TYPE_CHECKING:
     from stream_client import Retention, Stream, StreamClient, StreamInfo
 
-AgeOption = Annotated[
-    str | None, typer.Option("--max-age", metavar="AGE", help="Keep messages for this long: 12h, 7d.")
-]
-CountOption = Annotated[
-    int | None, typer.Option("--max-messages", min=0, help="Keep the newest N messages of each partition.")
-]
+AgeOption = Annotated[str | None, typer.Option(metavar="AGE", help="Keep messages for this long: 12h, 7d.")]
+CountOption = Annotated[int | None, typer.Option(min=0, help="Keep the newest N messages of each partition.")]
 BytesOption = Annotated[
     str | None,
-    typer.Option(
-        "--max-bytes", metavar="SIZE", help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB."
-    ),
+    typer.Option(metavar="SIZE", help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB."),
 ]
+
+
+class RetentionOptions(NamedTuple):
+    max_age: AgeOption = None
+    max_messages: CountOption = None
+    max_bytes: BytesOption = None
+
+    def make(self) -> Retention | None:
+        """Returns the retention; None if no limit is given. Raises UsageError."""
+        from stream_client import Retention
+
+        if self == NO_LIMITS:
+            return None
+        age_s = None if self.max_age is None else parse_duration(self.max_age)
+        return Retention(age_s, self.max_messages, None if self.max_bytes is None else parse_size(self.max_bytes))
+
+
+NO_LIMITS = RetentionOptions()
 
 
 def retention(
     stream: StreamArgument,
-    max_age: AgeOption = None,
-    max_messages: CountOption = None,
-    max_bytes: BytesOption = None,
+    limits: RetentionOptions = NO_LIMITS,
     default: Annotated[
-        bool, typer.Option("--default", help="Remove the stream's own retention; the defaults of the node then apply.")
+        bool, typer.Option(help="Remove the stream's own retention; the defaults of the node then apply.")
     ] = False,
     partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    as_json: JsonOption = False,
+    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Replace the retention of a stream: how long, how many or how large messages are kept. Messages beyond its limits
     are deleted within seconds.
@@ -63,7 +61,7 @@ def retention(
 
     The node's default: stream-node stream retention orders --default
     """
-    kept = make_retention(max_age, max_messages, max_bytes)
+    kept = limits.make()
     if (kept is not None) == default:
         raise UsageError("say what to keep by --max-age, --max-messages and --max-bytes, or --default, not both")
 
@@ -78,9 +76,9 @@ def retention(
             place = {"stream": stream, "partition": each.partition}
             report = {**place, "before": kept_row(before), "retention": kept_row(kept), "dry_run": dry_run}
             done = "would keep" if dry_run else "keeps"
-            say(as_json, report, f"{stream}/{each.partition} {done} {kept_text(kept)}, before {kept_text(before)}")
+            say(report, f"{stream}/{each.partition} {done} {kept_text(kept)}, before {kept_text(before)}")
 
-    with_client(run, node, context, via)
+    with_client(run, node)
 
 
 async def confirm_retention(streams: Sequence[Stream], kept: Retention | None) -> None:
@@ -101,16 +99,6 @@ def _is_beyond(found: StreamInfo, kept: Retention | None, now_us: int) -> bool:
         or (kept.size_bytes is not None and found.size_bytes > kept.size_bytes)
         or (kept.age_s is not None and (found.first_time_us or now_us) < now_us - kept.age_s * 1e6)
     )
-
-
-def make_retention(max_age: str | None, max_messages: int | None, max_bytes: str | None) -> Retention | None:
-    """Returns the retention of the options; None without any of them. Raises UsageError."""
-    from stream_client import Retention
-
-    if max_age is None and max_messages is None and max_bytes is None:
-        return None
-    age_s = None if max_age is None else parse_duration(max_age)
-    return Retention(age_s, max_messages, None if max_bytes is None else parse_size(max_bytes))
 
 
 def kept_row(kept: Retention | None) -> dict[str, int | None] | None:

@@ -12,7 +12,7 @@ import trio
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
-from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.http.problems import Problem
 from stream_node.node.access import AUDIT_FILE
 from stream_storage.parsing import ParseError, parse_json
@@ -24,7 +24,7 @@ FIELDS = ("time", "identity", "peer", "right", "name", "reason")
 LINES_MAX = 50
 
 
-async def show_access(page: Page) -> Response:
+async def show_access(page: DashboardPage) -> Response:
     parts = page.call.parts
     if parts.authorizer is None:
         raise Problem(404, "no-rules", "this node has no rules (the setting access_rules): everybody may do everything")

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
 from ockam.identity.rules.rights import Right
-from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.dashboard.pictures import draw_ranges, find_gaps
 from stream_node.doors.http.problems import Problem
 
@@ -18,11 +18,11 @@ RANGES_MAX = 2_000
 """The largest number of ranges that are drawn: the newest ones."""
 
 
-async def show_blocks(page: Page) -> Response:
+async def show_blocks(page: DashboardPage) -> Response:
     return page.show("blocks.html", active="blocks", **await _values(page))
 
 
-async def _values(page: Page) -> dict[str, Any]:
+async def _values(page: DashboardPage) -> dict[str, Any]:
     parts = page.call.parts
     chain = parts.config.block_chain
     statistics = parts.services.statistics().blocks

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Right
-from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, Page, check_typed
+from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, DashboardPage, check_typed
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
 from stream_node.fleet.cluster.statistics import MemberStatistics, PeerStatistics
@@ -32,7 +32,7 @@ REASONS = {
 }
 
 
-class Mark(NamedTuple):
+class OwnerMark(NamedTuple):
     """How the picture shows an owner. letter: unique for each owner. colour: the number of its colour."""
 
     letter: str
@@ -43,7 +43,7 @@ class MemberRow(NamedTuple):
     """A member in the list. state: one of STATES. waiting: the messages that wait here for its shards."""
 
     peer: PeerStatistics
-    mark: Mark
+    mark: OwnerMark
     state: str
     is_here: bool
     is_linked: bool
@@ -57,7 +57,7 @@ class ShardCell(NamedTuple):
     number: int
     owner: str
     epoch: int
-    mark: Mark | None
+    mark: OwnerMark | None
     waiting: int
 
 
@@ -81,11 +81,11 @@ class HandOverRow(NamedTuple):
     why: str
 
 
-async def show_cluster(page: Page) -> Response:
+async def show_cluster(page: DashboardPage) -> Response:
     return page.show("cluster.html", active="cluster", **_values(page))
 
 
-async def drain(page: Page) -> Response:
+async def drain(page: DashboardPage) -> Response:
     """Makes a member give its shards away, if its name was typed again; or take shards again."""
     fields = await page.form()
     name, leaves = fields.get("member", ""), fields.get("act") != "undo"
@@ -106,7 +106,7 @@ def _run_text(run: Sequence[int]) -> str:
     return f"{run[0]:02x}..{run[-1]:02x}" if len(run) > 2 else " ".join(f"{number:02x}" for number in run)
 
 
-def _values(page: Page) -> dict[str, Any]:
+def _values(page: DashboardPage) -> dict[str, Any]:
     parts = page.call.parts
     found = parts.statistics().cluster if shares_shards(parts.config) else None
     if found is None:
@@ -140,18 +140,18 @@ def _values(page: Page) -> dict[str, Any]:
     }
 
 
-def owner_marks(names: Iterable[str]) -> dict[str, Mark]:
+def owner_marks(names: Iterable[str]) -> dict[str, OwnerMark]:
     owners = sorted(set(names) - {UNOWNED})
     letters = len(ascii_uppercase)
     return {
-        name: Mark(
+        name: OwnerMark(
             ascii_uppercase[number % letters] + (str(number // letters) if number >= letters else ""), number % COLOURS
         )
         for number, name in enumerate(owners)
     }
 
 
-def _members(found: MemberStatistics, marks: dict[str, Mark]) -> list[MemberRow]:
+def _members(found: MemberStatistics, marks: dict[str, OwnerMark]) -> list[MemberRow]:
     router, waiting = found.router, Counter[str]()
     for shard, each in router.waiting_by_shard.items():
         waiting[found.owners[shard].owner] += each.messages
@@ -175,7 +175,7 @@ def state_of(peer: PeerStatistics) -> str:
     return "silent" if not peer.lives else "leaves" if peer.leaves else "lives"
 
 
-def _cells(found: MemberStatistics, marks: dict[str, Mark]) -> list[ShardCell]:
+def _cells(found: MemberStatistics, marks: dict[str, OwnerMark]) -> list[ShardCell]:
     waiting = found.router.waiting_by_shard
     return [
         ShardCell(

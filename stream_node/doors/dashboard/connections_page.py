@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import EVERY_NAME, Right
-from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.dashboard.rendering import number
 from stream_node.doors.http.problems import Problem
 from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
@@ -16,11 +16,11 @@ from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, Close
 SHOWN_MAX = 50
 
 
-async def show_connections(page: Page) -> Response:
+async def show_connections(page: DashboardPage) -> Response:
     return page.show("connections.html", active="connections", **await _values(page))
 
 
-async def close(page: Page) -> Response:
+async def close(page: DashboardPage) -> Response:
     who = (await page.form()).get("who", "")
     async with page.client() as client:
         closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))).closed
@@ -29,7 +29,7 @@ async def close(page: Page) -> Response:
     return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")
 
 
-async def _values(page: Page) -> dict[str, Any]:
+async def _values(page: DashboardPage) -> dict[str, Any]:
     page.need(OPERATOR, EVERY_NAME)
     async with page.client() as client:
         found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))

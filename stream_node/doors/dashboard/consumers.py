@@ -14,7 +14,7 @@ from stream_node.doors.dashboard.finding import Asked, FindConsumers, find
 from stream_node.doors.dashboard.listing import (
     ROWS,
     ConsumerRow,
-    PositionRow,
+    PositionLine,
     consumer_rows,
     list_infos,
     list_saved,
@@ -23,12 +23,12 @@ from stream_node.doors.dashboard.listing import (
     show_rows,
     shown_rows,
 )
-from stream_node.doors.dashboard.page import Page, check_typed, number_of
+from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
 
 
-async def show_consumers(page: Page) -> Response:
+async def show_consumers(page: DashboardPage) -> Response:
     search, first = page.query.get("search", ""), page.count("first", 0)
     page.need(Right.INDEX)
     async with page.client() as client:
@@ -50,7 +50,7 @@ async def show_consumers(page: Page) -> Response:
     return page.show("consumers.html", active="consumers", shown=shown, search=search)
 
 
-async def show_consumer(page: Page) -> Response:
+async def show_consumer(page: DashboardPage) -> Response:
     client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
     async with page.client() as client:
         row, positions, ends = await _find(client, client_id, stream)
@@ -78,7 +78,7 @@ class ChangeRow(NamedTuple):
     holder: str | None
 
 
-async def preview_position(page: Page) -> Response:
+async def preview_position(page: DashboardPage) -> Response:
     """Shows what a change of a position would do, and changes nothing. Its form sets exactly these positions."""
     fields = await page.form()
     client_id, stream = fields.get("client", ""), fields.get("stream", "")
@@ -105,7 +105,7 @@ async def preview_position(page: Page) -> Response:
     )
 
 
-async def change_position(page: Page) -> Response:
+async def change_position(page: DashboardPage) -> Response:
     """Sets the position of a consumer in one partition or in all. The node refuses it while a member has the lease."""
     fields = await page.form()
     client_id, stream = fields.get("client", ""), fields.get("stream", "")
@@ -160,7 +160,7 @@ def _fixed(text: str) -> dict[int, int]:
     return {number_of({"indexes": a}, "indexes"): number_of({"indexes": b}, "indexes") for a, _, b in pairs}
 
 
-async def forget_consumer(page: Page) -> Response:
+async def forget_consumer(page: DashboardPage) -> Response:
     fields = await page.form()
     client_id, stream = fields.get("client", ""), fields.get("stream", "")
     check_typed(fields, client_id)
@@ -174,7 +174,7 @@ async def forget_consumer(page: Page) -> Response:
 
 async def _find(
     client: StreamClient, client_id: str, stream: str
-) -> tuple[ConsumerRow, list[PositionRow], dict[int, int]]:
+) -> tuple[ConsumerRow, list[PositionLine], dict[int, int]]:
     """Returns a consumer, its positions, and the next index of each partition of its stream. Raises Problem."""
     saved = await list_saved(client, stream_name=stream, client_id=client_id)
     if not saved:

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from block_node.persist.chain_log import STREAM_PREFIX
 from stream_client import ClientError
-from stream_node.care.trouble import Trouble, Troubles
+from stream_node.care.trouble import CurrentTroubles, Trouble
 from stream_node.doors.dashboard import (
     access_page,
     blocks,
@@ -28,14 +28,14 @@ from stream_node.doors.dashboard import (
 from stream_node.doors.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.doors.dashboard.mirror_watch import MirrorWatch
 from stream_node.doors.dashboard.overview import Overview, listed
-from stream_node.doors.dashboard.page import Page, show_problem
+from stream_node.doors.dashboard.page import DashboardPage, show_problem
 from stream_node.doors.dashboard.rendering import read_asset
 from stream_node.doors.dashboard.sessions import PATH, Sessions, set_cookie
 from stream_node.doors.dashboard.silence import Silence
 from stream_node.doors.dashboard.stream_rates import StreamRates
 from stream_node.doors.dashboard.streams import Streams
 from stream_node.doors.dashboard.trends import Trends
-from stream_node.doors.http.app import Call, Endpoint
+from stream_node.doors.http.app import Endpoint, HttpCall
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_node.node.parts import NodeParts
 from stream_storage.errors import StorageError
@@ -45,7 +45,7 @@ READING_PAUSES = 20.0
 KEEP_S = 31_536_000
 """How long browsers keep static files. The address of a file changes with its content."""
 
-PageFunction: TypeAlias = Callable[[Page], Awaitable[Response]]
+PageFunction: TypeAlias = Callable[[DashboardPage], Awaitable[Response]]
 logger = structlog.get_logger(__name__)
 
 
@@ -111,7 +111,7 @@ class Dashboard:
             ),
         )
 
-    async def find_troubles(self) -> Troubles:
+    async def find_troubles(self) -> CurrentTroubles:
         return await self._overview.troubles()
 
     async def watch_troubles(self) -> None:
@@ -128,10 +128,10 @@ class Dashboard:
             told = (each for same in troubles.by_kind.values() for each in same if each.kind != "stopping")
             before, known = known, {(each.kind, *each.subject): each for each in told}
             # As on the page, the others of a kind are counted when many begin or end at once.
-            for each in listed(Troubles(each for key, each in known.items() if key not in before)):
+            for each in listed(CurrentTroubles(each for key, each in known.items() if key not in before)):
                 subject = "@".join(each.subject)
                 logger.warning("trouble_began", kind=each.kind, subject=subject, reason=each.title, do=each.remedy)
-            for each in listed(Troubles(each for key, each in before.items() if key not in known)):
+            for each in listed(CurrentTroubles(each for key, each in before.items() if key not in known)):
                 logger.info("trouble_ended", kind=each.kind, subject="@".join(each.subject), was=each.title)
             reading_s = trio.current_time() - began_s
 
@@ -155,10 +155,10 @@ class Dashboard:
         """Takes samples of the lags of consumers and the rates of streams, see `Trends`. Runs without end."""
         await self._trends.watch(self._parts.runner)
 
-    def _answering(self, function: PageFunction) -> Callable[[Call], Awaitable[Response]]:
-        async def answer(call: Call) -> Response:
+    def _answering(self, function: PageFunction) -> Callable[[HttpCall], Awaitable[Response]]:
+        async def answer(call: HttpCall) -> Response:
             visit = await self._sessions.visit(call.request, trio.current_time())
-            page = Page(call, visit, self._sessions)
+            page = DashboardPage(call, visit, self._sessions)
             try:
                 response = await function(page)
             except Problem as problem:
@@ -175,10 +175,10 @@ class Dashboard:
 
         return answer
 
-    async def _show_sign_in(self, page: Page) -> Response:
+    async def _show_sign_in(self, page: DashboardPage) -> Response:
         return page.show("sign_in.html", refusal="", target=_local(page.query.get("to", "")))
 
-    async def _sign_in(self, page: Page) -> Response:
+    async def _sign_in(self, page: DashboardPage) -> Response:
         fields = await page.form()
         target = _local(fields.get("to", ""))
         try:
@@ -191,7 +191,7 @@ class Dashboard:
         set_cookie(response, page.call.request, session)
         return response
 
-    async def _sign_out(self, page: Page) -> Response:
+    async def _sign_out(self, page: DashboardPage) -> Response:
         await page.form()
         self._sessions.sign_out(page.visit)
         return page.go("/sign-in", done="You have signed out.")
@@ -204,16 +204,16 @@ def _local(target: str) -> str:
     return target if is_local and not any(character < " " for character in target) else ""
 
 
-async def lead_here(call: Call) -> Response:
+async def lead_here(call: HttpCall) -> Response:
     """Leads a browser to the first page, from the root and from the address of the dashboard with a slash too many."""
     return RedirectResponse(PATH, 303)
 
 
-async def show_nothing(page: Page) -> Response:
+async def show_nothing(page: DashboardPage) -> Response:
     raise Problem(404, "no-such-page", f"the dashboard has no page {page.call.request.url.path[:200]}")
 
 
-async def serve_asset(call: Call) -> Response:
+async def serve_asset(call: HttpCall) -> Response:
     """Answers with a static file. Static files contain no secrets, so everybody may read them."""
     found = read_asset(call.request.path_params["name"])
     if found is None:

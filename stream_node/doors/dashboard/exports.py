@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import EVERY_NAME
 from stream_client import StreamInfo
 from stream_node.doors.dashboard.listing import ROWS, Shown, list_infos, permitted, show_rows
-from stream_node.doors.dashboard.page import OPERATOR, Page
+from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.http.problems import Problem
 
 RANGES_MAX = 1_000
@@ -38,7 +38,7 @@ class PartitionRow(NamedTuple):
     waiting: int | None
 
 
-async def show_exports(page: Page) -> Response:
+async def show_exports(page: DashboardPage) -> Response:
     folders = _folders(page)
     rows = []
     for folder in folders:
@@ -49,7 +49,7 @@ async def show_exports(page: Page) -> Response:
     return page.show("exports.html", active="exports", rows=rows)
 
 
-async def show_export(page: Page) -> Response:
+async def show_export(page: DashboardPage) -> Response:
     folder = _folder(page)
     first = page.count("runs", 0)
     view = await _read(lambda path: _views().read_export(path, first, ROWS), folder)
@@ -80,7 +80,7 @@ async def show_export(page: Page) -> Response:
     )
 
 
-async def show_run(page: Page) -> Response:
+async def show_run(page: DashboardPage) -> Response:
     folder, number = _folder(page), page.count("run", 0)
     found = await _read(lambda path: _views().read_run(path, number, RANGES_MAX + 1), folder)
     if found is None:
@@ -96,7 +96,7 @@ async def show_run(page: Page) -> Response:
     )
 
 
-def _folders(page: Page) -> tuple[str, ...]:
+def _folders(page: DashboardPage) -> tuple[str, ...]:
     """Returns the folders of the setting. Raises Problem if there are none, or the user may not see them."""
     folders = page.call.parts.config.export_folders
     if not folders:
@@ -106,7 +106,7 @@ def _folders(page: Page) -> tuple[str, ...]:
     return folders
 
 
-def _folder(page: Page) -> str:
+def _folder(page: DashboardPage) -> str:
     """Returns the folder that the user asks for. Only the folders of the setting are ever opened."""
     wanted = page.query.get("folder", "")
     if wanted not in _folders(page):

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import trio
-from sqlalchemy import ColumnElement, Integer, and_, bindparam, func, literal_column, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, select
 
 from index_service.storage import saved_indexes
-from stream_node.care.unread_rows import to_read
+from stream_node.care.unread_rows import ONE, lag_sum, to_read, to_read_joined
 from stream_node.doors.dashboard.listing import ConsumerRow, StreamRow
 from stream_node.doors.http.problems import Problem
 from stream_service.operations import describe
 from stream_storage.contract import Operation, Session
 from stream_storage.errors import StorageClosed
 from stream_storage.schema import messages, streams
-from stream_storage.statement import Statement, compiled, greatest
+from stream_storage.statement import Statement, compiled
 from stream_storage.thread_runner import ThreadRunner
 
 RowT = TypeVar("RowT")
@@ -48,7 +48,6 @@ class Asked(NamedTuple):
         return not self.search or self.search.lower() in "\n".join(names).lower()
 
 
-_ZERO = literal_column("0", Integer)
 _STREAMS = compiled(
     select(
         streams.c.name,
@@ -61,15 +60,13 @@ _STREAMS = compiled(
 )
 _newest = (
     select(messages.c.time_us)
-    .where(messages.c.stream_id == streams.c.id, messages.c.idx == streams.c.next_index - literal_column("1", Integer))
+    .where(messages.c.stream_id == streams.c.id, messages.c.idx == streams.c.next_index - ONE)
     .scalar_subquery()
 )
 _NEWEST = compiled(select(func.max(_newest)).where(streams.c.name == bindparam("stream")))
-_behind = streams.c.next_index - greatest(to_read.c.idx, streams.c.first_index)
 _lags = (
-    # A consumer that was set beyond the end has no lag.
-    select(to_read.c.client_id, to_read.c.stream_name, func.sum(greatest(_behind, _ZERO), type_=Integer).label("lag"))
-    .join(streams, and_(streams.c.name == to_read.c.stream_name, streams.c.partition == to_read.c.partition))
+    select(to_read.c.client_id, to_read.c.stream_name, lag_sum.label("lag"))
+    .select_from(to_read_joined)
     .group_by(to_read.c.client_id, to_read.c.stream_name)
 )
 _lag = _lags.subquery("lags")

@@ -14,7 +14,7 @@ from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import Batch
 from ockam.identity.rules.rights import Right
 from stream_client import FromEnd, RichMessage
-from stream_node.doors.dashboard.page import Page
+from stream_node.doors.dashboard.page import DashboardPage
 from stream_node.doors.http.paging import pull_counted
 
 MESSAGES_MAX = 2_000
@@ -26,7 +26,7 @@ STEP_X, STEP_Y, BOX_X, BOX_Y = 92, 44, 74, 28
 REORGS_MAX = 50
 
 
-class Block(NamedTuple):
+class ForkBlock(NamedTuple):
     """A block and the location of its message: its partition and index."""
 
     batch: Batch
@@ -37,7 +37,7 @@ class Block(NamedTuple):
 class Box(NamedTuple):
     """A block in the picture. is_best: on the heaviest chain. parent_x, parent_y: the left side of its drawn parent."""
 
-    block: Block
+    block: ForkBlock
     x: int
     y: int
     is_best: bool
@@ -45,18 +45,18 @@ class Box(NamedTuple):
     parent_y: int | None
 
 
-class Turn(NamedTuple):
+class HeadChange(NamedTuple):
     """A reorg: the block that became the heaviest one, and the number of blocks that left the heaviest chain."""
 
-    block: Block
+    block: ForkBlock
     left: int
-    before: Block
+    before: ForkBlock
 
 
-async def show_forks(page: Page) -> Response:
+async def show_forks(page: DashboardPage) -> Response:
     name = page.query.get("stream", "")
     page.need(Right.READ, name)
-    found: list[Block] = []
+    found: list[ForkBlock] = []
     async with page.client() as client:
         partitions = (await client.get_stream(name)).partitions[:MESSAGES_MAX]
         share = MESSAGES_MAX // len(partitions)
@@ -86,7 +86,7 @@ async def show_forks(page: Page) -> Response:
     )
 
 
-def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[Block]:
+def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[ForkBlock]:
     found = []
     for each in messages:
         try:
@@ -94,23 +94,23 @@ def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[Block]:
         except MessageError:
             continue
         if isinstance(message, Batch):
-            found.append(Block(message, each.time_us, (partition, each.index)))
+            found.append(ForkBlock(message, each.time_us, (partition, each.index)))
     return found
 
 
-def first_of_each(blocks: Iterable[Block]) -> list[Block]:
+def first_of_each(blocks: Iterable[ForkBlock]) -> list[ForkBlock]:
     """Returns each block once. Several producers send the same blocks."""
-    found: dict[bytes, Block] = {}
+    found: dict[bytes, ForkBlock] = {}
     for block in blocks:
         found.setdefault(block.batch.hash, block)
     return list(found.values())
 
 
-def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
+def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
     """Returns the reorgs. `blocks` are in order of arrival. A reorg is a block that is heavier than all earlier ones
     and does not continue the heaviest of them."""
-    known: dict[bytes, Block] = {}
-    head: Block | None = None
+    known: dict[bytes, ForkBlock] = {}
+    head: ForkBlock | None = None
     turns = []
     for block in blocks:
         known[block.batch.hash] = block
@@ -121,12 +121,12 @@ def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
                 # A chain whose beginning has not arrived does not show where it leaves the other one.
                 meets = any(each.batch.hash in chain for each in _chain(head, known))
                 if left and meets:
-                    turns.append(Turn(block, len(left), head))
+                    turns.append(HeadChange(block, len(left), head))
             head = block
     return turns
 
 
-def draw_tree(blocks: list[Block]) -> list[Box]:
+def draw_tree(blocks: list[ForkBlock]) -> list[Box]:
     """Returns the boxes of the newest blocks, the newest on the left.
     The heaviest chain is in the first row. Each fork has a row of its own below it, as high up as there is room."""
     if not blocks:
@@ -159,7 +159,7 @@ def draw_tree(blocks: list[Block]) -> list[Box]:
     return boxes
 
 
-def _chain(block: Block, known: dict[bytes, Block]) -> list[Block]:
+def _chain(block: ForkBlock, known: dict[bytes, ForkBlock]) -> list[ForkBlock]:
     """Returns a block and its known ancestors, the block first."""
     found = [block]
     # A chain that names one of its own blocks as a parent ends there.

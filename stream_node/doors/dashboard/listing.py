@@ -11,7 +11,7 @@ import msgspec
 from index_service.extensions import SavedPosition
 from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.care.unread import count_unread
-from stream_node.doors.dashboard.page import Page
+from stream_node.doors.dashboard.page import DashboardPage
 
 ROWS = 50
 
@@ -32,7 +32,7 @@ class StreamRow(msgspec.Struct, frozen=True):
     lag: int | None
 
 
-class PositionRow(msgspec.Struct, frozen=True):
+class PositionLine(msgspec.Struct, frozen=True):
     """A saved position with its partition. lag: None if there is no such partition, or the user may not see it."""
 
     position: SavedPosition
@@ -119,12 +119,12 @@ def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[C
     return rows
 
 
-def position_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[PositionRow]:
+def position_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[PositionLine]:
     ((_, unread),) = count_unread(saved, infos).items()
-    return [PositionRow(each, unread.get(each.partition)) for each in saved]
+    return [PositionLine(each, unread.get(each.partition)) for each in saved]
 
 
-def show_rows(page: Page, rows: list[T]) -> Shown:
+def show_rows(page: DashboardPage, rows: list[T]) -> Shown:
     """Returns one page of the rows. The parameter `first` of the query is the number of its first row."""
     first = min(page.count("first", 0), max(0, len(rows) - 1) // ROWS * ROWS)
     return shown_rows(rows[first : first + ROWS], first, len(rows))

@@ -18,7 +18,7 @@ from stream_node.cli.match import LOOKED_MAX, Match
 from stream_node.cli.streams.messages import ndjson_line
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.decoding import VIEWS, Decoded, decode
-from stream_node.doors.dashboard.page import Page, number_of
+from stream_node.doors.dashboard.page import DashboardPage, number_of
 from stream_node.doors.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
 from stream_node.doors.http.problems import Problem
 from stream_service.cutting import CutMessage
@@ -47,7 +47,7 @@ class MessageRow(msgspec.Struct, frozen=True):
     key: str = ""
 
 
-class Read(NamedTuple):
+class MessageRows(NamedTuple):
     """The rows of a page of messages. search: what was looked for. after: the index behind the last read message."""
 
     info: StreamInfo
@@ -58,7 +58,7 @@ class Read(NamedTuple):
     after: int
 
 
-async def show_messages(page: Page) -> Response:
+async def show_messages(page: DashboardPage) -> Response:
     """Shows messages from an index or a time on, or those that match in a bounded part of the partition."""
     name, number, view = _place(page)
     async with page.client() as client:
@@ -88,7 +88,7 @@ async def show_messages(page: Page) -> Response:
     )
 
 
-async def save_messages(page: Page) -> Response:
+async def save_messages(page: DashboardPage) -> Response:
     """Sends the messages with these indexes as a file, which `stream-node push --ndjson` reads."""
     name, number, _ = _place(page)
     indexes = [number_of({"indexes": each}, "indexes") for each in page.query.get("indexes", "").split(",")]
@@ -124,7 +124,7 @@ def _check_stored(indexes: Sequence[int], found: Sequence[int]) -> None:
         raise Problem(404, "no-such-message", detail)
 
 
-async def _read(page: Page, client: StreamClient, name: str, number: int, view: str) -> Read:
+async def _read(page: DashboardPage, client: StreamClient, name: str, number: int, view: str) -> MessageRows:
     start = _start(page.query.get("start", "").strip() or "first")
     match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
     whole = await client.get_stream(name)
@@ -137,11 +137,11 @@ async def _read(page: Page, client: StreamClient, name: str, number: int, view: 
     else:
         end = min(info.next_index, first + page.count("most", LOOKED_MAX, LOOKED_MOST))
         rows, after = await _search(page, stream, first, end, view, match)
-    return Read(info, [each.partition for each in whole.partitions], match, rows, first, after)
+    return MessageRows(info, [each.partition for each in whole.partitions], match, rows, first, after)
 
 
 async def _search(
-    page: Page, stream: Stream, first: int, end: int, view: str, match: Match
+    page: DashboardPage, stream: Stream, first: int, end: int, view: str, match: Match
 ) -> tuple[list[MessageRow], int]:
     """Returns a page of the messages from `first` to before `end` that match or are damaged, and the index behind the
     last read message. Ends earlier after LOOK_S seconds."""
@@ -171,7 +171,7 @@ async def _search(
     return rows, min(at, end)
 
 
-async def show_next(page: Page) -> Response:
+async def show_next(page: DashboardPage) -> Response:
     """Returns the rows of new messages, for a list that follows them. Waits for one for WAIT_S seconds at most."""
     name, number, view = _place(page)
     start, shown = page.count("start", 0), page.count("shown", 0)
@@ -195,7 +195,7 @@ async def show_next(page: Page) -> Response:
     )
 
 
-async def show_message(page: Page) -> Response:
+async def show_message(page: DashboardPage) -> Response:
     name, number, view = _place(page)
     index = page.count("index", 0)
     async with page.client() as client:
@@ -222,7 +222,7 @@ async def show_message(page: Page) -> Response:
     )
 
 
-async def send_raw(page: Page) -> Response:
+async def send_raw(page: DashboardPage) -> Response:
     name, number, _ = _place(page)
     index = page.count("index", 0)
     async with page.client() as client:
@@ -240,7 +240,7 @@ def _file_name(stream: str) -> str:
 
 
 async def read_rows(
-    page: Page, stream: Stream, first: int, count: int, view: str, bytes_max: int = ROW_BYTES_MAX
+    page: DashboardPage, stream: Stream, first: int, count: int, view: str, bytes_max: int = ROW_BYTES_MAX
 ) -> list[MessageRow]:
     """Returns the messages from an index on. The row of a message that the node cannot read has the reason."""
     rows: list[MessageRow] = []
@@ -286,7 +286,7 @@ def shown_bytes(value: bytes) -> str:
     return found.text if found.view == "text" else f"0x{value[:500].hex()}"
 
 
-def _place(page: Page) -> tuple[str, int, str]:
+def _place(page: DashboardPage) -> tuple[str, int, str]:
     view = page.query.get("view", "auto")
     if view not in VIEWS:
         raise Problem(400, "invalid-request", f"messages are shown as {', '.join(VIEWS)}, not as {view[:40]!r}")

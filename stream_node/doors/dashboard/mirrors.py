@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import Right
 from stream_client import ClientError, StreamClient
 from stream_node.doors.dashboard.listing import show_rows
-from stream_node.doors.dashboard.page import OPERATOR, Page, check_typed
+from stream_node.doors.dashboard.page import OPERATOR, DashboardPage, check_typed
 from stream_node.doors.dashboard.rendering import clock, number
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_node.fleet.mirror.promotion import ASK_S_MAX, WAY_WITHOUT_FENCE
@@ -38,11 +38,11 @@ WAY_ON_THIS_PAGE = (
 POLL_S = 0.1
 
 
-async def show_mirrors(page: Page) -> Response:
+async def show_mirrors(page: DashboardPage) -> Response:
     return page.show("mirrors.html", active="mirrors", **await _values(page))
 
 
-async def promote(page: Page) -> Response:
+async def promote(page: DashboardPage) -> Response:
     """Makes a mirror a primary, as planned or without its source.
     Without its source, the name must have been typed again; only then may the source go on taking pushes."""
     fields = await page.form()
@@ -53,12 +53,13 @@ async def promote(page: Page) -> Response:
     gives_up_s = trio.current_time() + PROMOTION_WAIT_S
     # By this number the node reports the end of our own promotion, and of no earlier one.
     promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
+    request = MirrorRequest(
+        0, MirrorAction.PROMOTE, name, force=force, promotion_id=promotion_id, source_goes_on=goes_on
+    )
     async with page.client() as client:
         while True:
             try:
-                answer = await _ask(
-                    client, MirrorAction.PROMOTE, name, promotion_id=promotion_id, source_goes_on=goes_on
-                )
+                answer = await _ask(client, request)
             except ClientError as error:
                 raise _refusal(error) from error
             if answer.done:
@@ -78,21 +79,21 @@ def _refusal(error: ClientError) -> Problem:
     return problem
 
 
-async def remove(page: Page) -> Response:
+async def remove(page: DashboardPage) -> Response:
     """Makes a mirror stop following, or a primary stop fencing, if the name of the stream was typed again."""
     fields = await page.form()
     name = fields.get("name", "")
     check_typed(fields, name)
     async with page.client() as client:
-        await _ask(client, MirrorAction.REMOVE, name)
+        await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, name))
     return page.go("/mirrors", done=f"{name} follows nobody now, and takes pushes.")
 
 
-async def _values(page: Page) -> dict[str, Any]:
+async def _values(page: DashboardPage) -> dict[str, Any]:
     # The page has the addresses of other nodes.
     page.need(OPERATOR)
     async with page.client() as client:
-        states = (await _ask(client, MirrorAction.STATUS)).mirrors
+        states = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS))).mirrors
     follows = [each for each in states if each.condition not in FENCES]
     return {
         "shown": show_rows(page, states),
@@ -129,25 +130,5 @@ def _lost(before: Sequence[MirrorState]) -> str:
     )
 
 
-async def _ask(
-    client: StreamClient,
-    action: MirrorAction,
-    name: str = "",
-    *,
-    promotion_id: int = 0,
-    source_goes_on: bool = False,
-) -> MirrorResponse:
-    """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force.
-    source_goes_on: whether to promote also if the source answers and cannot become a mirror."""
-    force = action is MirrorAction.PROMOTE and not promotion_id
-    request = MirrorRequest(
-        request_id=0,
-        action=action,
-        stream_name=name,
-        source="",
-        source_name="",
-        force=force,
-        promotion_id=promotion_id,
-        source_goes_on=source_goes_on,
-    )
+async def _ask(client: StreamClient, request: MirrorRequest) -> MirrorResponse:
     return await client.session.ask(ADDRESS, MIRRORS, request)

@@ -28,13 +28,13 @@ def show_value(value: Any, characters_max: int) -> str:
     """Returns the text of a value. If it has more than `characters_max` characters, it ends soon after these.
     value: of a decoder: mappings, sequences, sets, text, bytes, numbers, None, times; and tags, simple values and
     `undefined` of the package cbor2. Other values are shown as the text that Python gives them."""
-    writer = _Writer(characters_max)
+    writer = _TextWriter(characters_max)
     with suppress(_Enough):
         writer.write(value, "\n")
     return "".join(writer.parts)
 
 
-class _Writer:
+class _TextWriter:
     def __init__(self, characters_max: int) -> None:
         self.parts: list[str] = []
         self._left = characters_max

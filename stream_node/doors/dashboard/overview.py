@@ -13,11 +13,11 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import EVERY_NAME
 from stream_node import __version__
 from stream_node.care.patience import Patience
-from stream_node.care.trouble import Trouble, TroubleKind, Troubles
+from stream_node.care.trouble import CurrentTroubles, Trouble, TroubleKind
 from stream_node.doors.dashboard.history import History
 from stream_node.doors.dashboard.mirror_watch import MirrorWatch
-from stream_node.doors.dashboard.page import OPERATOR, Page
-from stream_node.doors.dashboard.reading import Positions, read_positions
+from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
+from stream_node.doors.dashboard.reading import ConsumerProgress, read_positions
 from stream_node.doors.dashboard.rendering import link, number
 from stream_node.doors.dashboard.silence import Silence
 from stream_node.doors.dashboard.troubles import find_stuck, find_troubles
@@ -63,19 +63,19 @@ class Overview:
         self._patience = Patience()
         self._consumers_behind = 0
         self._stuck: list[Trouble] = []
-        self._troubles = Troubles(())
+        self._troubles = CurrentTroubles(())
         self._read_at_s = float("-inf")
         self._endings: list[Ending] = []
         self._endings_at_s = float("-inf")
         self._reading = trio.Lock()
 
-    async def page(self, page: Page) -> Response:
+    async def page(self, page: DashboardPage) -> Response:
         """Returns the whole overview. A user without the right to see it gets links to the other pages."""
         if not page.may(OPERATOR, EVERY_NAME):
             return page.show("overview_closed.html", active="overview")
         return page.show("overview.html", active="overview", **await self._values())
 
-    async def rates(self, page: Page) -> Response:
+    async def rates(self, page: DashboardPage) -> Response:
         """Returns the points of the charts as JSON, a list for each chart. With `after`, only the later points."""
         page.need(OPERATOR, EVERY_NAME)
         points = self._history.points(page.number("after"))
@@ -83,7 +83,7 @@ class Overview:
         columns = list(zip(*rounded, strict=True)) or [()] * 8
         return json_response({"columns": columns})
 
-    async def troubles(self) -> Troubles:
+    async def troubles(self) -> CurrentTroubles:
         """Returns the troubles of now, or of less than READ_EVERY_S ago.
         While the database cannot be read, the last known troubles of the consumers stand in."""
         self._parts.services.trials.again()
@@ -93,7 +93,7 @@ class Overview:
                 self._read_at_s = trio.current_time()
         return self._troubles
 
-    async def _look(self) -> Troubles:
+    async def _look(self) -> CurrentTroubles:
         unread: str | None = None
         now_us = round(time.time() * 1e6)
         try:
@@ -120,7 +120,7 @@ class Overview:
             now_us=now_us,
         )
 
-    def _find_stuck(self, found: Positions, now_us: int) -> list[Trouble]:
+    def _find_stuck(self, found: ConsumerProgress, now_us: int) -> list[Trouble]:
         """Runs in another thread: nobody else uses `_patience`."""
         self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
         limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
@@ -132,7 +132,7 @@ class Overview:
         statistics = parts.statistics()
         return {
             "troubles": listed(troubles),
-            "worker": parts.elsewhere.name if parts.elsewhere and has_own_databases(parts.config) else "",
+            "worker": parts.remote_streams.name if parts.remote_streams and has_own_databases(parts.config) else "",
             "point": self._history.latest(),
             "statistics": statistics,
             "http": statistics.http or msgspec.UNSET,
@@ -145,7 +145,7 @@ class Overview:
         }
 
 
-def listed(troubles: Troubles) -> list[Trouble]:
+def listed(troubles: CurrentTroubles) -> list[Trouble]:
     """Returns the troubles that a page lists: of each kind the first ones, and one that counts the others."""
     found: list[Trouble] = []
     for same, left_out in troubles.listed():

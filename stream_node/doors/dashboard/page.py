@@ -1,4 +1,4 @@
-"""Page: one request of a browser to the dashboard: its user, rights, form, and answer."""
+"""DashboardPage: one request of a browser to the dashboard: its user, rights, form, and answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ockam.identity.rules.rights import EVERY_NAME, Demand, Right, rights_text
 from stream_client import StreamClient
 from stream_node.doors.dashboard.rendering import link, render
 from stream_node.doors.dashboard.sessions import Sessions, Visit
-from stream_node.doors.http.app import Call
+from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.body import read_small
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import shares_shards
@@ -42,10 +42,10 @@ NAVIGATION = (
 )
 
 
-class Page:
+class DashboardPage:
     """One request. call: the request with the identity of the session. visit: its session."""
 
-    def __init__(self, call: Call, visit: Visit, sessions: Sessions) -> None:
+    def __init__(self, call: HttpCall, visit: Visit, sessions: Sessions) -> None:
         self.call = call._replace(caller=visit.caller)
         self.call.count_for(visit.caller)
         self.visit = visit
@@ -200,7 +200,7 @@ def check_typed(fields: Mapping[str, str], name: str) -> None:
         raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
 
 
-def show_problem(page: Page, problem: Problem) -> Response:
+def show_problem(page: DashboardPage, problem: Problem) -> Response:
     template = "problem_part.html" if page.is_part else "problem.html"
     title = problem.name.replace("-", " ").capitalize()
     # A part with an error is shown in its place, also by a browser that asks for it again and again.

@@ -1,22 +1,22 @@
-"""ReadPositions: an operation that finds consumers with waiting messages, and those beyond the end."""
+"""Finds the consumers with waiting messages, and those beyond the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Integer, func, literal_column, select
+from sqlalchemy import func, select
 
 from index_service.storage import saved_indexes
-from stream_node.care.unread_rows import to_read
-from stream_storage.contract import Operation, Session
+from stream_node.care.unread_rows import ONE, ZERO, next_unread, to_read, to_read_joined
+from stream_storage.contract import Do, Session
 from stream_storage.schema import messages, streams
 from stream_storage.statement import compiled, greatest
 from stream_storage.thread_runner import ThreadRunner
 
 
-class Waiting(msgspec.Struct, frozen=True, gc=False):
+class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
     """A consumer of one stream with messages that it has not processed. partitions: how many have some.
     partition: the one in which a message waits longest; the consumer is at `index` there, without progress since
     `since_us`. lag: the messages that wait in all."""
@@ -42,39 +42,35 @@ class Beyond(msgspec.Struct, frozen=True, gc=False):
     partitions: int
 
 
-class Positions(NamedTuple):
+class ConsumerProgress(NamedTuple):
     """All consumers for which messages wait, the longest wait first, and all whose position is beyond the end.
     saved: the name, the stream and the last progress of each consumer, in microseconds since 1970."""
 
-    waiting: list[Waiting]
+    waiting: list[ConsumerLag]
     beyond: list[Beyond]
     saved: list[tuple[str, str, int]]
 
 
-_ZERO, _ONE = literal_column("0", Integer), literal_column("1", Integer)
-_next = greatest(to_read.c.idx, streams.c.first_index)
 _since = greatest(to_read.c.saved_us, messages.c.time_us)
-_join = to_read.join(
-    streams,
-    (streams.c.name == to_read.c.stream_name) & (streams.c.partition == to_read.c.partition),
-)
 _consumer = to_read.c.client_id, to_read.c.stream_name
 _partitions = (
     select(
         to_read.c.client_id,
         to_read.c.stream_name,
         to_read.c.partition,
-        _next.label("idx"),
+        next_unread.label("idx"),
         _since.label("since_us"),
         func.count().over(partition_by=_consumer).label("partitions"),
-        func.sum(streams.c.next_index - _next).over(partition_by=_consumer).label("lag"),
+        func.sum(streams.c.next_index - next_unread).over(partition_by=_consumer).label("lag"),
         func.row_number().over(partition_by=_consumer, order_by=(_since, to_read.c.partition)).label("place"),
     )
-    .select_from(_join.join(messages, (messages.c.stream_id == streams.c.id) & (messages.c.idx == _next)))
+    .select_from(
+        to_read_joined.join(messages, (messages.c.stream_id == streams.c.id) & (messages.c.idx == next_unread))
+    )
     .subquery("waiting")
 )
 _WAITING = compiled(
-    select(*list(_partitions.c)[:-1]).where(_partitions.c.place == _ONE).order_by(_partitions.c.since_us)
+    select(*list(_partitions.c)[:-1]).where(_partitions.c.place == ONE).order_by(_partitions.c.since_us)
 )
 _saved_join = saved_indexes.join(
     streams,
@@ -92,11 +88,11 @@ _beyond = (
         func.row_number().over(partition_by=(_own.client_id, _own.stream_name), order_by=_own.partition).label("place"),
     )
     .select_from(_saved_join)
-    .where(_own.idx > streams.c.next_index, _own.created_us.in_([_ZERO, streams.c.created_us]))
+    .where(_own.idx > streams.c.next_index, _own.created_us.in_([ZERO, streams.c.created_us]))
     .subquery("beyond")
 )
 _BEYOND = compiled(
-    select(*list(_beyond.c)[:-1]).where(_beyond.c.place == _ONE).order_by(_beyond.c.client_id, _beyond.c.stream_name)
+    select(*list(_beyond.c)[:-1]).where(_beyond.c.place == ONE).order_by(_beyond.c.client_id, _beyond.c.stream_name)
 )
 _SAVED = compiled(
     select(saved_indexes.c.client_id, saved_indexes.c.stream_name, func.max(saved_indexes.c.saved_us)).group_by(
@@ -105,20 +101,13 @@ _SAVED = compiled(
 )
 
 
-class ReadPositions(Operation):
-    __slots__ = ("found",)
-
-    def __init__(self, on_done: Callable[[ReadPositions], None]) -> None:
-        super().__init__(on_done)
-        self.found = Positions([], [], [])
-
-    def apply(self, session: Session) -> None:
-        execute = session.execute
-        waiting, beyond = [Waiting(*row) for row in execute(_WAITING)], [Beyond(*row) for row in execute(_BEYOND)]
-        self.found = Positions(waiting, beyond, [(row[0], row[1], row[2]) for row in execute(_SAVED)])
+def _read(session: Session) -> ConsumerProgress:
+    execute = session.execute
+    waiting, beyond = [ConsumerLag(*row) for row in execute(_WAITING)], [Beyond(*row) for row in execute(_BEYOND)]
+    return ConsumerProgress(waiting, beyond, [(row[0], row[1], row[2]) for row in execute(_SAVED)])
 
 
-async def read_positions(runner: ThreadRunner) -> Positions:
+async def read_positions(runner: ThreadRunner) -> ConsumerProgress:
     """Returns all consumers that may be in trouble: what the dashboard and the alerts count is never cut.
     Raises StorageError, see `ThreadRunner.read`."""
-    return (await runner.read(ReadPositions)).found
+    return (await runner.read(partial(Do, _read))).result

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import Identity
-from stream_node.doors.http.identity import Caller, identify, judge_token, peer_of
+from stream_node.doors.http.identity import HttpCaller, identify, judge_token, peer_of
 from stream_node.doors.http.problems import Problem
 
 PATH = "/dashboard"
@@ -38,7 +38,7 @@ class Visit(NamedTuple):
     """One request of a browser. session: the id in its cookie, or a new one. csrf: the secret of its forms.
     is_new: whether the browser must be given the cookie. is_signed_in: whether the session has a token."""
 
-    caller: Caller
+    caller: HttpCaller
     session: str
     csrf: str
     is_new: bool

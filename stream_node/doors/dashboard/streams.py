@@ -24,7 +24,7 @@ from stream_node.doors.dashboard.listing import (
     shown_rows,
     stream_rows,
 )
-from stream_node.doors.dashboard.page import Page, check_typed, number_of
+from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
 
@@ -43,7 +43,7 @@ class Streams:
     def __init__(self, rates: Callable[[], dict[str, float] | None]) -> None:
         self._rates = rates
 
-    async def show_all(self, page: Page) -> Response:
+    async def show_all(self, page: DashboardPage) -> Response:
         """Returns a page of the streams that the user may see and the search finds, in the chosen order."""
         search, order = page.query.get("search", ""), page.query.get("order", "name")
         if order not in ORDERS:
@@ -70,7 +70,7 @@ class Streams:
             may_create=page.may(Right.CREATE),
         )
 
-    async def show(self, page: Page) -> Response:
+    async def show(self, page: DashboardPage) -> Response:
         """Returns the page of one stream: its partitions, its consumers, and forms for the changes that the user may
         make."""
         name = page.query.get("name", "")
@@ -97,7 +97,7 @@ class Streams:
             may_delete=page.may(Right.DELETE, name),
         )
 
-    async def create(self, page: Page) -> Response:
+    async def create(self, page: DashboardPage) -> Response:
         fields = await page.form()
         name, partitions = fields.get("name", ""), number_of(fields, "partitions")
         if not 1 <= partitions <= PARTITIONS_MADE_MAX:
@@ -107,7 +107,7 @@ class Streams:
             made = await client.create_partitioned(name or None, partitions)
         return page.go("/stream", name=made.name, done=f"The stream {made.name} is there.")
 
-    async def push(self, page: Page) -> Response:
+    async def push(self, page: DashboardPage) -> Response:
         """Pushes one message that was typed into the form. As for every push, the confirm comes after the sync.
         Without a partition in the form, the key chooses it; without a key, it is chosen at random."""
         fields = await page.form()
@@ -125,7 +125,7 @@ class Streams:
         done = f"Message {index:,} is stored in partition {partition.partition}."
         return page.go("/messages", stream=name, partition=partition.partition, start=max(0, index - 9), done=done)
 
-    async def set_retention(self, page: Page) -> Response:
+    async def set_retention(self, page: DashboardPage) -> Response:
         fields = await page.form()
         name = fields.get("name", "")
         retention = None if fields.get("default") else _retention(fields)
@@ -134,7 +134,7 @@ class Streams:
                 await partition.set_retention(retention)
         return page.go("/stream", name=name, done="The retention is set. Messages beyond it are being deleted.")
 
-    async def truncate(self, page: Page) -> Response:
+    async def truncate(self, page: DashboardPage) -> Response:
         fields = await page.form()
         name = fields.get("name", "")
         check_typed(fields, name)
@@ -143,7 +143,7 @@ class Streams:
             answer = await (await client.get_stream(name)).get_partition(partition).truncate(before)
         return page.go("/stream", name=name, done=f"{answer.deleted:,} messages are deleted.")
 
-    async def delete(self, page: Page) -> Response:
+    async def delete(self, page: DashboardPage) -> Response:
         fields = await page.form()
         name = fields.get("name", "")
         check_typed(fields, name)
@@ -176,6 +176,6 @@ def _retention(fields: dict[str, str]) -> Retention:
         raise Problem(400, "invalid-request", str(error)) from error
 
 
-def _default_retention(page: Page) -> Retention:
+def _default_retention(page: DashboardPage) -> Retention:
     config = page.call.parts.config
     return Retention(config.retention_age_s, config.retention_messages, config.retention_bytes)

@@ -16,7 +16,7 @@ import trio
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
-from stream_node.doors.dashboard.page import Page
+from stream_node.doors.dashboard.page import DashboardPage
 from stream_node.doors.http.app import json_response
 from stream_node.doors.metrics.reading import read_figures
 from stream_storage.errors import StorageClosed, StorageError
@@ -60,7 +60,7 @@ class Trends:
                 self._looks.append(Look(time(), written, lags))
             await trio.sleep(max(INTERVAL_S, READING_PAUSES * (trio.current_time() - began_s)))
 
-    async def send_stream(self, page: Page) -> Response:
+    async def send_stream(self, page: DashboardPage) -> Response:
         """Sends the points of a stream's charts as JSON: times, written messages per second, and the largest visible
         lag."""
         name = page.query.get("name", "")
@@ -73,7 +73,7 @@ class Trends:
             points.append((look.time_s, _rate(before, look, name), max(lags, default=None)))
         return _columns(page, points, 3)
 
-    async def send_consumer(self, page: Page) -> Response:
+    async def send_consumer(self, page: DashboardPage) -> Response:
         """Sends the points of a consumer's charts as JSON: times, lag, and messages per second written and read."""
         client_id, name = page.query.get("client", ""), page.query.get("stream", "")
         page.need(Right.INDEX, client_id)
@@ -96,7 +96,7 @@ def _rate(before: Look, look: Look, name: str) -> float | None:
     return max(0, look.written[name] - before.written[name]) / (look.time_s - before.time_s)
 
 
-def _columns(page: Page, points: Sequence[tuple[float | None, ...]], width: int) -> Response:
+def _columns(page: DashboardPage, points: Sequence[tuple[float | None, ...]], width: int) -> Response:
     """Returns the points after the time `after` of the query, a list for each chart."""
     after_s = page.number("after")
     kept = [point for point in points if (point[0] or 0.0) > after_s]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from stream_node.care.trouble import Texts, Trouble, Troubles
+from stream_node.care.trouble import CurrentTroubles, Texts, Trouble
 from stream_node.doors.dashboard.history import Point
-from stream_node.doors.dashboard.reading import Beyond, Positions, Waiting
+from stream_node.doors.dashboard.reading import Beyond, ConsumerLag, ConsumerProgress
 from stream_node.doors.dashboard.rendering import duration, link, number, size
 from stream_node.doors.dashboard.silence import Silent
 from stream_node.fleet.worker_place import shares_shards
@@ -35,12 +35,12 @@ def find_troubles(
     mirrors: list[Trouble],
     endings: list[Ending],
     now_us: int,
-) -> Troubles:
+) -> CurrentTroubles:
     """Returns all troubles.
     point: the latest rates. unread: why the database could not be read just now; None if it could. consumers, mirrors:
     their troubles. silent: the streams whose publisher is silent. silent_blocks: one entry if no blocks come any more.
     endings: of certificates and tokens. now_us: the present time, in microseconds since 1970."""
-    return Troubles(
+    return CurrentTroubles(
         (
             *_database(parts, unread),
             *_disk(parts, point),
@@ -278,7 +278,7 @@ def _some(count: int, one: str, many: str) -> str:
     return f"{number(count)} {one if count == 1 else many}"
 
 
-def find_stuck(positions: Positions, limit_s: Callable[[str, str], float], now_us: int) -> list[Trouble]:
+def find_stuck(positions: ConsumerProgress, limit_s: Callable[[str, str], float], now_us: int) -> list[Trouble]:
     """Returns the troubles of consumers. limit_s: how long each may make no progress, by its name and its stream."""
     found = []
     for beyond in positions.beyond:
@@ -291,7 +291,7 @@ def find_stuck(positions: Positions, limit_s: Callable[[str, str], float], now_u
     return found
 
 
-def _stuck(each: Waiting, lasts_s: float) -> Texts:
+def _stuck(each: ConsumerLag, lasts_s: float) -> Texts:
     where = f"{each.stream}, partition {each.partition}" if each.partition else each.stream
     if each.partitions > 1:
         where = f"{number(each.partitions)} partitions of {each.stream}, longest in partition {each.partition}"

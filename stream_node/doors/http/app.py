@@ -27,7 +27,7 @@ from stream_node.doors.http.body import BodyMemory, RequestBody
 from stream_node.doors.http.clients import HttpClients
 from stream_node.doors.http.cross_origin import DATA_PREFIX, options_answer, readable_send
 from stream_node.doors.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
-from stream_node.doors.http.identity import Caller, identify, peer_of, place_of
+from stream_node.doors.http.identity import HttpCaller, identify, peer_of, place_of
 from stream_node.doors.http.memory import Readings, RequestMemory
 from stream_node.doors.http.problems import Problem, problem_of, problem_of_status, too_many_connections
 from stream_node.node.parts import NodeParts
@@ -48,18 +48,18 @@ AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-ma
 logger = structlog.get_logger(__name__)
 
 
-class Call(NamedTuple):
+class HttpCall(NamedTuple):
     """One request to an endpoint. caller: if the endpoint demands no right, the identity of the connection.
     memory: counts the bytes that the node holds for the request."""
 
     request: Request
-    caller: Caller
+    caller: HttpCaller
     parts: NodeParts
     clients: HttpClients
     endpoint: Endpoint
     memory: RequestMemory
 
-    def count_for(self, caller: Caller) -> None:
+    def count_for(self, caller: HttpCaller) -> None:
         """Counts the request also for another identity, which it has proved."""
         place_of(self.request).note_caller(caller.identity)
         self.memory.count_for(party_key(caller.identity, caller.peer.address))
@@ -92,14 +92,14 @@ class Endpoint(NamedTuple):
     """An endpoint: it answers one method of one path, which is written for starlette: `/v1/streams/{name}`.
 
     handle: returns the answer. It can raise Problem, and every error of our client. demand: the right that the caller
-    needs. None: none, because `handle` uses streams only by `Call.client`, which the node checks like everybody else.
+    needs. None: none, because `handle` uses streams only by `HttpCall.client`, whose rights the node checks.
     is_open: whether a request is answered even if its token is not valid. is_health: whether it reports the health of
     the node, also over the connections that are reserved for this.
     """
 
     method: str
     path: str
-    handle: Callable[[Call], Awaitable[Response]]
+    handle: Callable[[HttpCall], Awaitable[Response]]
     demand: Demand | None = None
     is_open: bool = False
     is_health: bool = False
@@ -228,10 +228,10 @@ class HttpApp:
                 raise too_many_connections(self._parts.config.http_connections_max)
             if endpoint.is_open:
                 peer = peer_of(request)
-                caller = Caller(peer.identity, peer)
+                caller = HttpCaller(peer.identity, peer)
             else:
                 caller = await identify(request, self._parts.authenticator)
-            call = Call(request, caller, self._parts, self._clients, endpoint, request.scope[MEMORY])
+            call = HttpCall(request, caller, self._parts, self._clients, endpoint, request.scope[MEMORY])
             if not endpoint.is_open:
                 call.count_for(caller)
             # The right is checked before the handler sees the request.

@@ -17,7 +17,7 @@ from ockam.identity.identity import Identity
 from ockam.transport.tcp import TcpTransport
 from stream_client import StreamClient
 from stream_client.connecting_over import connect_over
-from stream_node.doors.http.identity import Caller
+from stream_node.doors.http.identity import HttpCaller
 from stream_node.doors.http.problems import RETRY, Problem
 
 IDLE_S = 60.0
@@ -56,7 +56,7 @@ class HttpClients:
         return len(self._held)
 
     @asynccontextmanager
-    async def client(self, caller: Caller) -> AsyncIterator[StreamClient]:
+    async def client(self, caller: HttpCaller) -> AsyncIterator[StreamClient]:
         """Opens or shares a client with the identity of the caller, while the block runs. Raises Problem if there are
         too many."""
         held = self._find(caller)
@@ -78,7 +78,7 @@ class HttpClients:
             self._held.pop(key).scope.cancel()
         return len(meant)
 
-    def _find(self, caller: Caller) -> _Held:
+    def _find(self, caller: HttpCaller) -> _Held:
         key = (caller.identity, caller.peer.address.rpartition(":")[0])
         held = self._held.get(key)
         if held is not None and held.client is not None and held.client.session.core.connection.closed:

@@ -29,7 +29,7 @@ from ockam.transport.connection_machine import ConnectionStatistics
 from ockam.transport.roster import Roster
 from ockam.transport.sockets import send_nowait
 from ockam.transport.tcp_statistics import Traffic
-from stream_node.doors.http.identity import PEER_STATE, PLACE_STATE, Peer, Place
+from stream_node.doors.http.identity import PEER_STATE, PLACE_STATE, ConnectionContext, Peer
 from stream_node.doors.http.problems import problem_of_status
 
 logger = structlog.get_logger(__name__)
@@ -117,8 +117,8 @@ class _Http11(H11Protocol):
 class HttpConnection(TCPServer):
     """Serves the requests of one connection, one after the other.
     certificate: as the peer has proved it. identity: as the last request has proved it. roster: lists the connection
-    while it runs. closed: counts the closed connections by reason. is_for_health: see `Place`. note_received,
-    note_waits: called when a whole request was received, and when its answer was sent."""
+    while it runs. closed: counts the closed connections by reason. is_for_health: see `ConnectionContext`.
+    note_received, note_waits: called when a whole request was received, and when its answer was sent."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class HttpConnection(TCPServer):
         # The traffic up to the end of the last answer. All later traffic belongs to the request after it.
         self._answered = Traffic()
         self._note_waits = note_waits
-        place = Place(self._holdings, is_for_health, note_received, self._note_caller)
+        place = ConnectionContext(self._holdings, is_for_health, note_received, self._note_caller)
         state = ConnectionState({PEER_STATE: peer, PLACE_STATE: place})
         super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]
         self.peer = peer

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from stream_node.doors.http.app import Call, Endpoint, json_response
+from stream_node.doors.http.app import Endpoint, HttpCall, json_response
 from stream_node.doors.http.problems import Problem
 from stream_node.node.parts import NodeParts
 
 NOT_WRITING = "the writing thread has given up; look at the log line writing_stopped, and restart the node"
 
 
-async def livez(call: Call) -> Response:
+async def livez(call: HttpCall) -> Response:
     """The answer itself shows that the event loop runs."""
     return _answer("live", [] if call.parts.runner.is_writing else [NOT_WRITING])
 
 
-async def readyz(call: Call) -> Response:
+async def readyz(call: HttpCall) -> Response:
     wanted = call.request.query_params.get("for", "write")
     if wanted not in ("read", "write"):
         raise Problem(400, "invalid-request", f"for={wanted[:40]!r} is neither read nor write")

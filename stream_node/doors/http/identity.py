@@ -1,4 +1,4 @@
-"""Caller: the sender of an HTTP request. This is the one place where a request gets its identity.
+"""HttpCaller: the sender of an HTTP request. This is the one place where a request gets its identity.
 A connection proves an identity by its client certificate, exactly as on the node's own listener; else it is anonymous.
 A request on an anonymous connection can prove another identity by a token (`Authorization: Bearer …`)."""
 
@@ -33,7 +33,7 @@ class Peer(NamedTuple):
     server_host: str
 
 
-class Place(NamedTuple):
+class ConnectionContext(NamedTuple):
     """The place of a connection in the node. is_for_health: it may only ask for the health of a full node.
     holdings: the memory that it takes. note_received: called when all of a request was received. note_caller: called
     with the identity of a request."""
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     note_caller: Callable[[Identity], None]
 
 
-class Caller(NamedTuple):
+class HttpCaller(NamedTuple):
     """The sender of a request. identity: as its connection or token proves it."""
 
     identity: Identity
@@ -61,19 +61,19 @@ def peer_of(request: HTTPConnection) -> Peer:
     return peer
 
 
-def place_of(request: HTTPConnection) -> Place:
+def place_of(request: HTTPConnection) -> ConnectionContext:
     place = request.scope["state"][PLACE_STATE]
-    assert isinstance(place, Place)
+    assert isinstance(place, ConnectionContext)
     return place
 
 
-async def identify(request: HTTPConnection, authenticator: Authenticator) -> Caller:
+async def identify(request: HTTPConnection, authenticator: Authenticator) -> HttpCaller:
     """Returns the sender of a request. Raises Problem if its token is refused; the refusal is delayed, as
     everywhere."""
     peer = peer_of(request)
     sent = request.headers.getlist("authorization")
     if not sent:
-        return Caller(peer.identity, peer)
+        return HttpCaller(peer.identity, peer)
     scheme, _, text = sent[0].partition(" ")
     text = text.strip()
     if len(sent) > 1 or scheme.lower() != "bearer" or not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
@@ -83,7 +83,7 @@ async def identify(request: HTTPConnection, authenticator: Authenticator) -> Cal
     return await judge_token(text, request, authenticator)
 
 
-async def judge_token(text: str, request: HTTPConnection, authenticator: Authenticator) -> Caller:
+async def judge_token(text: str, request: HTTPConnection, authenticator: Authenticator) -> HttpCaller:
     """Returns the identity that the text of a token proves for a request. Raises Problem if the token is refused."""
     peer = peer_of(request)
     if not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
@@ -95,7 +95,7 @@ async def judge_token(text: str, request: HTTPConnection, authenticator: Authent
         raise Problem(400, "second-identity", verdict.reason)
     if verdict.identity is None:
         raise _unauthorized(verdict.reason)
-    return Caller(verdict.identity, peer)
+    return HttpCaller(verdict.identity, peer)
 
 
 def _unauthorized(detail: str) -> Problem:

@@ -3,146 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from block_node.backfill.metrics import MORE, SPECIFIED
 from block_node.backfill.statistics import BackfillStatistics
-from stream_node.doors.metrics.family import Kind, Metric, Values, figures_of
+from stream_node.doors.metrics.family import Metric, Part, Values
 from stream_node.node.block_services import BlockServicesStatistics
 
-_figure = figures_of(lambda snapshot: snapshot.statistics.services.blocks)
+T = TypeVar("T")
 
 
-def _block(name: str, kind: Kind, text: str, read: Callable[[BlockServicesStatistics], Values], *labels: str) -> Metric:
-    return Metric(name, kind, text, _figure(read), labels)
+def _part(find: Callable[[BlockServicesStatistics], T | None], prefix: str = "stream_node_") -> Part[T]:
+    """Returns a part of the statistics of the block node, which a node can lack."""
+    return Part(lambda s: None if (blocks := s.statistics.services.blocks) is None else find(blocks), prefix)
+
+
+_store = _part(lambda blocks: blocks.node.store)
+_publish = _part(lambda blocks: blocks.node.publish)
+_subscribe = _part(lambda blocks: blocks.readers.subscribe)
+_access = _part(lambda blocks: blocks.readers.access)
+_backfill = _part(lambda blocks: blocks.backfill, prefix="")
 
 
 def _of_backfill(field: str, name: str, text: str) -> Metric:
     """Returns a metric of backfill. Its name is not what Prometheus expects of a counter, so it has no type."""
 
-    def read(blocks: BlockServicesStatistics) -> float | None:
-        backfill: BackfillStatistics = blocks.backfill
+    def read(backfill: BackfillStatistics) -> Values:
         found = getattr(backfill if hasattr(backfill, field) else backfill.counters, field)
         # The problem is a text; its metric says only whether there is one.
         return found if found is None else float(bool(found) if field == "problem" else found)
 
-    return _block(name, "untyped", text, read)
+    return _backfill.untyped(name, read, text)
 
-
-def _publishing(field: str) -> Callable[[BlockServicesStatistics], Values]:
-    def read(blocks: BlockServicesStatistics) -> Values:
-        publish = blocks.node.publish
-        if publish is None:
-            return None
-        value = getattr(publish, field) if hasattr(publish, field) else getattr(publish.in_flight, field)
-        return None if value is None else float(value)
-
-    return read
-
-
-def _by_source(read: Callable[[BackfillStatistics], dict[str, float]]) -> Callable[[BlockServicesStatistics], Values]:
-    return lambda blocks: read(blocks.backfill)
-
-
-PREFIX = "stream_node_block"
 
 BLOCK_METRICS = (
-    _block(f"{PREFIX}s", "gauge", "Blocks that can be read.", lambda b: b.node.store.blocks),
-    _block(f"{PREFIX}_bytes", "gauge", "Size of these blocks.", lambda b: b.node.store.size_bytes),
-    _block(f"{PREFIX}_first", "gauge", "Number of the lowest block.", lambda b: b.node.store.first_block),
-    _block(f"{PREFIX}_last", "gauge", "Number of the highest block.", lambda b: b.node.store.last_block),
-    _block(f"{PREFIX}s_stored_total", "counter", "Blocks stored.", lambda b: b.node.store.stored),
-    _block(f"{PREFIX}s_evicted_total", "counter", "Blocks deleted by retention.", lambda b: b.node.store.evicted),
-    _block(
-        f"{PREFIX}s_damaged",
-        "gauge",
+    _store.gauge("blocks", lambda e: e.blocks, "Blocks that can be read."),
+    _store.gauge("block_bytes", lambda e: e.size_bytes, "Size of these blocks."),
+    _store.gauge("block_first", lambda e: e.first_block, "Number of the lowest block."),
+    _store.gauge("block_last", lambda e: e.last_block, "Number of the highest block."),
+    _store.counter("blocks_stored_total", lambda e: e.stored, "Blocks stored."),
+    _store.counter("blocks_evicted_total", lambda e: e.evicted, "Blocks deleted by retention."),
+    _store.gauge(
+        "blocks_damaged",
+        lambda e: e.damaged,
         "Stored blocks whose bytes were found damaged or gone, and that did not come again.",
-        lambda b: b.node.store.damaged,
     ),
-    _block(
-        f"{PREFIX}s_mended_total",
-        "counter",
-        "Blocks stored again in the stead of damaged ones.",
-        lambda b: b.node.store.mended,
-    ),
-    _block(f"{PREFIX}s_failed_total", "counter", "Blocks that could not be stored.", lambda b: b.node.store.failed),
-    _block(f"{PREFIX}_publishers", "gauge", "Connected publishers.", _publishing("publishers")),
-    _block(
-        f"{PREFIX}_publishers_lost_total",
-        "counter",
+    _store.counter("blocks_mended_total", lambda e: e.mended, "Blocks stored again in the stead of damaged ones."),
+    _store.counter("blocks_failed_total", lambda e: e.failed, "Blocks that could not be stored."),
+    _publish.gauge("block_publishers", lambda e: e.publishers, "Connected publishers."),
+    _publish.counter(
+        "block_publishers_lost_total",
+        lambda e: e.publishers_lost,
         "Publishers that disconnected without ending their stream, or whose stream the node ended for a fault.",
-        _publishing("publishers_lost"),
     ),
-    _block(
-        f"{PREFIX}_last_acknowledged", "gauge", "Number of the highest acknowledged block.", _publishing("last_block")
+    _publish.gauge("block_last_acknowledged", lambda e: e.last_block, "Number of the highest acknowledged block."),
+    _publish.gauge(
+        "block_next", lambda e: e.next_block, "Number of the lowest block that nobody sends and the node lacks."
     ),
-    _block(
-        f"{PREFIX}_next",
-        "gauge",
-        "Number of the lowest block that nobody sends and the node lacks.",
-        _publishing("next_block"),
+    _publish.gauge("blocks_in_flight", lambda e: e.in_flight.blocks, "Blocks that are accepted and not durable yet."),
+    _publish.gauge(
+        "block_queued_bytes", lambda e: e.in_flight.queued_bytes, "Memory of items that wait for the plugins."
     ),
-    _block(f"{PREFIX}s_in_flight", "gauge", "Blocks that are accepted and not durable yet.", _publishing("blocks")),
-    _block(
-        f"{PREFIX}_queued_bytes", "gauge", "Memory of items that wait for the plugins.", _publishing("queued_bytes")
+    _publish.counter("blocks_expired_total", lambda e: e.in_flight.expired, "Blocks taken away from slow publishers."),
+    _publish.counter("blocks_refused_total", lambda e: e.refused_blocks, "Blocks refused."),
+    _publish.counter("block_acknowledgements_total", lambda e: e.acknowledgements, "Acknowledgements."),
+    _publish.counter("block_resends_asked_total", lambda e: e.resends_asked, "Requests to send a block again."),
+    _publish.counter(
+        "block_publish_failures_total", lambda e: e.node_failures, "Failures of the node while blocks were published."
     ),
-    _block(f"{PREFIX}s_expired_total", "counter", "Blocks taken away from slow publishers.", _publishing("expired")),
-    _block(f"{PREFIX}s_refused_total", "counter", "Blocks refused.", _publishing("refused_blocks")),
-    _block(f"{PREFIX}_acknowledgements_total", "counter", "Acknowledgements.", _publishing("acknowledgements")),
-    _block(f"{PREFIX}_resends_asked_total", "counter", "Requests to send a block again.", _publishing("resends_asked")),
-    _block(
-        f"{PREFIX}_publish_failures_total",
-        "counter",
-        "Failures of the node while blocks were published.",
-        _publishing("node_failures"),
-    ),
-    _block(
-        f"{PREFIX}_catch_up_stalled",
-        "gauge",
+    _publish.gauge(
+        "block_catch_up_stalled",
+        lambda e: e.catch_up_stalled,
         "1 while the node gets no closer to the newest offered block.",
-        _publishing("catch_up_stalled"),
     ),
-    _block(f"{PREFIX}_subscribers", "gauge", "Subscriptions.", lambda b: b.readers.subscribe.sessions),
-    _block(
-        f"{PREFIX}_subscriptions_ended_total",
-        "counter",
-        "Subscriptions that ended or were refused.",
-        lambda b: b.readers.subscribe.ended,
-        "status",
+    _subscribe.gauge("block_subscribers", lambda e: e.sessions, "Subscriptions."),
+    _subscribe.counter(
+        "block_subscriptions_ended_total", lambda e: e.ended, "Subscriptions that ended or were refused.", "status"
     ),
-    _block(
-        f"{PREFIX}_answers_total",
-        "counter",
-        "Answers to requests for one block.",
-        lambda b: b.readers.access.answers,
-        "status",
-    ),
+    _access.counter("block_answers_total", lambda e: e.answers, "Answers to requests for one block.", "status"),
     *(_of_backfill(field, name, text) for field, name, _, text in (*SPECIFIED, *MORE)),
-    _block(
+    _backfill.gauge(
         "backfill_source_healthy",
-        "gauge",
+        lambda e: {each.name: float(not each.failures) for each in e.sources},
         "1 if the source has not failed since its last success.",
-        _by_source(lambda b: {each.name: float(not each.failures) for each in b.sources}),
         "source",
     ),
-    _block(
+    _backfill.gauge(
         "backfill_source_disagrees",
-        "gauge",
+        lambda e: {each.name: float(bool(each.other_chain)) for each in e.sources},
         "1 if the source has another chain than this node, or than the other sources of an empty node.",
-        _by_source(lambda b: {each.name: float(bool(each.other_chain)) for each in b.sources}),
         "source",
     ),
-    _block(
+    _backfill.untyped(
         "backfill_source_blocks",
-        "untyped",
+        lambda e: {each.name: float(each.blocks) for each in e.sources},
         "Blocks fetched from the source.",
-        _by_source(lambda b: {each.name: float(each.blocks) for each in b.sources}),
         "source",
     ),
-    _block(
+    _backfill.untyped(
         "backfill_source_errors",
-        "untyped",
+        lambda e: {each.name: float(each.errors) for each in e.sources},
         "Failures of the source.",
-        _by_source(lambda b: {each.name: float(each.errors) for each in b.sources}),
         "source",
     ),
 )

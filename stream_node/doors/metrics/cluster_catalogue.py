@@ -2,81 +2,59 @@
 
 from __future__ import annotations
 
-from stream_node.doors.metrics.family import figures_of, node_metric
+from stream_node.doors.metrics.family import Part
 from stream_node.fleet.cluster.hand_overs import REASONS
 
-_member = figures_of(lambda snapshot: snapshot.statistics.cluster)
+_member = Part(lambda snapshot: snapshot.statistics.cluster)
 
 CLUSTER = (
-    node_metric(
-        "cluster_members",
-        "gauge",
-        "The members of the cluster that live, as far as this node knows.",
-        _member(lambda m: m.members),
+    _member.gauge(
+        "cluster_members", lambda m: m.members, "The members of the cluster that live, as far as this node knows."
     ),
-    node_metric("cluster_shards", "gauge", "The shards that this node serves, of 256.", _member(lambda m: m.shards)),
-    node_metric(
-        "cluster_links",
-        "gauge",
-        "The members to which this node is connected.",
-        _member(lambda m: m.router.links),
-    ),
-    node_metric(
+    _member.gauge("cluster_shards", lambda m: m.shards, "The shards that this node serves, of 256."),
+    _member.gauge("cluster_links", lambda m: m.router.links, "The members to which this node is connected."),
+    _member.gauge(
         "cluster_messages_waiting",
-        "gauge",
+        lambda m: m.router.waiting,
         "Messages that wait here until a member serves their shard.",
-        _member(lambda m: m.router.waiting),
     ),
-    node_metric(
-        "cluster_shards_taken_total", "counter", "Shards that this node has taken.", _member(lambda m: m.taken)
+    _member.counter("cluster_shards_taken_total", lambda m: m.taken, "Shards that this node has taken."),
+    _member.counter(
+        "cluster_shards_given_total", lambda m: m.given, "Shards that this node has given to other members."
     ),
-    node_metric(
-        "cluster_shards_given_total",
-        "counter",
-        "Shards that this node has given to other members.",
-        _member(lambda m: m.given),
-    ),
-    node_metric(
+    _member.gauge(
         "cluster_owned_shards",
-        "gauge",
+        lambda m: {peer.name: float(peer.shards) for peer in m.peers},
         "The shards that each member owns, as this node knows it.",
-        _member(lambda m: {peer.name: float(peer.shards) for peer in m.peers}),
         "member",
     ),
-    node_metric(
-        "cluster_unowned_shards", "gauge", "The shards that no member owns.", _member(lambda m: len(m.unowned_s))
-    ),
-    node_metric(
+    _member.gauge("cluster_unowned_shards", lambda m: len(m.unowned_s), "The shards that no member owns."),
+    _member.gauge(
         "cluster_epochs",
-        "gauge",
+        lambda m: sum(each.epoch for each in m.owners),
         "The sum of the epochs of all shards. It rises by one whenever a shard gets a new owner.",
-        _member(lambda m: sum(each.epoch for each in m.owners)),
     ),
-    node_metric(
+    _member.counter(
         "cluster_shards_moved_total",
-        "counter",
+        lambda m: {str(reason): float(m.moved.get(reason, 0)) for reason in REASONS},
         "Shards that got a new owner, as this node has seen it: nobody owned them (free), the owner before was "
         "silent (fenced), stops or is drained (left), or the new one has joined (joined).",
-        _member(lambda m: {str(reason): float(m.moved.get(reason, 0)) for reason in REASONS}),
         "reason",
     ),
-    node_metric(
+    _member.counter(
         "cluster_fenced_total",
-        "counter",
+        lambda m: m.fenced,
         "Members that this node has fenced, because they did not write in time.",
-        _member(lambda m: m.fenced),
     ),
-    node_metric(
+    _member.counter(
         "cluster_beats_failed_total",
-        "counter",
+        lambda m: m.beats_failed,
         "Beats of this node that failed, because the database was not reached.",
-        _member(lambda m: m.beats_failed),
     ),
-    node_metric(
+    _member.counter(
         "cluster_messages_sent_total",
-        "counter",
+        lambda m: {name: float(count) for name, count in m.router.sent.items()},
         "Messages of clients that this node has sent to other members.",
-        _member(lambda m: {name: float(count) for name, count in m.router.sent.items()}),
         "member",
     ),
 )

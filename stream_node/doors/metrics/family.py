@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from stream_node.doors.metrics.snapshot import Snapshot
 from stream_storage.histogram import Histogram
@@ -26,20 +26,32 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def node_metric(name: str, kind: Kind, text: str, values: Callable[[Snapshot], Values], *labels: str) -> Metric:
-    """Returns a metric of a stream node: `stream_node_` is added to its name."""
-    return Metric(f"stream_node_{name}", kind, text, values, labels)
+class Part(Generic[T]):
+    """One part of the snapshots, and the maker of its metrics. find: returns the part; None: this node does not have
+    it, and its metrics have no values. prefix: the beginning of the names of the metrics."""
 
+    def __init__(self, find: Callable[[Snapshot], T | None], prefix: str = "stream_node_") -> None:
+        self._find = find
+        self._prefix = prefix
 
-def figures_of(find: Callable[[Snapshot], T | None]) -> Callable[[Callable[[T], Values]], Callable[[Snapshot], Values]]:
-    """Returns a function that makes the `values` of a metric from a function that reads one part of the statistics.
-    find: returns that part, or None if the node does not have it. Then there is no value."""
+    def gauge(self, name: str, read: Callable[[T], Values], text: str, *labels: str) -> Metric:
+        return self._metric("gauge", name, read, text, labels)
 
-    def figure(read: Callable[[T], Values]) -> Callable[[Snapshot], Values]:
+    def counter(self, name: str, read: Callable[[T], Values], text: str, *labels: str) -> Metric:
+        return self._metric("counter", name, read, text, labels)
+
+    def histogram(self, name: str, read: Callable[[T], Values], text: str) -> Metric:
+        return self._metric("histogram", name, read, text, ())
+
+    def untyped(self, name: str, read: Callable[[T], Values], text: str, *labels: str) -> Metric:
+        return self._metric("untyped", name, read, text, labels)
+
+    def _metric(self, kind: Kind, name: str, read: Callable[[T], Values], text: str, labels: tuple[str, ...]) -> Metric:
         def values(snapshot: Snapshot) -> Values:
-            found = find(snapshot)
-            return None if found is None else read(found)
+            part = self._find(snapshot)
+            return None if part is None else read(part)
 
-        return values
+        return Metric(self._prefix + name, kind, text, values, labels)
 
-    return figure
+
+WHOLE = Part(lambda snapshot: snapshot)

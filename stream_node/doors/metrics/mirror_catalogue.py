@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from stream_node.doors.metrics.family import Values, node_metric
+from stream_node.doors.metrics.family import WHOLE, Values
 from stream_node.doors.metrics.snapshot import Snapshot
 from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 
@@ -41,21 +41,17 @@ def _lag_s(states: list[MirrorState]) -> float:
 
 
 MIRROR_METRICS = (
-    node_metric(
-        "mirrors", "gauge", "Partitions that are mirrors, or fence their former source.", _conditions, "condition"
-    ),
-    node_metric(
+    WHOLE.gauge("mirrors", _conditions, "Partitions that are mirrors, or fence their former source.", "condition"),
+    WHOLE.gauge(
         "mirror_lag_messages",
-        "gauge",
-        "Messages that a mirror lacked when it last heard of its source.",
         _by_stream(_lag),
+        "Messages that a mirror lacked when it last heard of its source.",
         "stream",
     ),
-    node_metric(
+    WHOLE.gauge(
         "mirror_lag_seconds",
-        "gauge",
-        "For how long a mirror has lacked messages of its source, or has not reached it.",
         _by_stream(_lag_s),
+        "For how long a mirror has lacked messages of its source, or has not reached it.",
         "stream",
     ),
 )

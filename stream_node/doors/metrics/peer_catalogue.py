@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ockam.tracing.statistics import TracingStatistics
-from stream_node.doors.metrics.family import Values, figures_of, node_metric
+from stream_node.doors.metrics.family import WHOLE, Part, Values
 from stream_node.doors.metrics.snapshot import Snapshot
 
 CONNECTION_SOURCES = ("anonymous", "certificate", "token")
@@ -36,158 +36,88 @@ def _spans(statistics: TracingStatistics) -> Values:
     return {"exported": statistics.exported, "failed": statistics.failed, "dropped": statistics.dropped}
 
 
-_access = figures_of(lambda snapshot: snapshot.statistics.access)
-_channels = figures_of(lambda snapshot: snapshot.statistics.channels)
-_http = figures_of(lambda snapshot: snapshot.statistics.http)
-_traces = figures_of(lambda snapshot: snapshot.statistics.traces)
+_tcp = Part(lambda s: s.statistics.tcp)
+_memory = Part(lambda s: s.statistics.tcp.memory)
+_limits = Part(lambda s: s.statistics.limits)
+_access = Part(lambda s: s.statistics.access)
+_channels = Part(lambda s: s.statistics.channels)
+_http = Part(lambda s: s.statistics.http)
+_traces = Part(lambda s: s.statistics.traces)
 
 PEERS = (
-    node_metric(
+    WHOLE.gauge(
         "certificate_end_timestamp_seconds",
-        "gauge",
-        "When the first certificate in a file ends, by the setting that names the file.",
         _endings("certificate"),
+        "When the first certificate in a file ends, by the setting that names the file.",
         "setting",
     ),
-    node_metric(
+    WHOLE.gauge(
         "token_end_timestamp_seconds",
-        "gauge",
-        "When a token ends. Tokens without an end, and those beyond metrics_names_max that end later, are left out.",
         _endings("token"),
+        "When a token ends. Tokens without an end, and those beyond metrics_names_max that end later, are left out.",
         "token",
     ),
-    node_metric(
+    _tcp.gauge(
         "connections",
-        "gauge",
+        lambda e: {source: e.identities.get(source, 0) for source in CONNECTION_SOURCES},
         "Open connections, by how the peer proved its identity.",
-        lambda s: {source: s.statistics.tcp.identities.get(source, 0) for source in CONNECTION_SOURCES},
         "identity",
     ),
-    node_metric("connections_accepted_total", "counter", "Accepted connections.", lambda s: s.statistics.tcp.accepted),
-    node_metric(
-        "connections_closed_total",
-        "counter",
-        "Connections that have ended.",
-        lambda s: s.statistics.tcp.closed,
-        "reason",
-    ),
-    node_metric(
+    _tcp.counter("connections_accepted_total", lambda e: e.accepted, "Accepted connections."),
+    _tcp.counter("connections_closed_total", lambda e: e.closed, "Connections that have ended.", "reason"),
+    _tcp.counter(
         "slow_consumers_total",
-        "counter",
+        lambda e: e.closed.get("slow_consumer", 0),
         "Connections closed because the peer did not take its answers.",
-        lambda s: s.statistics.tcp.closed.get("slow_consumer", 0),
     ),
-    node_metric("tls_handshakes", "gauge", "TLS handshakes under way.", lambda s: s.statistics.tcp.handshakes),
-    node_metric("received_messages_total", "counter", "Messages from peers.", _traffic("received")),
-    node_metric("received_bytes_total", "counter", "Bytes of these messages, without TLS.", _traffic("received_bytes")),
-    node_metric("sent_messages_total", "counter", "Messages to peers.", _traffic("sent")),
-    node_metric("sent_bytes_total", "counter", "Bytes sent to peers.", _traffic("sent_bytes")),
-    node_metric(
-        "in_flight_bytes",
-        "gauge",
-        "Memory for requests and answers of all peers.",
-        lambda s: s.statistics.tcp.memory.size_bytes,
-    ),
-    node_metric(
-        "in_flight_bytes_max", "gauge", "The most that this memory may be.", lambda s: s.statistics.tcp.memory.bytes_max
-    ),
-    node_metric(
-        "unsent_bytes",
-        "gauge",
-        "Answers that peers have not taken yet.",
-        lambda s: s.statistics.tcp.memory.unread_bytes,
-    ),
-    node_metric(
-        "waiting_pulls_bytes",
-        "gauge",
-        "Memory of pulls that wait for a message.",
-        lambda s: s.statistics.tcp.memory.parked_bytes,
-    ),
-    node_metric(
-        "identities", "gauge", "Identities that use something at present.", lambda s: s.statistics.limits.identities
-    ),
-    node_metric(
-        "limits_refused_total",
-        "counter",
-        "Requests refused by a limit per identity.",
-        lambda s: s.statistics.limits.refused,
-        "limit",
-    ),
-    node_metric(
-        "limits_slowed_total",
-        "counter",
-        "Waits before reading from an identity.",
-        lambda s: s.statistics.limits.slowed,
-        "limit",
-    ),
-    node_metric("access_rules", "gauge", "Rules in force.", _access(lambda e: e.rules)),
-    node_metric(
+    _tcp.gauge("tls_handshakes", lambda e: e.handshakes, "TLS handshakes under way."),
+    WHOLE.counter("received_messages_total", _traffic("received"), "Messages from peers."),
+    WHOLE.counter("received_bytes_total", _traffic("received_bytes"), "Bytes of these messages, without TLS."),
+    WHOLE.counter("sent_messages_total", _traffic("sent"), "Messages to peers."),
+    WHOLE.counter("sent_bytes_total", _traffic("sent_bytes"), "Bytes sent to peers."),
+    _memory.gauge("in_flight_bytes", lambda e: e.size_bytes, "Memory for requests and answers of all peers."),
+    _memory.gauge("in_flight_bytes_max", lambda e: e.bytes_max, "The most that this memory may be."),
+    _memory.gauge("unsent_bytes", lambda e: e.unread_bytes, "Answers that peers have not taken yet."),
+    _memory.gauge("waiting_pulls_bytes", lambda e: e.parked_bytes, "Memory of pulls that wait for a message."),
+    _limits.gauge("identities", lambda e: e.identities, "Identities that use something at present."),
+    _limits.counter("limits_refused_total", lambda e: e.refused, "Requests refused by a limit per identity.", "limit"),
+    _limits.counter("limits_slowed_total", lambda e: e.slowed, "Waits before reading from an identity.", "limit"),
+    _access.gauge("access_rules", lambda e: e.rules, "Rules in force."),
+    _access.counter(
         "access_refused_total",
-        "counter",
+        lambda e: e.refused,
         "Requests refused by the rules, by the right that was missing.",
-        _access(lambda e: e.refused),
         "right",
     ),
-    node_metric(
-        "access_refused_by_rule_total",
-        "counter",
-        "Requests that a rule forbids.",
-        _access(lambda e: e.refused_by_rule),
-        "rule",
+    _access.counter(
+        "access_refused_by_rule_total", lambda e: e.refused_by_rule, "Requests that a rule forbids.", "rule"
     ),
-    node_metric(
-        "access_reloads_failed_total",
-        "counter",
-        "Changed rules that were not valid.",
-        _access(lambda e: e.reloads_failed),
+    _access.counter("access_reloads_failed_total", lambda e: e.reloads_failed, "Changed rules that were not valid."),
+    _access.counter(
+        "audit_failures_total", lambda e: e.audit_failed, "Lines that could not be written to the audit log."
     ),
-    node_metric(
-        "audit_failures_total",
-        "counter",
-        "Lines that could not be written to the audit log.",
-        _access(lambda e: e.audit_failed),
-    ),
-    node_metric("channels", "gauge", "Open secure channels.", _channels(lambda e: e.open)),
-    node_metric(
-        "channels_refused_total",
-        "counter",
-        "Refused beginnings of secure channels.",
-        _channels(lambda e: e.refused),
-        "reason",
+    _channels.gauge("channels", lambda e: e.open, "Open secure channels."),
+    _channels.counter(
+        "channels_refused_total", lambda e: e.refused, "Refused beginnings of secure channels.", "reason"
     ),
 )
 HTTP = (
-    node_metric("http_connections", "gauge", "Open HTTP connections.", _http(lambda e: e.open)),
-    node_metric(
-        "http_body_bytes", "gauge", "Bytes of bodies that HTTP requests under way hold.", _http(lambda e: e.body_bytes)
-    ),
-    node_metric(
-        "http_requests_total",
-        "counter",
-        "Answered HTTP requests.",
-        _http(lambda e: e.requests),
-        "status",
-    ),
-    node_metric(
+    _http.gauge("http_connections", lambda e: e.open, "Open HTTP connections."),
+    _http.gauge("http_body_bytes", lambda e: e.body_bytes, "Bytes of bodies that HTTP requests under way hold."),
+    _http.counter("http_requests_total", lambda e: e.requests, "Answered HTTP requests.", "status"),
+    _http.counter(
         "http_connections_closed_total",
-        "counter",
+        lambda e: e.closed,
         "HTTP connections that the node has refused or closed.",
-        _http(lambda e: e.closed),
         "reason",
     ),
 )
 TRACES = (
-    node_metric(
+    _traces.counter(
         "trace_spans_total",
-        "counter",
+        _spans,
         "Spans that the collector of traces has accepted, that it could not be sent, and that were dropped unsent.",
-        _traces(_spans),
         "result",
     ),
-    node_metric(
-        "trace_spans_waiting",
-        "gauge",
-        "Spans that wait for the collector of traces.",
-        _traces(lambda e: e.waiting),
-    ),
+    _traces.gauge("trace_spans_waiting", lambda e: e.waiting, "Spans that wait for the collector of traces."),
 )

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 
 import msgspec
-from sqlalchemy import Integer, Select, bindparam, func, literal_column, select
+from sqlalchemy import Select, bindparam, func, select
 
-from stream_node.care.unread_rows import to_read
+from stream_node.care.unread_rows import ZERO, lag_sum, to_read, to_read_joined
 from stream_storage.contract import Operation, Session
 from stream_storage.schema import messages, streams
-from stream_storage.statement import compiled, greatest
+from stream_storage.statement import compiled
 from stream_storage.thread_runner import ThreadRunner
 
 OTHERS = "_others"
@@ -43,7 +43,6 @@ class ConsumerFigures(msgspec.Struct, frozen=True):
     saved_us: int | None
 
 
-_ZERO = literal_column("0", Integer)
 _kept = streams.c.next_index - streams.c.first_index
 _by_name = (
     select(
@@ -64,29 +63,23 @@ _by_name = (
             .group_by(streams.c.name)
             .order_by(func.sum(streams.c.next_index).desc(), streams.c.name)
             .limit(bindparam("most"))
-            .offset(_ZERO)
+            .offset(ZERO)
         )
     )
     .group_by(streams.c.name)
     .order_by(streams.c.name)
 )
 _all_streams = select(func.count(), func.sum(streams.c.next_index), func.sum(_kept), func.sum(streams.c.size_bytes))
-_behind = streams.c.next_index - greatest(to_read.c.idx, streams.c.first_index)
-# A consumer that was set beyond the end has no lag.
-_lag = func.sum(greatest(_behind, _ZERO), type_=Integer).label("lag")
-_join = to_read.join(
-    streams,
-    (streams.c.name == to_read.c.stream_name) & (streams.c.partition == to_read.c.partition),
-)
+_lag = lag_sum.label("lag")
 _consumers: Select[tuple[str, str, int, int]] = (
     select(to_read.c.client_id, to_read.c.stream_name, _lag, func.max(to_read.c.saved_us))
-    .select_from(_join)
+    .select_from(to_read_joined)
     .group_by(to_read.c.client_id, to_read.c.stream_name)
     .order_by(_lag.desc(), to_read.c.client_id, to_read.c.stream_name)
     .limit(bindparam("most"))
-    .offset(_ZERO)
+    .offset(ZERO)
 )
-_all_consumers = select(_lag).select_from(_join)
+_all_consumers = select(_lag).select_from(to_read_joined)
 _TOP, _TOTALS = compiled(_by_name), compiled(_all_streams)
 _CONSUMERS, _CONSUMERS_TOTAL = compiled(_consumers), compiled(_all_consumers)
 
@@ -118,10 +111,10 @@ class ReadFigures(Operation):
         if rest.partitions:
             self.streams.append(rest)
         self.consumers = [ConsumerFigures(*row) for row in execute(_CONSUMERS, most)]
-        (lag,) = execute(_CONSUMERS_TOTAL).fetchone()
+        (total,) = execute(_CONSUMERS_TOTAL).fetchone()
         # If there are fewer consumers than may be named, there are no others.
         if len(self.consumers) == self.most:
-            left = (lag or 0) - sum(each.lag for each in self.consumers)
+            left = (total or 0) - sum(each.lag for each in self.consumers)
             self.consumers.append(ConsumerFigures(OTHERS, OTHERS, left, None))
 
 

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from ockam.actors.mailbox import MailboxStatistics
-from stream_node.care.trouble import Troubles
+from stream_node.care.trouble import CurrentTroubles
 from stream_node.doors.metrics.reading import ConsumerFigures, StreamFigures, read_figures
 from stream_node.node.endings import Ending, read_endings
 from stream_node.node.parts import NodeCondition, NodeParts
@@ -55,7 +55,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     mailboxes: Mailboxes
     streams: list[StreamFigures]
     consumers: list[ConsumerFigures]
-    troubles: Troubles | None
+    troubles: CurrentTroubles | None
     names_max: int
     endings: list[Ending]
     files: dict[str, float]

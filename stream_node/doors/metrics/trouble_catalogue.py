@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
-from stream_node.doors.metrics.family import Values, node_metric
+from stream_node.doors.metrics.family import WHOLE, Values
 from stream_node.doors.metrics.reading import OTHERS
 from stream_node.doors.metrics.snapshot import Snapshot
 
@@ -32,22 +32,20 @@ def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
 
 
 TROUBLES = (
-    node_metric("troubles", "gauge", "Things that are wrong now, as the dashboard names them.", _count, "kind"),
-    node_metric(
+    WHOLE.gauge("troubles", _count, "Things that are wrong now, as the dashboard names them.", "kind"),
+    WHOLE.gauge(
         "consumer_stuck_seconds",
-        "gauge",
+        _lasting("consumer_stuck"),
         "How long a consumer makes no progress although messages wait. Consumers that are not stuck are left out; the "
         "longest time of those beyond metrics_names_max has the name _others.",
-        _lasting("consumer_stuck"),
         "client",
         "stream",
     ),
-    node_metric(
+    WHOLE.gauge(
         "publisher_silent_seconds",
-        "gauge",
+        _lasting("publisher_silent"),
         "How long a stream with a steady publisher gets no messages. Other streams are left out; "
         "the longest time of those beyond metrics_names_max has the name _others.",
-        _lasting("publisher_silent"),
         "stream",
     ),
 )

@@ -12,7 +12,7 @@ from stream_node.fleet.cluster.member import ShardServices
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.shards import SHARDS, choose_owner
 from stream_node.fleet.cluster.statistics import MemberStatistics, peer_statistics
-from stream_node.fleet.cluster.view import Member, Shard, View
+from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
 from stream_storage.errors import StorageBusy, StorageError
 
 LOOK_S = 0.5
@@ -20,16 +20,16 @@ LOOK_S = 0.5
 logger = structlog.get_logger(__name__)
 
 
-def fixed_view(members: Sequence[Member]) -> View:
+def fixed_view(members: Sequence[StoredMember]) -> ClusterView:
     """Returns the view in which each member owns its share of the shards."""
     by_name = {member.name: member for member in members}
-    return View(by_name, tuple(Shard(choose_owner(shard, by_name) or "", 1) for shard in range(SHARDS)))
+    return ClusterView(by_name, tuple(Shard(choose_owner(shard, by_name) or "", 1) for shard in range(SHARDS)))
 
 
 class FixedMember:
     """The membership of one process: a `stream_node.fleet.cluster.worker.Membership`."""
 
-    def __init__(self, router: Router, services: ShardServices, view: View) -> None:
+    def __init__(self, router: Router, services: ShardServices, view: ClusterView) -> None:
         """view: from `fixed_view`, with this member."""
         self.router = router
         self._services = services

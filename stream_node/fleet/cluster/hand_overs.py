@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from stream_node.fleet.cluster.view import UNOWNED, Member, View
+from stream_node.fleet.cluster.view import UNOWNED, ClusterView, StoredMember
 
 KEPT_MAX = 50
 """The number of retained hand-overs: those of some twenty members that join and leave."""
@@ -43,11 +43,11 @@ class HandOvers:
     def __init__(self) -> None:
         self.moved: Counter[Reason] = Counter()
         self._kept: deque[HandOver] = deque(maxlen=KEPT_MAX)
-        self._view: View | None = None
+        self._view: ClusterView | None = None
         # The shards without an owner, and since when.
         self._unowned: dict[int, float] = {}
 
-    def note(self, view: View, now_s: float, time_us: int) -> None:
+    def note(self, view: ClusterView, now_s: float, time_us: int) -> None:
         """Compares the view that was read with the one before.
         now_s: the time of a clock that is never set back, in seconds. time_us: microseconds since 1970."""
         before, self._view = self._view, view
@@ -82,7 +82,9 @@ class HandOvers:
         assert len(self._kept) <= KEPT_MAX
 
 
-def _reason(before: Mapping[str, Member], now: Mapping[str, Member], old_owner: str, new_owner: str) -> Reason:
+def _reason(
+    before: Mapping[str, StoredMember], now: Mapping[str, StoredMember], old_owner: str, new_owner: str
+) -> Reason:
     if old_owner == UNOWNED:
         return "free"
     was, gave = before.get(old_owner), now.get(old_owner)
@@ -98,6 +100,6 @@ def _reason(before: Mapping[str, Member], now: Mapping[str, Member], old_owner: 
     return "joined"
 
 
-def _process(members: Mapping[str, Member], name: str) -> str | None:
+def _process(members: Mapping[str, StoredMember], name: str) -> str | None:
     found = members.get(name)
     return None if found is None else found.token

@@ -23,7 +23,7 @@ from ockam.transport.forwarding import OpenRequests
 from stream_node.fleet.cluster.proofs import prove
 from stream_node.fleet.cluster.protocol import CLUSTER, LINK, MARK, MEMBER, PROVE, LinkRequest, Mark, ProveRequest
 from stream_node.fleet.cluster.unanswered import Unanswered
-from stream_node.fleet.cluster.view import Member
+from stream_node.fleet.cluster.view import StoredMember
 
 ROUTES_MAX = 10_000
 """The number of routes that a link remembers, since making a route for each message takes longer."""
@@ -39,7 +39,7 @@ class Link:
         self,
         own_name: str,
         own_token: str,
-        member: Member,
+        member: StoredMember,
         nonce: bytes,
         *,
         deliver: Callable[[Message], Mailbox | None],

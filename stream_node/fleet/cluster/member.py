@@ -13,11 +13,11 @@ import trio
 
 from ockam.actors.message import Message
 from stream_node.fleet.cluster.hand_overs import HandOvers
-from stream_node.fleet.cluster.plan_machine import Plan, PlanMachine
+from stream_node.fleet.cluster.plan_machine import MemberPlan, PlanMachine
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.statistics import MemberStatistics, peer_statistics
 from stream_node.fleet.cluster.tables import Beat, ClusterOperation, Join, Leave, MoveShards, SetLeaving
-from stream_node.fleet.cluster.view import View
+from stream_node.fleet.cluster.view import ClusterView
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.runner import Runner
 
@@ -196,7 +196,7 @@ class ClusterMember:
             moved={str(reason): count for reason, count in self._hand_overs.moved.items()},
         )
 
-    def _note(self, view: View) -> None:
+    def _note(self, view: ClusterView) -> None:
         self._machine.note(view, trio.current_time())
         self._hand_overs.note(view, trio.current_time(), self._now_us())
         self.router.update(view)
@@ -207,12 +207,12 @@ class ClusterMember:
             self.lives(name) and not member.leaves for name, member in view.members.items() if name != self.router.name
         )
 
-    async def _join(self) -> View:
+    async def _join(self) -> ClusterView:
         view = await self._retried(Join, self.router.name, self._address, self._token)
         logger.info("cluster_joined", member=self.router.name, address=self._address, members=sorted(view.members))
         return view
 
-    async def _follow(self, plan: Plan) -> None:
+    async def _follow(self, plan: MemberPlan) -> None:
         """Takes and gives the shards of a plan. If a step fails, the rest waits for the next plan."""
         # Give first: a shard that another member shall have is not served here any longer.
         for owner, shards in plan.give.items():
@@ -226,7 +226,7 @@ class ClusterMember:
         if unopened:
             await self._open(sorted(unopened))
 
-    async def _take(self, plan: Plan) -> None:
+    async def _take(self, plan: MemberPlan) -> None:
         try:
             # The table decides: another member may have been faster.
             move = await self._do(MoveShards, self.router.name, plan.take, plan.fences)
@@ -290,7 +290,7 @@ class ClusterMember:
         self._note(move.view)
         return True
 
-    async def _retried(self, kind: Callable[..., T], *arguments: object) -> View:
+    async def _retried(self, kind: Callable[..., T], *arguments: object) -> ClusterView:
         """Repeats an operation until it succeeds. Raises StorageError if it never can."""
         while True:
             try:

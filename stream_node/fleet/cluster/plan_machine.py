@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stream_node.fleet.cluster.shards import choose_owner
-from stream_node.fleet.cluster.view import UNOWNED, View
+from stream_node.fleet.cluster.view import UNOWNED, ClusterView
 
 LIVES_S = 5.0
 """A member whose beats have not risen for this long counts as dead."""
@@ -17,7 +17,7 @@ SETTLE_S = 1.5
 """The time after joining in which a member takes no free shard, so that members that start together share them."""
 
 
-class Plan(NamedTuple):
+class MemberPlan(NamedTuple):
     """The next steps of this member.
     take: the shards that it takes, each with its owner before. fences: the tokens of the dead owners among these. give:
     the shards that it gives away, by the name of the member that gets them."""
@@ -43,7 +43,7 @@ class PlanMachine:
         self._seen: dict[str, _Seen] = {}
         self._now_s = now_s
 
-    def note(self, view: View, now_s: float) -> None:
+    def note(self, view: ClusterView, now_s: float) -> None:
         # After a gap of its own, this member does not know whether the others were silent.
         gap = now_s - self._read_s > GAP_S
         self._read_s = self._now_s = now_s
@@ -55,7 +55,7 @@ class PlanMachine:
             seen[name] = _Seen(member.token, member.beats, since_s)
         self._seen = seen
 
-    def lives(self, view: View, name: str) -> bool:
+    def lives(self, view: ClusterView, name: str) -> bool:
         member = view.members.get(name)
         if name == self._name:
             return True
@@ -67,12 +67,12 @@ class PlanMachine:
         seen = self._seen.get(name)
         return 0.0 if seen is None or name == self._name else self._now_s - seen.since_s
 
-    def plan(self, view: View) -> Plan:
+    def plan(self, view: ClusterView) -> MemberPlan:
         """Decides what to do. The view is the one that was noted last."""
         living = [name for name in view.members if self.lives(view, name)]
         # If all members that live give their shards away, they serve them all the same.
         members = [name for name in living if not view.members[name].leaves] or living
-        plan = Plan([], {}, {})
+        plan = MemberPlan([], {}, {})
         for number, shard in enumerate(view.shards):
             wanted = choose_owner(number, members)
             if shard.owner == self._name:

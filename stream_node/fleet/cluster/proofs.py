@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ockam.actors.address import Address
 from ockam.protocol import ProtocolError
 from stream_node.fleet.cluster.protocol import LinkResponse, Role
-from stream_node.fleet.cluster.view import Member
+from stream_node.fleet.cluster.view import StoredMember
 
 NONCE_BYTES = 32
 
@@ -33,7 +33,7 @@ class Proofs:
         self._expected: dict[Address, bytes] = {}
         self._proved: set[Address] = set()
 
-    def begin(self, connection: Address, caller: Member, nonce: bytes) -> LinkResponse:
+    def begin(self, connection: Address, caller: StoredMember, nonce: bytes) -> LinkResponse:
         """Begins the proof of a connection that a member seems to have made. Returns the answer, with the proof of this
         end."""
         # Connections that have ended are forgotten here, so the tables stay as small as the cluster.

@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from ockam.actors.address import LOCAL, Address, Route, local
+from ockam.actors.asker import Answers, Asker, Unanswered
 from ockam.actors.mailbox import Mailbox
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Forward, Node
@@ -23,13 +24,12 @@ from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
 from stream_node.fleet.cluster.envelopes import Envelopes
-from stream_node.fleet.cluster.gather import Gather
 from stream_node.fleet.cluster.held import Held
 from stream_node.fleet.cluster.link import Link
 from stream_node.fleet.cluster.proofs import Proofs
 from stream_node.fleet.cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
 from stream_node.fleet.cluster.shards import SHARDS, find_shard, shard_of
-from stream_node.fleet.cluster.view import UNOWNED, Member, Shard, View
+from stream_node.fleet.cluster.view import UNOWNED, ClusterView, Shard, StoredMember
 from stream_service.names import stream_address
 
 MOVES_MAX = 16
@@ -38,6 +38,8 @@ PASSED_ON_MAX = 10_000
 MARK_S_MAX = 5.0
 """A mark that is not back after this time counts as lost, and its link as broken."""
 GATHER_PREFIX = "gather_"
+GATHER_S_MAX = 5.0
+"""The longest wait for the answers of all members to one request."""
 
 logger = structlog.get_logger(__name__)
 
@@ -56,7 +58,7 @@ class RouterStatistics(msgspec.Struct, frozen=True):
 
 
 class Router:
-    """The routes of one member: an `ockam.transport.elsewhere.Elsewhere`.
+    """The routes of one member: an `ockam.transport.remote_streams.RemoteStreams`.
 
     `passed_on` has the return routes of messages that other members have sent here, that went on to a third member, and
     that have no answer yet.
@@ -100,7 +102,7 @@ class Router:
         self._others_at = None if others_at is None else shard_of(others_at)
         self._openings = openings or {}
         self._linked = linked
-        self._view = View({}, (Shard(UNOWNED, 0),) * SHARDS)
+        self._view = ClusterView({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
         self._held: dict[int, Held] = {}
         # By shard, the link over which messages went last, until it is known that none is under way there.
@@ -115,9 +117,9 @@ class Router:
         self._lines = LogRate()
         self._missed: Forward | None = node.register_forward(LOCAL, self._forward)
 
-    # The questions of this node's services: see `ockam.transport.elsewhere.Elsewhere`.
+    # The questions of this node's services: see `ockam.transport.remote_streams.RemoteStreams`.
 
-    def is_elsewhere(self, stream: Address) -> bool:
+    def is_remote(self, stream: Address) -> bool:
         return shard_of(stream) not in self._served
 
     def send(self, stream: Address, message: Message) -> None:
@@ -141,9 +143,15 @@ class Router:
         # Each member serves at least one shard. Its envelope leads there.
         shards = {shard.owner: number for number, shard in enumerate(self._view.shards)}
         back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
-        gather = Gather(len(shards), on_done, lambda: self._node.unregister(back))
-        self._node.register([back], lambda: gather, restarts=False)
-        # Each copy of the question comes back to the gathering worker, which calls `on_done` after the last answer.
+        asker = Asker(self._node)
+        self._node.register([back], lambda: asker, restarts=False)
+
+        def gathered(answers: Answers) -> None:
+            self._node.unregister(back)
+            on_done(None if isinstance(answers, Unanswered) else answers)
+
+        # Each member answers the asker, which calls `gathered` after the last answer.
+        asker.expect(len(shards), gathered, GATHER_S_MAX)
         with self._node.batch():
             for owner, shard in shards.items():
                 asked = Message(message.onward_route, (back,), message.payload, message.origin)
@@ -156,7 +164,7 @@ class Router:
     # The calls of the member.
 
     @property
-    def view(self) -> View:
+    def view(self) -> ClusterView:
         return self._view
 
     @property
@@ -198,7 +206,7 @@ class Router:
             else:
                 held.put(self._envelopes.wrap(shard, message), trio.current_time(), is_own=False)
 
-    def update(self, view: View) -> None:
+    def update(self, view: ClusterView) -> None:
         self._view = view
         self._awaiting_view.clear()
         # A link to a process that is no member any more is forgotten; the member's new process gets a link below.
@@ -403,7 +411,7 @@ class Router:
         member = self._view.members.get(link.member.name)
         return member is not None and (member.token, member.address) == (link.member.token, link.member.address)
 
-    def _link_to(self, member: Member) -> None:
+    def _link_to(self, member: StoredMember) -> None:
         # A fenced member has no token, and no process that could be reached.
         if member.name == self.name or not member.token or member.name in self._links:
             return

@@ -8,7 +8,7 @@ import msgspec
 
 from stream_node.fleet.cluster.hand_overs import HandOver
 from stream_node.fleet.cluster.router import RouterStatistics
-from stream_node.fleet.cluster.view import Member, Shard, View
+from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
 
 
 class PeerStatistics(msgspec.Struct, frozen=True):
@@ -51,7 +51,9 @@ class MemberStatistics(msgspec.Struct, frozen=True):
     is_fixed: bool = False
 
 
-def peer_statistics(view: View, members: Iterable[tuple[Member, bool, float]]) -> tuple[PeerStatistics, ...]:
+def peer_statistics(
+    view: ClusterView, members: Iterable[tuple[StoredMember, bool, float]]
+) -> tuple[PeerStatistics, ...]:
     """members: each with whether it lives, and for how long it is silent."""
     return tuple(
         PeerStatistics(

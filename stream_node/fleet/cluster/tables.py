@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from stream_node.fleet.cluster.shards import SHARDS
-from stream_node.fleet.cluster.view import Member, Shard, View
+from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
 from stream_storage.contract import Operation, Session
 from stream_storage.errors import MemberFenced
 from stream_storage.statement import compiled, upsert
@@ -97,13 +97,13 @@ _LET_GO = compiled(
 )
 
 
-def read_view(session: Session) -> View:
+def read_view(session: Session) -> ClusterView:
     members = [
-        Member(name, address, token, beats, bool(leaves))
+        StoredMember(name, address, token, beats, bool(leaves))
         for name, address, token, beats, leaves in session.execute(_MEMBERS, {})
     ]
     shards = tuple(Shard(owner, epoch) for _, owner, epoch in session.execute(_SHARDS, {}))
-    return View({member.name: member for member in members}, shards)
+    return ClusterView({member.name: member for member in members}, shards)
 
 
 class ClusterOperation(Operation):
@@ -113,7 +113,7 @@ class ClusterOperation(Operation):
 
     def __init__(self, on_done: Callable[[Any], None]) -> None:
         super().__init__(on_done)
-        self.view = View({}, ())
+        self.view = ClusterView({}, ())
 
     def apply(self, session: Session) -> None:
         self.change(session)

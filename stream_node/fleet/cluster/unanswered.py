@@ -23,7 +23,7 @@ ROUTES_MIN = 1_024
 """From this number of routes on, those of ended connections are dropped whenever the number has doubled."""
 
 
-class _Open:
+class _OpenRequests:
     """The open requests of one return route.
     count: messages without an answer. opens_session: whether a session was opened, which ends with the member. lost:
     the answers if the member is lost, oldest first; None if the client must lose its connection then."""
@@ -39,7 +39,7 @@ class _Open:
 class Unanswered:
     def __init__(self, is_there: Callable[[Address], bool]) -> None:
         self._is_there = is_there
-        self._open: dict[Route, _Open] = {}
+        self._open: dict[Route, _OpenRequests] = {}
         self._look_at = ROUTES_MIN
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Unanswered:
             if len(self._open) >= self._look_at:
                 self._open = {each: known for each, known in self._open.items() if self._is_there(each[0])}
                 self._look_at = max(ROUTES_MIN, 2 * len(self._open))
-            found = self._open[route] = _Open()
+            found = self._open[route] = _OpenRequests()
         found.count += _pushes(payload)
         found.opens_session = found.opens_session or opens_session
         # The specification's requests have an answer for a loss. Every other request makes the client lose its

@@ -1,4 +1,4 @@
-"""View: what one member has read about its cluster in the database."""
+"""ClusterView: what one member has read about its cluster in the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNOWNED = ""
 """The owner of a shard that no member owns."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class StoredMember(msgspec.Struct, frozen=True):
     """A member of the cluster, as the database has it.
     address: the `host:port` at which the other members reach it. token: a random text that stands for its process;
     empty if the member was fenced. beats: how often it has written that it lives. leaves: it gives its shards away."""
@@ -27,8 +27,8 @@ class Shard(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class View(msgspec.Struct, frozen=True):
-    members: dict[str, Member]
+class ClusterView(msgspec.Struct, frozen=True):
+    members: dict[str, StoredMember]
     shards: tuple[Shard, ...]
 
     def owned_by(self, name: str) -> list[int]:

@@ -19,7 +19,7 @@ from ockam.protocol import ProtocolError, error_payload, failed_payload
 from stream_node.fleet.cluster.proofs import NONCE_BYTES
 from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, MemberStatus, ShardStatus, StatusResponse
 from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.view import View
+from stream_node.fleet.cluster.view import ClusterView
 from stream_storage.errors import StorageError
 
 LINK_READ_S = 1.0
@@ -121,7 +121,7 @@ class ClusterWorker(Worker):
     # What clients ask.
 
     def _status(self, request_id: int) -> StatusResponse:
-        view: View = self._member.router.view
+        view: ClusterView = self._member.router.view
         members = [
             MemberStatus(
                 member.name,

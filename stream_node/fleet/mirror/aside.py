@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import structlog
 
 from stream_node.fleet.mirror.local_stream import LocalStream
-from stream_service.mirror_operations import BeginAside, CopyAside, CutTail
+from stream_service.mirror_operations import begin_aside, copy_aside, cut_tail
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import NAME_BYTES_MAX
 from stream_service.stored import StoredStream
@@ -42,10 +41,10 @@ async def set_aside(
         # 1. Store the name of the other stream. A node that was killed in the next steps goes on with the same stream.
         if not to:
             to = aside_name(name, new_id())
-            await stream.change(partial(_begin, to))
+            await stream.change(partial(begin_aside, name=to))
         # 2. Copy, until the other stream has everything.
-        copied = await stream.write(partial(CopyAside, stream_id, index, to, partition, directory.now_us()))
-        assert copied.record is not None, "the copy has ended"
+        step = partial(copy_aside, stream_id=stream_id, index=index, partition=partition, created_us=directory.now_us())
+        copied = await stream.write(partial(step, name=to))
         if copied.done:
             break
         if not copied.fits:
@@ -61,16 +60,9 @@ async def set_aside(
     logger.warning("messages_set_aside", stream=name, partition=partition, messages=count, from_index=index, kept_in=to)
 
 
-def _begin(to: str, stream_id: int, done: Callable[[Any], None]) -> BeginAside:
-    return BeginAside(stream_id, to, done)
-
-
 async def cut(stream: LocalStream, index: int, source_history: History, aside_messages: int = 0) -> None:
     """Cuts all messages from `index` on, in steps. Raises StorageError, MirrorError.
     aside_messages: the number of messages that were moved to another stream; stored with the last step."""
-    while True:
-        step = await stream.change(
-            lambda stream_id, done: CutTail(stream_id, index, source_history, aside_messages, done)
-        )
-        if step.done:
-            return
+    work = partial(cut_tail, index=index, source_history=source_history, aside_messages=aside_messages)
+    while not (await stream.change(work)).result:
+        pass

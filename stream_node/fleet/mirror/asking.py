@@ -1,6 +1,4 @@
-"""Asker: asks another node, and waits for its answers.
-The messages go through the node's own connections, with its own certificate and token
-(`ockam.transport.tcp.TcpTransport`)."""
+"""RemoteNode: asks another node, and waits for its answers (`ockam.actors.asker`). Failures become MirrorErrors."""
 
 from __future__ import annotations
 
@@ -8,14 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import trio
-
-from ockam.actors.address import LOCAL, Address, local, tcp
-from ockam.actors.message import Message
+from ockam.actors.address import Address, local, tcp
+from ockam.actors.asker import Asker, Unanswered
 from ockam.actors.node import Node
-from ockam.actors.worker import Worker
 from ockam.errors import InvalidAddress
-from ockam.identity.rules.rights import NOTHING, Demand
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError
 from ockam.transport.forwarding import UNREACHABLE, is_destination_unreachable
 from stream_node.fleet.mirror.errors import SourceLost, SourceRefused
@@ -27,47 +21,22 @@ A = TypeVar("A")
 
 PATIENCE_S = 10.0
 """The longest wait for an answer, beyond the time for which the other node may delay it."""
-LOOK_S = 0.2
 
 
-class Asker(Worker):
-    """A worker with an address of its own, to which the other node answers.
-    Invariant: at most one request is unanswered. After a request without an answer the object must not be used again,
-    so that no late answer is taken for another one."""
+class RemoteNode:
+    """Another node, as the tasks of mirrors ask it. destination: its `host:port`."""
 
-    def __init__(self, node: Node, destination: str) -> None:
-        self._node = node
+    def __init__(self, asker: Asker, destination: str) -> None:
+        self._asker = asker
         self._destination = destination
         self._first = tcp(destination)
-        self._way: Address | None = None
-        self._answer: bytes | None = None
-        self._came = trio.Event()
-
-    def demand(self, message: Message) -> Demand | None:
-        return NOTHING if message.origin.kind == "local" or message.origin.peer == self._destination else None
-
-    def handle(self, message: Message) -> None:
-        if message.return_route:
-            self._way = message.return_route[0]
-        self._answer = message.payload
-        self._came.set()
 
     async def ask_raw(self, to: Address, protocol: Protocol[Q, A], request: Q, wait_s: float = 0.0) -> bytes:
         """Sends a request to a worker of the other node, and returns the payload of the answer.
         wait_s: how long the other node may delay the answer. Raises SourceLost, SourceRefused."""
-        self._came, self._answer = trio.Event(), None
-        payload = protocol.encode_request(request)
-        if not self._node.send(Message((self._first, to), (self.context.address,), payload)):
-            raise SourceLost(f"there is no way to {self._destination}")
-        # A lost connection is noticed long before the time is over.
-        deadline_s = trio.current_time() + wait_s + PATIENCE_S
-        while self._answer is None:
-            with trio.move_on_after(LOOK_S):
-                await self._came.wait()
-            is_gone = self._way is not None and self._way.type == LOCAL and not self._node.is_registered(self._way)
-            if self._answer is None and (is_gone or trio.current_time() > deadline_s):
-                raise SourceLost(f"{self._destination} {'closed the connection' if is_gone else 'does not answer'}")
-        answer = self._answer
+        answer = await self._asker.answer((self._first, to), protocol.encode_request(request), wait_s + PATIENCE_S)
+        if isinstance(answer, Unanswered):
+            raise SourceLost(answer.value.format(self._destination))
         # The other node's errors keep their words, so that an operator reads what it said.
         if ERROR.is_in(answer):
             raise _refusal(answer, self._destination)
@@ -84,24 +53,24 @@ class Asker(Worker):
 
 
 @contextmanager
-def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[Asker]:
-    """Gives an Asker of the node at `destination`, a `host:port`. Raises SourceLost if that is no address of a node."""
+def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[RemoteNode]:
+    """Gives the node at `destination`, a `host:port`. Raises SourceLost if that is no address of a node."""
     try:
-        asker = Asker(node, destination)
+        asker = Asker(node, tcp(destination))
     except InvalidAddress as error:
         raise SourceLost(f"no node can be reached there: {error}") from error
     address = node.register([local("MI_" + new_id())], lambda: asker, restarts=False)
     try:
-        yield asker
+        yield RemoteNode(asker, destination)
     finally:
         node.unregister(address)
 
 
 async def change_role(
-    asker: Asker, name: str, partition: int, change: BeMirror | BePrimary | None, *, force: bool
+    remote: RemoteNode, name: str, partition: int, change: BeMirror | BePrimary | None, *, force: bool
 ) -> RoleResponse:
     """Asks another node to change the role of a stream-partition; None: to report it. Raises MirrorError."""
-    return await asker.ask(stream_address(name, partition), ROLE, RoleRequest(0, change, force))
+    return await remote.ask(stream_address(name, partition), ROLE, RoleRequest(0, change, force))
 
 
 def _refusal(payload: bytes, destination: str) -> SourceLost | SourceRefused:

@@ -12,17 +12,16 @@ import trio
 from ockam.actors.message import Origin
 from ockam.identity.rules.rights import to_follow
 from stream_node.fleet.mirror.errors import MirrorError
-from stream_node.fleet.mirror.local_stream import LocalStream, completed
-from stream_node.fleet.mirror.making import DropFollower, KeepFollower
-from stream_node.fleet.mirror.returning import Place, Returning
-from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow
+from stream_node.fleet.mirror.local_stream import LocalStream, do
+from stream_node.fleet.mirror.mirror import Identity
+from stream_node.fleet.mirror.returning import Returning
+from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow, drop_follower, note_follower
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import Follower, refusal_of_source
 from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
+from stream_storage.contract import Session
 from stream_storage.errors import StorageError
-
-Identity = tuple[str, int]
 
 REFRESH_S = 3600
 """The interval in which it is stored anew that a mirror is still there."""
@@ -48,10 +47,10 @@ class Followers:
         self._role_changed = role_changed
         self._own_address = own_address
         # When each mirror last asked, by the id of its source. A stream that is made again has another id.
-        self._heard_us: dict[int, dict[Place, int]] = {}
+        self._heard_us: dict[int, dict[Follower, int]] = {}
 
     def add(self, row: FollowerRow) -> None:
-        self._heard_us.setdefault(row.stream_id, {})[Place(row.address, row.stream_name)] = row.heard_us
+        self._heard_us.setdefault(row.stream_id, {})[Follower(row.address, row.stream_name)] = row.heard_us
 
     def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
         """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
@@ -59,17 +58,17 @@ class Followers:
         taken the place of this stream in turn."""
         # Everybody who may be the primary now is asked.
         stream = LocalStream(self._directory, identity)
-        places = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
-        if fences is not None and Place(fences.source, fences.source_name) not in places:
-            places.append(Place(fences.source, fences.source_name))
+        mirrors = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
+        if fences is not None and Follower(fences.source, fences.source_name) not in mirrors:
+            mirrors.append(Follower(fences.source, fences.source_name))
         # An earlier version stored every address that a mirror sent.
-        nowhere = [place for place in places if refusal_of_source(place.address) is not None]
+        nowhere = [mirror for mirror in mirrors if refusal_of_source(mirror.address) is not None]
         if nowhere:
             nursery.start_soon(self._drop, identity, nowhere)
-        places = [place for place in places if place not in nowhere]
+        mirrors = [mirror for mirror in mirrors if mirror not in nowhere]
         # The stream holds pushes back from now on: a push confirmed here would be lost if another node is the primary.
-        if places:
-            returning = Returning(stream, places, self._new_id, self._own_address())
+        if mirrors:
+            returning = Returning(stream, mirrors, self._new_id, self._own_address())
             returning.hold_back()
             nursery.start_soon(self._ask, identity, fences, returning)
         elif fences is not None:
@@ -83,11 +82,11 @@ class Followers:
             # A stream that a part of the node writes cannot become a mirror, so its mirrors are not asked.
             return
         known, now_us = self._heard_us.setdefault(stream_id, {}), self._now_us()
-        place, recent_us = Place(mirror.address, mirror.stream_name), now_us - REFRESH_S * 1_000_000
+        recent_us = now_us - REFRESH_S * 1_000_000
         # A mirror asks all the time; its row is written at most once in REFRESH_S.
-        if known.get(place, recent_us) > recent_us:
+        if known.get(mirror, recent_us) > recent_us:
             return
-        if place not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
+        if mirror not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
             # All others are there. One more would take the place of the next one with each request.
             return
         gate = self._directory.node.gate
@@ -98,8 +97,9 @@ class Followers:
         needed = to_follow(identity[0], mirror.address, mirror.stream_name)
         if gate is not None and not all(gate.holds(origin, rights, str(name)) for rights, name in needed):
             return
-        known[place] = now_us
-        nursery.start_soon(self._write, identity, FollowerRow(stream_id, *place, now_us))
+        known[mirror] = now_us
+        row = FollowerRow(stream_id, mirror.address, mirror.stream_name, now_us)
+        nursery.start_soon(self._write, identity, row)
 
     async def _ask(self, identity: Identity, fences: MirrorRow | None, returning: Returning) -> None:
         try:
@@ -115,27 +115,35 @@ class Followers:
             if fences is not None and row == fences:
                 self._role_changed(identity, fences)
 
-    async def _drop(self, identity: Identity, places: Sequence[Place]) -> None:
+    async def _drop(self, identity: Identity, mirrors: Sequence[Follower]) -> None:
+        def drop(session: Session) -> None:
+            for mirror in mirrors:
+                drop_follower(session, stream_id, mirror.address, mirror.stream_name)
+
         try:
             stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
-            submit = self._directory.storage.submit_write
-            await completed(submit, lambda done: DropFollower(stream_id, places, done))
+            await do(self._directory.storage.submit_write, drop)
         except (MirrorError, StorageError) as error:
             logger.warning("mirror_not_forgotten", stream=identity[0], reason=str(error))
             return
-        for place in places:
-            self._heard_us.get(stream_id, {}).pop(place, None)
+        for mirror in mirrors:
+            self._heard_us.get(stream_id, {}).pop(mirror, None)
 
     async def _write(self, identity: Identity, row: FollowerRow) -> None:
+        def write(session: Session) -> list[FollowerRow]:
+            # A stream that was deleted meanwhile gets no row.
+            session.log.get_stream(row.stream_id)
+            return note_follower(session, row)
+
         try:
-            kept = await completed(self._directory.storage.submit_write, lambda done: KeepFollower(row, done))
+            rows = await do(self._directory.storage.submit_write, write)
         except StorageError as error:
-            self._heard_us[row.stream_id].pop(Place(row.address, row.stream_name), None)
+            self._heard_us[row.stream_id].pop(Follower(row.address, row.stream_name), None)
             logger.warning("mirror_not_written_down", stream=identity[0], reason=str(error))
             return
-        written = {Place(each.address, each.stream_name) for each in kept.rows}
+        written = {Follower(each.address, each.stream_name) for each in rows}
         # Mirrors that have asked since are being stored themselves.
         known = self._heard_us[row.stream_id].items()
         self._heard_us[row.stream_id] = {
-            place: heard_us for place, heard_us in known if place in written or heard_us >= row.heard_us
+            mirror: heard_us for mirror, heard_us in known if mirror in written or heard_us >= row.heard_us
         }

@@ -4,22 +4,22 @@ Its worker makes every change, so that pushes, pulls and truncations see it (`st
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import trio
 
 from stream_node.fleet.mirror.errors import MirrorError
-from stream_service.mirror_operations import LoadHistory, StreamChange
+from stream_service.mirror_operations import AnyChange, StreamChange, load_history
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import stream_address
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.stream import StreamWorker
-from stream_storage.contract import Operation
+from stream_storage.contract import Do, Operation, Session
 from stream_storage.history import History
 
+T = TypeVar("T")
 Made = TypeVar("Made", bound=Operation)
-Change = TypeVar("Change", bound=StreamChange)
-Done = Callable[[Any], None]
 
 BUSY_RETRY_S = 0.005
 """The pause before a change is tried again while the worker does something else."""
@@ -53,21 +53,24 @@ class LocalStream:
     def row(self) -> MirrorRow | None:
         return self.get_worker().bounds.mirror
 
-    async def change(self, make: Callable[[int, Done], Change]) -> Change:
+    async def change(
+        self, work: Callable[[Session, AnyChange], T], look: Callable[[], None] = lambda: None
+    ) -> StreamChange[T]:
         """Makes one change, and returns its operation. Raises StorageError, MirrorError; then it may have been made.
-        make: returns the operation, from the id of the stream and the callback of the operation."""
-        made: list[Change] = []
+        work: makes the change. look: called right before the change begins."""
+        made: list[StreamChange[T]] = []
         ended = trio.Event()
 
-        def make_once(done: Done) -> Change:
-            made.append(make(worker.bounds.stream_id, done))
-            return made[0]
+        def then(operation: StreamChange[T]) -> None:
+            made.append(operation)
+            ended.set()
 
         # 1. Begin, as soon as the worker does nothing else.
         deadline_s = trio.current_time() + PATIENCE_S
         while True:
             worker = self.get_worker()
-            if worker.change(make_once, lambda _: ended.set()):
+            look()
+            if worker.change(work, then):
                 break
             if trio.current_time() > deadline_s:
                 raise MirrorError(f"the stream {self.identity[0]!r} is busy with something else for {PATIENCE_S:g} s")
@@ -83,27 +86,37 @@ class LocalStream:
             raise operation.error
         return operation
 
-    async def write(self, make: Callable[[Done], Made]) -> Made:
-        """Does an operation that writes, but does not change this stream. Raises StorageError."""
-        return await completed(self.directory.storage.submit_write, make)
+    async def write(self, work: Callable[[Session], T]) -> T:
+        """Does what writes, but does not change this stream. Raises StorageError."""
+        return await do(self.directory.storage.submit_write, work)
 
-    async def read(self, make: Callable[[Done], Made]) -> Made:
-        return await completed(self.directory.storage.submit_read, make)
+    async def read(self, work: Callable[[Session], T]) -> T:
+        return await do(self.directory.storage.submit_read, work)
 
     async def get_history(self) -> History:
         bounds = self.get_worker().bounds
         if not bounds.history:
-            loaded = await self.write(lambda done: LoadHistory(bounds.stream_id, done))
-            return bounds.learn_history(loaded.history)
+            return bounds.learn_history(await self.write(partial(load_history, stream_id=bounds.stream_id)))
         return bounds.history
 
 
-async def completed(submit: Callable[[Operation], None], make: Callable[[Done], Made]) -> Made:
-    """Submits an operation and waits until it is completed. Raises its StorageError."""
+async def do(submit: Callable[[Operation], None], work: Callable[[Session], T]) -> T:
+    """Calls a function in a transaction of its own, and returns its result. Raises StorageError."""
+    return (await completed(lambda done: submit(Do(work, done)))).result
+
+
+async def completed(begin: Callable[[Callable[[Made], None]], None]) -> Made:
+    """Waits until an operation is completed. Raises its StorageError.
+    begin: submits the operation, whose `on_done` is the argument."""
+    found: list[Made] = []
     ended = trio.Event()
-    operation = make(lambda _: ended.set())
-    submit(operation)
+
+    def done(operation: Made) -> None:
+        found.append(operation)
+        ended.set()
+
+    begin(done)
     await ended.wait()
-    if operation.error is not None:
-        raise operation.error
-    return operation
+    if found[0].error is not None:
+        raise found[0].error
+    return found[0]

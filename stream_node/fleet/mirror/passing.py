@@ -14,7 +14,7 @@ from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import OpenRequests
-from stream_node.fleet.mirror.figures import Identity
+from stream_node.fleet.mirror.mirror import Identity
 from stream_service.extensions import RICH_PUSH
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import stream_address

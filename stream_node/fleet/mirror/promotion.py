@@ -3,38 +3,41 @@
 A planned promotion loses nothing:
 
 1. This node checks that the source can become a mirror.
-2. It stores that it promotes the stream (`Task.PROMOTE`), and its own address. Without that, a node that is killed in
-   the next steps would leave two mirrors of each other.
+2. It stores that it promotes the stream (`StreamRole.PROMOTING`), and its own address. Without that, a node that is
+   killed in the next steps would leave two mirrors of each other.
 3. Every partition of the source becomes a mirror of this node. Its answer has its end: it confirms no push beyond.
 4. This node copies up to these ends, and copies the positions of consumers once more.
 5. Every partition of this node becomes a primary.
 
 After a start, `stream_node.fleet.mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node stores that it
-gives the role back (`Task.GIVE_BACK`), and the partitions of the source become primaries again. A forced promotion does
+gives the role back (`StreamRole.RESTORING`), and the partitions of the source become primaries again. A forced one does
 step 5 alone; the former source becomes a mirror when it can be reached again (`stream_node.fleet.mirror.fencer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
 
 import structlog
 import trio
 
-from index_service.fences import RaiseFences
+from index_service.fences import raise_fences
 from index_service.lease_groups import LeaseGroups
-from stream_node.fleet.mirror.asking import Asker, asking, change_role
+from stream_node.fleet.mirror.asking import RemoteNode
 from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
-from stream_node.fleet.mirror.figures import Figures
-from stream_node.fleet.mirror.keeper import Keeper
-from stream_node.fleet.mirror.local_stream import LocalStream, completed
+from stream_node.fleet.mirror.local_stream import do
+from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
-from stream_service.mirror_rows import MirrorRow, Task
+from stream_node.fleet.mirror.stream_copier import StreamCopier
+from stream_service.mirror_operations import AnyChange
+from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror, BePrimary, Role, RoleResponse
-from stream_service.promotion_rows import ListAddresses
-from stream_service.role_operations import ChangeRole, ChangeTask
+from stream_service.promotion_rows import list_addresses
+from stream_service.role_machine import RoleEvent
+from stream_service.role_operations import step_promotion, store_role
+from stream_storage.contract import Session
 from stream_storage.failpoint import failpoint
 
 COPY_LOOK_S = 0.01
@@ -52,26 +55,6 @@ WAY_WITHOUT_FENCE = "Stop its publishers, wait until nothing is missing here, an
 logger = structlog.get_logger(__name__)
 
 
-class Following:
-    def __init__(self, stream: LocalStream, row: MirrorRow, figures: Figures) -> None:
-        self.stream = stream
-        self.row = row
-        self.figures = figures
-
-    async def change_task(self, task: Task, expected: Collection[Task], own_address: str) -> None:
-        """Stores what the partition does. Raises MirrorError, StorageError: NoMirror if it does none of the expected
-        tasks."""
-        await self.stream.change(lambda stream_id, done: ChangeTask(stream_id, task, expected, own_address, done))
-
-    async def is_followed_by(self, source: RoleResponse, own_address: str) -> bool:
-        """Whether the source is a mirror of this partition. Raises StorageError.
-        It may follow the address that this node had when it began the promotion."""
-        if source.role is not Role.MIRROR or source.stream_name != self.stream.identity[0]:
-            return False
-        known = await self.stream.read(lambda done: ListAddresses(self.row.stream_id, done))
-        return source.source in (own_address, *known.found)
-
-
 class Promotion:
     """The promotion of one stream, all of whose partitions follow the same node.
     `takes`: whether a partition of this node may be a primary already, so that the promotion cannot be undone.
@@ -80,17 +63,15 @@ class Promotion:
     def __init__(
         self,
         name: str,
-        following: Sequence[Following],
-        keeper: Keeper,
+        mirrors: Sequence[Mirror],
+        copier: StreamCopier,
         groups: LeaseGroups,
-        new_id: Callable[[], str],
         role_changed: Callable[[tuple[str, int], MirrorRow | None], None],
     ) -> None:
         self._name = name
-        self._following = following
-        self._keeper = keeper
+        self._mirrors = mirrors
+        self._copier = copier
         self._groups = groups
-        self._new_id = new_id
         self._role_changed = role_changed
         self.takes = False
 
@@ -98,68 +79,69 @@ class Promotion:
         """Stores that the stream is promoted. Raises MirrorError, StorageError.
         looks: whether the source is asked before, so that nothing is stored if it cannot become a mirror."""
         if looks:
-            for each in self._following:
-                with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
-                    await self._ask_role(asker, each, own_address)
+            for each in self._mirrors:
+                with each.asking() as remote:
+                    await self._ask_role(remote, each, own_address)
         failpoint("promotion_begun")
-        for each in self._following:
-            await each.change_task(Task.PROMOTE, {Task.FOLLOW, Task.PROMOTE}, own_address)
+        for each in self._mirrors:
+            await _step(each, RoleEvent.PROMOTE, own_address)
             failpoint("promotion_noted")
 
     async def run(self, own_address: str) -> None:
         """Does the rest of a planned promotion that is stored. Safe to repeat. Raises MirrorError, StorageError."""
         # Step 3: from here on the source confirms no push beyond these ends.
-        ends = [await self._demote(each, own_address) for each in self._following]
+        ends = [await self._demote(each, own_address) for each in self._mirrors]
         # Step 4: copying ends, since nothing is added any more.
-        for each, end in zip(self._following, ends, strict=True):
+        for each, end in zip(self._mirrors, ends, strict=True):
             await self._wait_copied(each, end)
         await self._copy_positions()
         failpoint("promotion_copied")
         # Step 5.
-        await self.finish(expected=Task.PROMOTE)
+        await self.finish(is_planned=True)
 
     async def give_back(self, own_address: str) -> None:
         """Makes the source's partitions primaries again where this promotion made them mirrors. Safe to repeat.
         Raises MirrorError, StorageError."""
         # A node that is killed now must not go on with the promotion: a part of the source takes pushes again.
-        for each in self._following:
-            await each.change_task(Task.GIVE_BACK, {Task.PROMOTE, Task.GIVE_BACK}, own_address)
+        for each in self._mirrors:
+            await _step(each, RoleEvent.GIVE_BACK, own_address)
         failpoint("promotion_give_back_noted")
-        for each in self._following:
+        for each in self._mirrors:
             name, partition = each.stream.identity
             # Only a partition that follows this node is given back: an operator may have done something else with it
             # meanwhile.
-            with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
-                now = await change_role(asker, each.row.source_name, partition, None, force=False)
-                if await each.is_followed_by(now, own_address):
-                    await change_role(asker, each.row.source_name, partition, BePrimary(False), force=True)
+            with each.asking() as remote:
+                now = await each.change_source(remote)
+                if await _is_followed_by(each, now, own_address):
+                    await each.change_source(remote, BePrimary(False), force=True)
                     logger.warning("source_restored", stream=name, partition=partition, source=each.row.source)
             failpoint("promotion_source_restored")
-            await each.change_task(Task.FOLLOW, {Task.GIVE_BACK}, own_address)
+            await _step(each, RoleEvent.GAVE_BACK, own_address)
 
-    async def finish(self, *, fences: bool = True, expected: Task | None = None) -> list[MirrorState]:
+    async def finish(self, *, fences: bool = True, is_planned: bool = False) -> list[MirrorState]:
         """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors.
-        Raises MirrorError, StorageError. fences: whether the former source becomes a mirror. expected: the task that
-        the partitions must still have; None: any."""
-        directory = self._following[0].stream.directory
+        Raises MirrorError, StorageError. fences: whether the former source becomes a mirror. is_planned: whether the
+        partitions must still be under promotion."""
+        directory = self._mirrors[0].stream.directory
         # No member may save with a lease that the source has given: this node may give the same partition anew.
-        await completed(directory.storage.submit_write, lambda done: RaiseFences(self._name, directory.now_us(), done))
+        work = partial(raise_fences, stream_name=self._name, now_us=directory.now_us())
+        await do(directory.storage.submit_write, work)
         self._groups.forget(lambda name: name == self._name)
         failpoint("promotion_fences_raised")
         self.takes = True
         before = []
-        for each in self._following:
-            before.append(await self._take(each, fences, expected))
+        for each in self._mirrors:
+            before.append(await self._take(each, fences, is_planned))
             failpoint("promotion_partition_taken")
         return before
 
     async def find_why_source_goes_on(self, own_address: Callable[[], str]) -> str | None:
         """Returns why the source would go on taking pushes; None if it does not answer, or can become a mirror."""
-        first, reasons = self._following[0], list[str]()
+        first, reasons = self._mirrors[0], list[str]()
 
-        async def ask(asker: Asker, scope: trio.CancelScope) -> None:
+        async def ask(remote: RemoteNode, scope: trio.CancelScope) -> None:
             try:
-                now = await change_role(asker, first.row.source_name, first.stream.identity[1], None, force=False)
+                now = await first.change_source(remote)
                 if not now.can_change:
                     reasons.append(NO_ROLES)
                 own_address()
@@ -170,41 +152,42 @@ class Promotion:
             scope.cancel()
 
         # A source whose stored address is none does not answer.
-        with suppress(SourceLost), asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
+        with suppress(SourceLost), first.asking() as remote:
             with trio.move_on_after(ASK_S_MAX):
                 async with trio.open_nursery() as nursery:
-                    # The question ends with the first of three: an answer, ASK_S_MAX, or a follower that finds the
+                    # The question ends with the first of three: an answer, ASK_S_MAX, or a mirror that finds the
                     # source unreachable.
-                    nursery.start_soon(ask, asker, nursery.cancel_scope)
+                    nursery.start_soon(ask, remote, nursery.cancel_scope)
                     # In an emergency every second counts: a mirror that has noticed that its source is lost need not
                     # wait for an answer.
                     while True:
-                        if first.figures.condition is MirrorCondition.UNREACHABLE:
+                        if first.condition is MirrorCondition.UNREACHABLE:
                             nursery.cancel_scope.cancel()
                         await trio.sleep(COPY_LOOK_S)
         return reasons[0] if reasons else None
 
-    async def _take(self, each: Following, fences: bool, expected: Task | None) -> MirrorState:
+    async def _take(self, each: Mirror, fences: bool, is_planned: bool) -> MirrorState:
         """Makes a partition of this node a primary. Returns its last state as a mirror."""
-        (name, partition), figures = each.stream.identity, each.figures
+        name, partition = each.stream.identity
         before: list[MirrorState] = []
 
-        def make(stream_id: int, done: Callable[[Any], None]) -> ChangeRole:
+        def look() -> None:
             # The operator gets the state that the new primary stores: nothing is copied any more from here on.
-            before.append(figures.state(each.stream.row or each.row, each.stream.next_index))
-            heard = (figures.source_next_index, figures.heard_us)
-            return ChangeRole(stream_id, BePrimary(fences), True, done, expected=expected, heard=heard)
+            before[:] = [each.state(each.stream.row or each.row)]
 
-        operation = await each.stream.change(make)
+        def take(session: Session, change: AnyChange) -> None:
+            heard = (before[0].source_next_index, before[0].heard_us)
+            store_role(session, change, BePrimary(fences), force=True, is_planned=is_planned, heard=heard)
+
+        operation = await each.stream.change(take, look)
         logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)
         self._role_changed(each.stream.identity, operation.mirror)
         return before[0]
 
-    async def _ask_role(self, asker: Asker, each: Following, own_address: str) -> RoleResponse:
+    async def _ask_role(self, remote: RemoteNode, each: Mirror, own_address: str) -> RoleResponse:
         """Returns the role of a partition of the source. Raises MirrorError if it cannot become a mirror."""
-        row, partition = each.row, each.stream.identity[1]
-        now = await change_role(asker, row.source_name, partition, None, force=False)
-        if now.role is Role.MIRROR and not await each.is_followed_by(now, own_address):
+        row, now = each.row, await each.change_source(remote)
+        if now.role is Role.MIRROR and not await _is_followed_by(each, now, own_address):
             raise MirrorError(
                 f"{row.source_name!r} at {row.source} is itself a mirror, of {now.stream_name!r} at {now.source}: "
                 "promote it there, or promote this one with --force"
@@ -215,16 +198,15 @@ class Promotion:
             )
         return now
 
-    async def _demote(self, each: Following, own_address: str) -> int:
+    async def _demote(self, each: Mirror, own_address: str) -> int:
         """Makes a partition of the source a mirror of this node. Returns its end."""
-        row, (name, partition) = each.row, each.stream.identity
-        with asking(each.stream.directory.node, row.source, self._new_id) as asker:
-            await self._ask_role(asker, each, own_address)
-            answer = await change_role(asker, row.source_name, partition, BeMirror(own_address, name), force=False)
+        with each.asking() as remote:
+            await self._ask_role(remote, each, own_address)
+            answer = await each.change_source(remote, BeMirror(own_address, each.stream.identity[0]))
         failpoint("promotion_source_demoted")
         return answer.next_index
 
-    async def _wait_copied(self, each: Following, end: int) -> None:
+    async def _wait_copied(self, each: Mirror, end: int) -> None:
         """Waits until a partition has everything before this index. Raises SourceLost or Parted when copying stands
         still."""
         copied, deadline_s = -1, 0.0
@@ -232,20 +214,34 @@ class Promotion:
             # Each copied message gives the copy another COPY_S_MAX.
             if each.stream.next_index != copied:
                 copied, deadline_s = each.stream.next_index, trio.current_time() + COPY_S_MAX
-            condition = each.figures.condition
+            condition = each.condition
             if condition in (MirrorCondition.UNREACHABLE, MirrorCondition.PARTED) or trio.current_time() > deadline_s:
                 failure = Parted if condition is MirrorCondition.PARTED else SourceLost
                 raise failure(
                     f"{end - each.stream.next_index} messages of partition {each.stream.identity[1]} could not be "
-                    f"copied: {each.figures.reason or 'nothing comes from the source'}"
+                    f"copied: {each.reason or 'nothing comes from the source'}"
                 )
             await trio.sleep(COPY_LOOK_S)
 
     async def _copy_positions(self) -> None:
-        first = self._following[0]
-        with asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
+        first = self._mirrors[0]
+        with first.asking() as remote:
             try:
-                await self._keeper.copy_positions(asker)
+                await self._copier.copy_positions(remote)
             except SourceRefused as error:
                 # A source can allow its messages to be copied, and not the positions of its consumers.
                 logger.warning("mirror_positions_not_copied", stream=self._name, reason=str(error))
+
+
+async def _step(mirror: Mirror, event: RoleEvent, own_address: str) -> None:
+    """Stores a step of a promotion. Raises MirrorError, StorageError: NoMirror if the partition is at another one."""
+    await mirror.stream.change(partial(step_promotion, event=event, own_address=own_address))
+
+
+async def _is_followed_by(mirror: Mirror, source: RoleResponse, own_address: str) -> bool:
+    """Whether the source is a mirror of this partition. Raises StorageError.
+    It may follow the address that this node had when it began the promotion."""
+    if source.role is not Role.MIRROR or source.stream_name != mirror.stream.identity[0]:
+        return False
+    known = await mirror.stream.read(partial(list_addresses, stream_id=mirror.row.stream_id))
+    return source.source in (own_address, *known)

@@ -12,10 +12,11 @@ import trio
 from index_service.lease_groups import LeaseGroups
 from ockam.protocol import ProtocolError
 from stream_node.fleet.mirror.errors import MirrorError, SourceGoesOn, SourceLost
-from stream_node.fleet.mirror.promotion import WAY_WITHOUT_FENCE, Following, Promotion
+from stream_node.fleet.mirror.mirror import Mirror
+from stream_node.fleet.mirror.promotion import WAY_WITHOUT_FENCE, Promotion
 from stream_node.fleet.mirror.protocol import MirrorState
 from stream_node.fleet.mirror.tasks import MirrorTasks
-from stream_service.mirror_rows import FOLLOWING, Task
+from stream_service.role_machine import FOLLOWING, UNDER_PROMOTION, StreamRole
 from stream_service.stored import StoredStream
 from stream_storage.errors import StorageClosed, StorageError
 
@@ -70,7 +71,7 @@ class Promotions:
                 if begun.failure is not None:
                     raise begun.failure
                 # The answer is what is so now, and not what was so when the promotion ended.
-                if self.following(name):
+                if self.mirrors(name):
                     raise MirrorError(f"{name!r} was promoted, and has become a mirror again since")
                 return True, begun.before
             # Another operator may have begun the same.
@@ -88,7 +89,7 @@ class Promotions:
         """Resumes a promotion that an earlier run of the node has begun. stored: the partitions of the stream."""
         logger.info("promotion_resumed", stream=name)
         begun = Begun(self._tasks.states(name), set(), is_resumed=True, takes=has_taken(stored))
-        if self.following(name, {Task.GIVE_BACK}):
+        if self.mirrors(name, {StreamRole.RESTORING}):
             begun.failure, begun.is_known = MirrorError(f"an earlier promotion of {name!r} has failed"), True
         self._begin(name, begun)
 
@@ -121,29 +122,25 @@ class Promotions:
 
     async def remove(self, name: str) -> None:
         """Makes the partitions that follow primaries, and fences nobody. Raises MirrorError, StorageError."""
-        if self.following(name):
+        if self.mirrors(name):
             promotion = self._promotion(name)
             self._tasks.end(("promotion", name))
             await promotion.finish(fences=False)
             self._begun.pop(name, None)
 
     def is_under_way(self, name: str) -> bool:
-        return bool(self.following(name, {Task.PROMOTE, Task.GIVE_BACK}))
+        return bool(self.mirrors(name, UNDER_PROMOTION))
 
-    def following(self, name: str, tasks: Collection[Task] = FOLLOWING) -> list[Following]:
-        return [
-            Following(self._tasks.stream(identity), row, figures)
-            for identity, row in self._tasks.rows(name).items()
-            if row.task in tasks and (figures := self._tasks.figures.find(identity)) is not None
-        ]
+    def mirrors(self, name: str, roles: Collection[StreamRole] = FOLLOWING) -> list[Mirror]:
+        return [mirror for mirror in self._tasks.mirrors(name) if mirror.has_role(roles)]
 
-    def _promotion(self, name: str, tasks: Collection[Task] = FOLLOWING) -> Promotion:
+    def _promotion(self, name: str, roles: Collection[StreamRole] = FOLLOWING) -> Promotion:
         """Returns a promotion of the partitions of a stream that follow. Raises MirrorError if none does."""
-        following = self.following(name, tasks)
-        if not following:
+        mirrors = self.mirrors(name, roles)
+        if not mirrors:
             raise MirrorError(f"{name!r} is no mirror on this node")
-        keeper = self._tasks.keepers[name]
-        return Promotion(name, following, keeper, self._groups, self._tasks.new_id, self._tasks.note_role)
+        copier = self._tasks.copiers[name]
+        return Promotion(name, mirrors, copier, self._groups, self._tasks.note_role)
 
     def _begin(self, name: str, begun: Begun) -> None:
         self._begun.pop(name, None)
@@ -178,13 +175,13 @@ class Promotions:
                     f"a primary again: {reason}"
                 )
                 begun.is_known = True
-            for each in self.following(name):
-                each.figures.promotion_reason = reason
+            for each in self.mirrors(name):
+                each.promotion_reason = reason
             await trio.sleep(RETRY_S)
 
     async def _promote(self, name: str, begun: Begun) -> None:
         """Does what is left of a promotion. Sets its failure, or raises the error if it has to be repeated."""
-        if begun.takes and not self.following(name, {Task.PROMOTE}):
+        if begun.takes and not self.mirrors(name, {StreamRole.PROMOTING}):
             # The last step has raised an error, and was done all the same.
             return
         own_address = self._tasks.get_own_address()
@@ -193,10 +190,10 @@ class Promotions:
             if not begun.is_noted:
                 await promotion.begin(own_address, looks=not begun.is_resumed)
                 begun.is_noted = True
-            if not self.following(name, {Task.PROMOTE}) and self.following(name):
+            if not self.mirrors(name, {StreamRole.PROMOTING}) and self.mirrors(name):
                 raise MirrorError(f"another request has ended the promotion of {name!r}")
             # A part of them may be primaries already.
-            promotion = self._promotion(name, {Task.PROMOTE})
+            promotion = self._promotion(name, {StreamRole.PROMOTING})
             await promotion.run(own_address)
         except StorageClosed:
             raise
@@ -211,7 +208,7 @@ class Promotions:
     async def _give_back(self, name: str) -> None:
         own_address = self._tasks.get_own_address()
         if self.is_under_way(name):
-            await self._promotion(name, {Task.PROMOTE, Task.GIVE_BACK}).give_back(own_address)
+            await self._promotion(name, UNDER_PROMOTION).give_back(own_address)
 
 
 def has_taken(stored: Sequence[StoredStream]) -> bool:

@@ -51,10 +51,10 @@ class MirrorRequest(msgspec.Struct, frozen=True):
 
     request_id: bare.UInt
     action: MirrorAction
-    stream_name: str
-    source: str
-    source_name: str
-    force: bool
+    stream_name: str = ""
+    source: str = ""
+    source_name: str = ""
+    force: bool = False
     promotion_id: bare.U64 = 0
     source_goes_on: bool = False
 

@@ -6,21 +6,20 @@ PATIENCE_S without an answer, the primary goes on alone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
 
 import structlog
 import trio
 
 from ockam.protocol import ProtocolError
-from stream_node.fleet.mirror.asking import Asker, asking, change_role
+from stream_node.fleet.mirror.asking import RemoteNode, asking, change_role
 from stream_node.fleet.mirror.errors import MirrorError, SourceLost, SourceRefused
 from stream_node.fleet.mirror.local_stream import LocalStream
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
-from stream_service.mirror_operations import StreamChange
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import MIRROR, BeMirror, MirrorPull, SourceRole
+from stream_service.mirroring import MIRROR, BeMirror, Follower, MirrorPull, SourceRole
 from stream_service.names import stream_address
-from stream_service.role_operations import ChangeRole
+from stream_service.role_operations import store_role
 from stream_service.workers.role_requests import log_given_up
 from stream_storage.errors import StorageError
 
@@ -31,35 +30,28 @@ RETRY_S = 0.1
 logger = structlog.get_logger(__name__)
 
 
-class Place(NamedTuple):
-    """Where a mirror is: the `host:port` of its node, and its name there."""
-
-    address: str
-    stream_name: str
-
-
 class Returning:
     """Asks the mirrors of one primary, after a start of the node. Pushes are refused meanwhile.
     replaced_by: the mirror that has taken the place of the stream, as far as `run` found out. removed: the mirrors that
     are streams of their own now. own_address: where other nodes reach this one, if known."""
 
     def __init__(
-        self, stream: LocalStream, places: Sequence[Place], new_id: Callable[[], str], own_address: str | None
+        self, stream: LocalStream, mirrors: Sequence[Follower], new_id: Callable[[], str], own_address: str | None
     ) -> None:
         self._stream = stream
-        self._places = places
+        self._mirrors = mirrors
         self._new_id = new_id
-        self._self = Place(own_address or "", stream.identity[0])
-        self.replaced_by: Place | None = None
-        self.removed: list[Place] = []
+        self._self = Follower(own_address or "", stream.identity[0])
+        self.replaced_by: Follower | None = None
+        self.removed: list[Follower] = []
 
     def hold_back(self) -> None:
         """Begins, before the node reads from its connections: no push is stored from now on; everything else is
         served."""
-        name, places = self._stream.identity[0], ", ".join(sorted({place.address for place in self._places}))
+        name, nodes = self._stream.identity[0], ", ".join(sorted({mirror.address for mirror in self._mirrors}))
         self._stream.directory.hold(
             self._stream.identity,
-            f"{name!r} has a mirror at {places}: this node asks there whether the mirror has taken its place; try "
+            f"{name!r} has a mirror at {nodes}: this node asks there whether the mirror has taken its place; try "
             "again in some seconds",
         )
 
@@ -69,12 +61,13 @@ class Returning:
         try:
             with trio.move_on_after(PATIENCE_S):
                 async with trio.open_nursery() as nursery:
-                    for place in self._places:
-                        nursery.start_soon(self._ask, place, nursery.cancel_scope)
+                    for mirror in self._mirrors:
+                        nursery.start_soon(self._ask, mirror, nursery.cancel_scope)
             row = self._stream.row
             # The new primary may have reached this node meanwhile.
             if self.replaced_by is not None and (row is None or not row.follows):
-                done = await self._stream.change(self._make)
+                to = BeMirror(self.replaced_by.address, self.replaced_by.stream_name)
+                done = await self._stream.change(partial(store_role, to=to, force=True, gives_up_fence=True))
                 name, partition = self._stream.identity
                 primary = self.replaced_by.address
                 logger.warning("mirror_has_taken_the_place", stream=name, partition=partition, primary=primary)
@@ -85,50 +78,48 @@ class Returning:
         finally:
             self._stream.directory.hold(self._stream.identity, None)
 
-    async def _ask(self, place: Place, scope: trio.CancelScope) -> None:
+    async def _ask(self, mirror: Follower, scope: trio.CancelScope) -> None:
         """Asks one mirror until it answers. The first one that has taken the place of the stream ends the asking."""
         while True:
             try:
-                await self._ask_once(place)
+                await self._ask_once(mirror)
                 break
             except SourceLost:
                 # Both nodes may be starting.
                 await trio.sleep(RETRY_S)
             except (MirrorError, StorageError, ProtocolError) as error:
-                logger.warning("mirror_not_asked", stream=self._stream.identity[0], at=place.address, reason=str(error))
+                logger.warning(
+                    "mirror_not_asked", stream=self._stream.identity[0], at=mirror.address, reason=str(error)
+                )
                 return
         if self.replaced_by is not None:
             scope.cancel()
 
-    async def _ask_once(self, place: Place) -> None:
+    async def _ask_once(self, mirror: Follower) -> None:
         """Finds out whether a mirror was promoted in the place of this stream.
         Then its history goes on where this one ends, and it fences a source, or follows the primary that has taken its
         own place."""
         node, partition = self._stream.directory.node, self._stream.identity[1]
         ours = (await self._stream.get_history())[-1].entry_id
         request = MirrorPull(0, self._stream.next_index, 1, 0, ours)
-        with asking(node, place.address, self._new_id) as asker:
+        with asking(node, mirror.address, self._new_id) as remote:
             page: MirrorAnswer = decode_mirror_page(
-                await asker.ask_raw(stream_address(place.stream_name, partition), MIRROR, request)
+                await remote.ask_raw(stream_address(mirror.stream_name, partition), MIRROR, request)
             )
             # A successor knows the last entry of this stream and has a newer one.
             known = [entry.entry_id for entry in page.history]
             goes_on = ours in known and known[-1] != ours
             if page.role is SourceRole.PRIMARY:
-                self.removed.append(place)
-            elif goes_on and (page.role is SourceRole.SUCCESSOR or await self._follows_another(asker, place)):
-                self.replaced_by = self.replaced_by or place
+                self.removed.append(mirror)
+            elif goes_on and (page.role is SourceRole.SUCCESSOR or await self._follows_another(remote, mirror)):
+                self.replaced_by = self.replaced_by or mirror
 
-    async def _follows_another(self, asker: Asker, place: Place) -> bool:
+    async def _follows_another(self, remote: RemoteNode, mirror: Follower) -> bool:
         """Whether a mirror follows another node than this one. Raises MirrorError.
         A mirror can know more of the history than the stream itself if older files of this node were put back."""
         try:
-            there = await change_role(asker, place.stream_name, self._stream.identity[1], None, force=False)
+            there = await change_role(remote, mirror.stream_name, self._stream.identity[1], None, force=False)
         except SourceRefused:
             # Without the right to ask that, this node rather takes no pushes.
             return True
-        return Place(there.source, there.stream_name) != self._self
-
-    def _make(self, stream_id: int, done: Callable[[StreamChange], None]) -> ChangeRole:
-        assert self.replaced_by is not None, "the caller has looked"
-        return ChangeRole(stream_id, BeMirror(*self.replaced_by), True, done, gives_up_fence=True)
+        return Follower(there.source, there.stream_name) != self._self

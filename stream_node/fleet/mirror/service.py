@@ -5,26 +5,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 import trio
 
 from index_service.lease_groups import LeaseGroups
 from ockam.actors.address import local
+from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
-from ockam.identity.rules.rights import Right
+from ockam.identity.rules.rights import Demand, Right, to_follow, to_replace
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from stream_node.fleet.mirror.asking import asking
 from stream_node.fleet.mirror.errors import MirrorError
-from stream_node.fleet.mirror.keeper import list_partitions
 from stream_node.fleet.mirror.promotions import Promotions
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse, MirrorState
+from stream_node.fleet.mirror.stream_copier import list_partitions
 from stream_node.fleet.mirror.tasks import MirrorTasks
-from stream_node.fleet.mirror.worker import MirrorWorker
-from stream_service.mirror_rows import MirrorRow, Task
-from stream_service.names import stream_address
-from stream_service.role_operations import EndFence
+from stream_service.mirror_rows import MirrorRow
+from stream_service.mirroring import refusal_of_source
+from stream_service.names import refusal_of_name, stream_address
+from stream_service.role_machine import StreamRole
+from stream_service.role_operations import end_fence
 from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.errors import StorageError
@@ -71,7 +74,7 @@ class MirrorService:
         """Begins to follow and to fence as the table of mirrors says, and to serve operators.
         own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
         self._nursery = nursery
-        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
+        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self))
         self._tasks.start(nursery, stored, own_address)
         # Promotions of an earlier run of the node are resumed, with all partitions of their streams.
         names = {each.record.name for each in stored if each.mirror is not None}
@@ -84,7 +87,7 @@ class MirrorService:
     def start_refusing(self, nursery: trio.Nursery, reason: str) -> None:
         """Begins to serve operators, and refuses mirrors for this reason."""
         self._nursery, self._refusal = nursery, reason
-        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
+        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self))
 
     def stop(self) -> None:
         self._nursery = None
@@ -97,7 +100,7 @@ class MirrorService:
 
     @property
     def is_used(self) -> bool:
-        return bool(self._tasks.figures)
+        return self._tasks.has_mirrors
 
     # Requests of an operator
 
@@ -130,10 +133,10 @@ class MirrorService:
             raise MirrorError("a stream cannot be a mirror of itself")
         if self._promotions.is_under_way(name):
             raise MirrorError(f"{name!r} is being promoted; `mirror promote --force` or `mirror remove` ends that")
-        row = MirrorRow(0, Task.FOLLOW, request.source, source_name)
+        row = MirrorRow(0, StreamRole.FOLLOWING, request.source, source_name)
         # The source must be there now, so that a wrong address is noticed here and not later.
-        with asking(self._node, request.source, self._new_id) as asker:
-            partitions = [info.partition for info in await list_partitions(asker, source_name)]
+        with asking(self._node, request.source, self._new_id) as remote:
+            partitions = [info.partition for info in await list_partitions(remote, source_name)]
         if not partitions:
             raise MirrorError(f"{request.source} has no stream {source_name!r}, or does not show it to this node")
         # All partitions are checked before the first one becomes a mirror.
@@ -158,17 +161,16 @@ class MirrorService:
             )
 
     async def _remove(self, name: str) -> None:
-        rows = self._tasks.rows(name)
-        if not rows:
+        if not self._tasks.states(name):
             raise MirrorError(f"{name!r} is no mirror on this node, and fences no source")
+        fencing = [each for each in self._tasks.mirrors(name) if each.has_role({StreamRole.FENCING})]
         await self._promotions.remove(name)
-        for identity, row in rows.items():
-            if row.task is Task.FENCE:
-                await self._tasks.stream(identity).change(lambda stream_id, done: EndFence(stream_id, None, done))
-                self._tasks.note_role(identity, None)
+        for mirror in fencing:
+            await mirror.stream.change(partial(end_fence, fenced_us=None))
+            self._tasks.note_role(mirror.stream.identity, None)
 
-    def _sources(self, name: str) -> list[tuple[str, str]]:
-        return sorted({(row.source, row.source_name) for row in self._tasks.rows(name).values()})
+    def sources(self, name: str) -> list[tuple[str, str]]:
+        return sorted({(each.source, each.source_name) for each in self._tasks.states(name)})
 
     def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:
         """Serves a request in a task, and answers it at the end. Raises ProtocolError if too many are served."""
@@ -223,3 +225,47 @@ class MirrorService:
         # A node that stops answers nothing.
         if waiting.gave_way or not waiting.scope.cancelled_caught:
             reply(payload)
+
+
+class MirrorWorker(AnsweringWorker):
+    """Takes the requests of operators. `MirrorService` serves them."""
+
+    def __init__(self, service: MirrorService) -> None:
+        self._service = service
+
+    def demand(self, message: Message) -> Demand | list[Demand]:
+        request = MIRRORS.decode_request(message.payload)
+        _check(request)
+        name = request.stream_name
+        # The node calls the source in its own name, so the sender needs the rights for what it does there.
+        match request.action:
+            case MirrorAction.STATUS:
+                return Demand(Right.OPERATE | Right.ADMIN, name or None)
+            case MirrorAction.ADD:
+                return to_follow(name, request.source, request.source_name or name)
+            case MirrorAction.PROMOTE:
+                return to_replace(name, self._service.sources(name))
+            case MirrorAction.REMOVE:
+                return Demand(Right.ADMIN, name)
+
+    def answer(self, message: Message) -> None:
+        request = MIRRORS.decode_request(message.payload)
+        _check(request)
+        self._service.start_serving(message, request, self.context.guard(lambda payload: self.reply(message, payload)))
+
+
+def _check(request: MirrorRequest) -> None:
+    if request.action is MirrorAction.STATUS:
+        return
+    for name in (request.stream_name, request.source_name or request.stream_name):
+        refusal = refusal_of_name(name)
+        if refusal is not None:
+            raise ProtocolError(refusal)
+    if request.action is MirrorAction.PROMOTE and not request.force and not request.promotion_id:
+        raise ProtocolError("a promotion needs an id, by which its end is told from that of an earlier one")
+    if request.source_goes_on and not (request.action is MirrorAction.PROMOTE and request.force):
+        raise ProtocolError("only a forced promotion can leave the source as it is")
+    if request.action is MirrorAction.ADD:
+        refusal = refusal_of_source(request.source)
+        if refusal is not None:
+            raise ProtocolError(refusal)

@@ -1,11 +1,12 @@
 """MirrorTasks: the tasks of the mirrors of a node, which follow their sources and fence their former ones.
-The table of mirrors (`stream_service.mirror_rows`) says what is to be done and the tasks only carry it out, so a
-restart of the node goes on with the same tasks."""
+A row of the table of mirrors has the role of its stream (`stream_service.role_machine`): a mirror needs a task that
+copies, and a primary that fences needs one that asks its former source. The tasks only carry out what the table says,
+so a restart of the node goes on with the same tasks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -15,19 +16,18 @@ from ockam.actors.address import local
 from ockam.actors.message import HERE, Origin
 from ockam.actors.node import Node
 from stream_node.fleet.mirror.errors import MirrorError
-from stream_node.fleet.mirror.fencer import Fencer
-from stream_node.fleet.mirror.figures import Figures, FiguresByName, Identity
-from stream_node.fleet.mirror.follower import Follower
+from stream_node.fleet.mirror.fencer import fence
 from stream_node.fleet.mirror.followers import Followers
-from stream_node.fleet.mirror.keeper import Keeper
-from stream_node.fleet.mirror.local_stream import LocalStream, completed
-from stream_node.fleet.mirror.making import MakeMirror
+from stream_node.fleet.mirror.local_stream import LocalStream
+from stream_node.fleet.mirror.message_copier import MessageCopier
+from stream_node.fleet.mirror.mirror import Identity, Mirror
 from stream_node.fleet.mirror.passing import Passing
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
+from stream_node.fleet.mirror.stream_copier import StreamCopier
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror
 from stream_service.names import stream_address
-from stream_service.role_operations import ChangeRole
+from stream_service.role_operations import make_mirror, store_role
 from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 
@@ -38,7 +38,7 @@ logger = structlog.get_logger(__name__)
 
 class MirrorTasks:
     """The tasks of the mirrors of one node.
-    Invariant: there is one task for each row of the table of mirrors, and one keeper for each stream with a mirror."""
+    Invariant: there is one task for each row of the table of mirrors, and one copier for each stream with a mirror."""
 
     def __init__(
         self,
@@ -56,11 +56,12 @@ class MirrorTasks:
         self._nursery: trio.Nursery | None = None
         self.own_address: str | None = None
         self._scopes: dict[object, trio.CancelScope] = {}
-        self.figures = FiguresByName()
-        # The partitions of each stream that follow a source. While there is one, the stream has a keeper.
-        self._following: dict[str, set[int]] = {}
+        # By stream and partition: a node can have thousands of streams with as many partitions.
+        self._mirrors: dict[str, dict[int, Mirror]] = {}
+        # The number of partitions of each stream that follow a source. While there is one, the stream has a copier.
+        self._following: Counter[str] = Counter()
         self._followers = Followers(directory, new_id, now_us, self.note_role, lambda: self.own_address)
-        self.keepers: dict[str, Keeper] = {}
+        self.copiers: dict[str, StreamCopier] = {}
         self._passing = Passing(node, self._find_source) if passes_pushes else None
 
     def start(self, nursery: trio.Nursery, stored: Iterable[StoredStream], own_address: str | None) -> None:
@@ -96,25 +97,26 @@ class MirrorTasks:
     def stream(self, identity: Identity) -> LocalStream:
         return LocalStream(self.directory, identity)
 
-    def _find_source(self, identity: Identity) -> MirrorRow | None:
-        """Returns the row of a stream-partition that follows its source now; None if the source is out of reach."""
-        figures = self.figures.find(identity)
-        follows = figures is not None and figures.condition is MirrorCondition.FOLLOWING
-        return self.stream(identity).row if follows else None
+    @property
+    def has_mirrors(self) -> bool:
+        return bool(self._mirrors)
+
+    def mirrors(self, name: str = "") -> list[Mirror]:
+        """Returns the partitions that follow or fence, in order. name: of this stream alone; empty: of all."""
+        names = [name] if name else sorted(self._mirrors)
+        return [mirror for each in names for _, mirror in sorted(self._mirrors.get(each, {}).items())]
 
     def states(self, name: str = "") -> list[MirrorState]:
-        """Returns the state of each partition that follows or fences. name: of this stream alone; empty: of all."""
-        found = []
-        for identity, figures in self.figures.items(name):
-            stream = self.stream(identity)
-            try:
-                row, next_index = stream.row, stream.next_index
-            except MirrorError:
-                # The stream is being made again, or deleted.
-                continue
-            if row is not None:
-                found.append(figures.state(row, next_index))
-        return found
+        found = [mirror.find_state() for mirror in self.mirrors(name)]
+        return [state for state in found if state is not None]
+
+    def _find(self, identity: Identity) -> Mirror | None:
+        return self._mirrors.get(identity[0], {}).get(identity[1])
+
+    def _find_source(self, identity: Identity) -> MirrorRow | None:
+        """Returns the row of a stream-partition that follows its source now; None if the source is out of reach."""
+        mirror = self._find(identity)
+        return mirror.stream.row if mirror is not None and mirror.condition is MirrorCondition.FOLLOWING else None
 
     def get_own_address(self) -> str:
         """Returns the `host:port` at which other nodes reach this node. Raises MirrorError if it is not known."""
@@ -126,54 +128,55 @@ class MirrorTasks:
         return self.own_address
 
     def note_role(self, identity: Identity, row: MirrorRow | None) -> None:
-        """Ends the task of a stream that became a mirror or a primary, or was deleted, and begins the one that it needs
-        now."""
+        """Ends the task of a stream whose role has changed, or that was deleted, and begins the one that it needs now.
+        row: in the table of mirrors; None: the stream has nothing to do with a source."""
         # The old task ends first: it must not store a page under the new role.
         self.end(identity)
-        self.figures.set(identity, None)
+        self._forget(identity)
         name, partition = identity
-        # The partition counts as following again below if its row says so.
-        following = self._following.setdefault(name, set())
-        following.discard(partition)
-        # A row that does not follow is that of a primary which still has to fence its former source.
         if row is not None:
-            figures = Figures(identity, row, self._now_us)
-            self.figures.set(identity, figures)
-            stream = self.stream(identity)
+            mirror = Mirror(self.stream(identity), row, self.new_id, self._now_us)
+            self._mirrors.setdefault(name, {})[partition] = mirror
             if row.follows:
-                follower = Follower(stream, row, figures, self.new_id, self.own_address)
-                self.begin(identity, follower.run)
-                # The keeper asks the same node.
-                self._keep(name, row)
-                following.add(partition)
+                self._following[name] += 1
+                self.begin(identity, MessageCopier(mirror, self.own_address).run)
+                self._copy_stream(name, row)
             else:
-                fencer = Fencer(stream, row, figures, self.new_id, self.get_own_address)
-                self.begin(identity, lambda: self._fence(identity, fencer))
-        # The last mirror of the stream is gone, so its keeper has nothing to copy.
-        if not following:
+                self.begin(identity, partial(self._fence, mirror))
+        # The last mirror of the stream is gone, so its copier has nothing to do.
+        if not self._following[name]:
             del self._following[name]
-            self.end(("keeper", name))
-            self.keepers.pop(name, None)
+            self.end(("copier", name))
+            self.copiers.pop(name, None)
 
-    async def _fence(self, identity: Identity, fencer: Fencer) -> None:
-        await fencer.run()
-        # The stream may have got another task while the fencer ran.
-        if self.figures.find(identity) is fencer.figures:
-            self.figures.set(identity, None)
+    def _forget(self, identity: Identity) -> None:
+        name, partition = identity
+        mirror = self._mirrors.get(name, {}).pop(partition, None)
+        if mirror is not None:
+            if mirror.row.follows:
+                self._following[name] -= 1
+            if not self._mirrors[name]:
+                del self._mirrors[name]
+
+    async def _fence(self, mirror: Mirror) -> None:
+        follower = await fence(mirror, self.get_own_address)
+        # The stream may have got another task meanwhile.
+        if self._find(mirror.stream.identity) is mirror:
+            self._forget(mirror.stream.identity)
             # The former source is stored as a mirror now.
-            if fencer.follower is not None:
-                self._followers.add(fencer.follower)
+            if follower is not None:
+                self._followers.add(follower)
 
-    def _keep(self, name: str, row: MirrorRow) -> None:
-        keeper = self.keepers.get(name)
-        if keeper is not None and keeper.is_of(row):
-            # The keeper asks this source already.
+    def _copy_stream(self, name: str, row: MirrorRow) -> None:
+        copier = self.copiers.get(name)
+        if copier is not None and copier.is_of(row):
+            # The copier asks this source already.
             return
-        self.end(("keeper", name))
-        keeper = self.keepers[name] = Keeper(
+        self.end(("copier", name))
+        copier = self.copiers[name] = StreamCopier(
             self.directory, name, row, self.new_id, lambda partition: self.make(name, [partition], row)
         )
-        self.begin(("keeper", name), keeper.run)
+        self.begin(("copier", name), copier.run)
 
     async def make(
         self, name: str, partitions: Sequence[int], row: MirrorRow, *, force: bool = False, origin: Origin = HERE
@@ -196,21 +199,19 @@ class MirrorTasks:
     async def _make(self, name: str, partition: int, row: MirrorRow, force: bool) -> None:
         stream = self.stream((name, partition))
         # A stream that exists changes its role; `force` says whether it may have messages of its own.
+        change = BeMirror(row.source, row.source_name)
         if self._node.is_registered(stream.address):
-            change = BeMirror(row.source, row.source_name)
-            changed = await stream.change(lambda stream_id, done: ChangeRole(stream_id, change, force, done))
+            changed = await stream.change(partial(store_role, to=change, force=force))
             self.note_role(stream.identity, changed.mirror)
             return
         # Two writers would give the same index to two messages.
         if self.directory.find_keeper(name) is not None:
             raise MirrorError(f"a part of this node writes {name!r}, so it cannot be a mirror")
-        made = await completed(
-            self.directory.storage.submit_write,
-            lambda done: MakeMirror(name, partition, self._now_us(), row.source, row.source_name, done),
+        made = await stream.write(
+            partial(make_mirror, name=name, partition=partition, created_us=self._now_us(), source=change)
         )
-        assert made.stream is not None, "it was made"
-        self.directory.open_stream(made.stream)
-        self.note_role(stream.identity, made.stream.mirror)
+        self.directory.open_stream(made)
+        self.note_role(stream.identity, made.mirror)
 
     def begin(self, key: object, run: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is None:
@@ -237,13 +238,3 @@ class MirrorTasks:
         # The key may belong to the successor of this task already.
         if self._scopes.get(key) is scope:
             del self._scopes[key]
-
-    def rows(self, name: str) -> dict[Identity, MirrorRow]:
-        found = {}
-        for identity, _ in self.figures.items(name):
-            # A partition that is being made again or deleted has no row.
-            with suppress(MirrorError):
-                row = self.stream(identity).row
-                if row is not None:
-                    found[identity] = row
-        return found

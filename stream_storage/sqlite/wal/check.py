@@ -25,8 +25,8 @@ from stream_storage.sqlite.wal.scan_machine import (
     PAGE_SIZES,
     FindPage,
     Scan,
-    Verdict,
     WalReader,
+    WalState,
     is_in_file,
     judge,
     scan,
@@ -44,12 +44,12 @@ CHUNK_BYTES: Final = 1024 * 1024
 _MAGIC: Final = b"SQLite format 3\0"
 
 
-class Examined(NamedTuple):
+class CheckedWal(NamedTuple):
     """An open write-ahead log that has been checked. find_page: reads a page of the database file."""
 
     wal: WalReader
     found: Scan
-    verdict: Verdict
+    verdict: WalState
     find_page: FindPage
 
 
@@ -66,25 +66,25 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
         with examined(database, rebooted=rebooted) as log:
             if log is not None:
                 _check_not_alone(database, log)
-            if log is None or log.verdict is Verdict.SOUND:
+            if log is None or log.verdict is WalState.SOUND:
                 return
             # A damaged log stays as it is, and a copy is made.
-            if log.verdict is Verdict.DAMAGED:
+            if log.verdict is WalState.DAMAGED:
                 raise _damaged_and_kept(database, log)
             # Frames after the last commit, which a kill or a power cut can leave, are cut off: later commits would
             # overwrite only some of them, and the others would then look like damage.
-            if log.verdict is Verdict.TORN:
+            if log.verdict is WalState.TORN:
                 _cut(database, log)
                 return
             # The last transaction will be changed or lost. Keep a copy of the log, so that a user can inspect it.
             kept = keep_copy(database)
             behind = list_behind(database, log.wal, log.found)
-            if log.verdict is Verdict.COMPLETED:
+            if log.verdict is WalState.COMPLETED:
                 install_log(database, rebuild(log.wal, log.found))
             else:
                 _cut(database, log)
             logger.warning(
-                "wal_end_completed" if log.verdict is Verdict.COMPLETED else "wal_end_cut",
+                "wal_end_completed" if log.verdict is WalState.COMPLETED else "wal_end_cut",
                 frames=log.found.end - log.found.good,
                 unreadable=len(log.found.damaged),
                 behind=None if behind is None else [str(each) for each in behind],
@@ -94,7 +94,7 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
         raise storage_error(error) from error
 
 
-def _check_not_alone(database: Path, log: Examined) -> None:
+def _check_not_alone(database: Path, log: CheckedWal) -> None:
     """Raises StorageError if the log has commits and the database file is missing or empty: SQLite would create one and
     remove the log. No power cut causes this, since a node syncs a new database before it begins the log."""
     found = log.found
@@ -113,7 +113,7 @@ def refuse_damaged(database: Path) -> None:
         if owner_lives(database.parent) and in_use(database.parent):
             return
         with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
-            if log is None or log.verdict in (Verdict.SOUND, Verdict.TORN, Verdict.CUT):
+            if log is None or log.verdict in (WalState.SOUND, WalState.TORN, WalState.CUT):
                 return
             # Check again whether a node runs: a node that started meanwhile may have written to the log while it was
             # read here.
@@ -140,7 +140,7 @@ def in_use(directory: Path) -> bool:
 
 
 @contextmanager
-def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
+def examined(database: Path, *, rebooted: bool) -> Iterator[CheckedWal | None]:
     """Opens and checks the write-ahead log. Yields the result, or None without a log or for an empty one. Raises
     OSError."""
     try:
@@ -156,7 +156,7 @@ def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
         wal = WalReader(lambda offset, size: os.pread(log.fileno(), size, offset), size_bytes, page_bytes)
         found = scan(wal, find_page)
         in_file = not found.header_valid and is_in_file(wal, found, find_page)
-        yield Examined(wal, found, judge(found, rebooted=rebooted, in_file=in_file), find_page)
+        yield CheckedWal(wal, found, judge(found, rebooted=rebooted, in_file=in_file), find_page)
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
         yield page_bytes, find_page
 
 
-def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
+def _damaged_and_kept(database: Path, log: CheckedWal) -> WalDamaged:
     """Copies the damaged log, if possible, and returns WalDamaged. The log itself is not changed."""
     try:
         kept = keep_copy(database)
@@ -196,7 +196,7 @@ def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
     return damaged_error(database, log, kept=kept)
 
 
-def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:
+def damaged_error(database: Path, log: CheckedWal, kept: Path | None) -> WalDamaged:
     """Returns the error about a damaged log. kept: the path of its copy, or None."""
     found = log.found
     return WalDamaged(
@@ -231,7 +231,7 @@ def install_log(database: Path, pieces: Iterable[bytes]) -> None:
     _write_synced(wal_path(database), pieces)
 
 
-def _cut(database: Path, log: Examined) -> None:
+def _cut(database: Path, log: CheckedWal) -> None:
     """Cuts off the log after the last commit that SQLite reads. If there is none, the log becomes empty."""
     size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
     with wal_path(database).open("rb+") as file:

@@ -81,7 +81,7 @@ class How(Enum):
     LOST = "lost"  # not recovered for another reason
 
 
-class Verdict(Enum):
+class WalState(Enum):
     """The state of a write-ahead log, which decides its treatment."""
 
     SOUND = "sound"  # every commit can be read
@@ -298,19 +298,19 @@ def _bytes_changed(one: bytes, other: bytes) -> int:
     return sum(a != b for a, b in zip(one, other, strict=True))
 
 
-def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
+def judge(found: Scan, *, rebooted: bool, in_file: bool) -> WalState:
     """Returns the verdict on a scanned log: whether a power cut or a kill explains its bad frames, or only damage.
 
     rebooted: whether the machine could have restarted since the log was written.
     in_file: whether the database file has all pages of the log."""
     if not found.bad:
-        return Verdict.SOUND
+        return WalState.SOUND
     if not found.commits:
-        return Verdict.TORN
+        return WalState.TORN
     # SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
     # database file has all pages of the log: then SQLite was perhaps restarting the log from its beginning.
     if not found.header_valid:
-        return Verdict.TORN if in_file else Verdict.DAMAGED
+        return WalState.TORN if in_file else WalState.DAMAGED
     # After a kill, a transaction that was written in several passes can have a bad frame before its commit frame.
     spilled = found.end - found.good >= SPILL_FRAMES_MIN
     # All finished writes of a killed process survive until the machine restarts. So without a restart, an undamaged
@@ -320,11 +320,11 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
     # SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
     # transaction only, and two commits after a bad frame mean damage.
     if len(found.commits) > 1 or (not rebooted and not spilled and certain):
-        return Verdict.DAMAGED
+        return WalState.DAMAGED
     # A power cut or a kill explains everything else. If every byte of the last transaction is known, it can be
     # completed. Otherwise it was never confirmed, and can be cut off.
     exact = all(each.how in (How.SALT, How.CHECKSUM, How.BYTE, How.FILE) for each in found.damaged)
-    return Verdict.COMPLETED if exact and not spilled else Verdict.CUT
+    return WalState.COMPLETED if exact and not spilled else WalState.CUT
 
 
 def is_in_file(wal: WalReader, found: Scan, find_page: FindPage) -> bool:

@@ -14,13 +14,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from stream_storage.errors import Behind
+from stream_storage.errors import MessagesBehind
 from stream_storage.sqlite.leftovers import SURVEY_PREFIX
 from stream_storage.sqlite.wal.rewrite import rebuild, rewrite
 from stream_storage.sqlite.wal.scan_machine import Scan, WalReader
 
 
-def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:
+def list_behind(database: Path, wal: WalReader, found: Scan) -> list[MessagesBehind] | None:
     """Returns the messages of each stream-partition in the log after `found.good`; None if SQLite cannot read them."""
     try:
         before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
@@ -31,7 +31,7 @@ def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | N
     for (name, partition), (first, end) in sorted(after.items()):
         start = max(first, before.get((name, partition), (0, 0))[1])
         if start < end:
-            behind.append(Behind(name, partition, start, end))
+            behind.append(MessagesBehind(name, partition, start, end))
     return behind
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import msgspec
 
-from block_node.backfill.chunks import Delivery, Fetch, FillLimits
+from block_node.backfill.chunks import Fetch, Fetched, FillLimits
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
@@ -159,7 +159,7 @@ class FillWorld:
                 continue
             machine.arrived(fetch.chunk_id, number, items)
 
-    def _verify(self, delivery: Delivery) -> None:
+    def _verify(self, delivery: Fetched) -> None:
         number, is_good = delivery.number, delivery.items == good(delivery.number)
         if self.kind is Kind.HISTORICAL and delivery.roots != (root_of(number),):
             raise Broken(f"block {number} is handed on with {delivery.roots!r} as its roots")

@@ -10,7 +10,7 @@ import random
 from block_node.backfill.chunks import FillLimits
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
-from block_node.backfill.plan import Gap, GapPatience, Kind, View, find_gaps, intended_range
+from block_node.backfill.plan import BlockGap, GapFacts, GapPatience, Kind, find_gaps, intended_range
 from block_node.backfill.settings import SourceSetting, parse_source
 from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.fill_world import FakeSource, FillWorld, good
@@ -18,7 +18,7 @@ from tests.block_node.backfill.fill_world import FakeSource, FillWorld, good
 LIMITS = FillLimits(batch_blocks=10)
 
 
-def gaps(view: View, first: int = 0, last: int = -1) -> list[Gap]:
+def gaps(view: GapFacts, first: int = 0, last: int = -1) -> list[BlockGap]:
     return find_gaps(intended_range(first, last, view), view)
 
 
@@ -45,9 +45,11 @@ def chosen(of: Health, number: int, now_s: float) -> str | None:
 
 def test_b1_gaps_in_history_an_empty_store_and_no_gap() -> None:
     stored = BlockRanges([(0, 3), (7, 9)])
-    assert gaps(View(known=stored, next_block=10)) == [Gap(Kind.HISTORICAL, 4, 6)]
-    assert gaps(View(known=BlockRanges(), next_block=0, sources_last=5, follows=True)) == [Gap(Kind.LIVE_TAIL, 0, 5)]
-    assert gaps(View(known=BlockRanges([(0, 9)]), next_block=10)) == []
+    assert gaps(GapFacts(known=stored, next_block=10)) == [BlockGap(Kind.HISTORICAL, 4, 6)]
+    assert gaps(GapFacts(known=BlockRanges(), next_block=0, sources_last=5, follows=True)) == [
+        BlockGap(Kind.LIVE_TAIL, 0, 5)
+    ]
+    assert gaps(GapFacts(known=BlockRanges([(0, 9)]), next_block=10)) == []
     full = world(Kind.HISTORICAL, BlockRanges([(0, 9)]), source("a", (0, 9)))
     full.run(0, 9, scans=1)
     assert full.fetches == []
@@ -57,11 +59,11 @@ def test_b2_the_tail_is_fetched_where_it_is_wanted_and_split_at_the_chain() -> N
     """The real node begins at a source's earliest block where no start is set. Here a chain that does not begin with
     block 0 is taken on trust, so that an operator must say so (`block_first`)."""
     stored = BlockRanges([(0, 3)])
-    assert gaps(View(known=stored, next_block=4, sources_last=9, follows=True)) == [Gap(Kind.LIVE_TAIL, 4, 9)]
-    assert gaps(View(known=stored, next_block=4, sources_last=9, follows=False)) == []
-    empty = View(known=BlockRanges(), next_block=6, sources_last=9, follows=True)
-    assert gaps(empty, first=2) == [Gap(Kind.HISTORICAL, 2, 5), Gap(Kind.LIVE_TAIL, 6, 9)]
-    assert gaps(empty, first=2, last=7)[-1] == Gap(Kind.LIVE_TAIL, 6, 7)
+    assert gaps(GapFacts(known=stored, next_block=4, sources_last=9, follows=True)) == [BlockGap(Kind.LIVE_TAIL, 4, 9)]
+    assert gaps(GapFacts(known=stored, next_block=4, sources_last=9, follows=False)) == []
+    empty = GapFacts(known=BlockRanges(), next_block=6, sources_last=9, follows=True)
+    assert gaps(empty, first=2) == [BlockGap(Kind.HISTORICAL, 2, 5), BlockGap(Kind.LIVE_TAIL, 6, 9)]
+    assert gaps(empty, first=2, last=7)[-1] == BlockGap(Kind.LIVE_TAIL, 6, 7)
 
 
 def test_b3_the_next_priority_where_the_first_is_unavailable_and_nothing_without_sources() -> None:
@@ -77,10 +79,10 @@ def test_b3_the_next_priority_where_the_first_is_unavailable_and_nothing_without
 
 
 def test_b4_on_demand_to_the_newest_known_block() -> None:
-    view = View(known=BlockRanges([(0, 3)]), next_block=4, newest_known=9)
-    assert gaps(view) == [Gap(Kind.LIVE_TAIL, 4, 9)]
-    assert gaps(View(known=BlockRanges(), next_block=0, newest_known=9)) == [Gap(Kind.LIVE_TAIL, 0, 9)]
-    assert gaps(View(known=BlockRanges([(0, 9)]), next_block=10, newest_known=9)) == []
+    view = GapFacts(known=BlockRanges([(0, 3)]), next_block=4, newest_known=9)
+    assert gaps(view) == [BlockGap(Kind.LIVE_TAIL, 4, 9)]
+    assert gaps(GapFacts(known=BlockRanges(), next_block=0, newest_known=9)) == [BlockGap(Kind.LIVE_TAIL, 0, 9)]
+    assert gaps(GapFacts(known=BlockRanges([(0, 9)]), next_block=10, newest_known=9)) == []
 
 
 def test_b5_a_gap_over_two_sources_and_a_source_with_a_hole() -> None:
@@ -105,16 +107,16 @@ def test_b6_a_block_that_could_not_be_stored_is_fetched_again() -> None:
 
 
 def test_b7_a_gap_that_does_not_shrink_is_left_alone_longer_and_longer() -> None:
-    """What retention has evicted is known, and so in no gap: `View.known` has it."""
-    patience, gap = GapPatience(60, 300), Gap(Kind.HISTORICAL, 5, 9)
+    """What retention has evicted is known, and so in no gap: `GapFacts.known` has it."""
+    patience, gap = GapPatience(60, 300), BlockGap(Kind.HISTORICAL, 5, 9)
     tried = [now_s for now_s in range(0, 1_201, 60) if patience.due([gap], now_s)]
     assert tried == [0, 60, 120, 240, 480, 780, 1_080]
-    assert patience.due([Gap(Kind.HISTORICAL, 5, 8)], 1_140)
+    assert patience.due([BlockGap(Kind.HISTORICAL, 5, 8)], 1_140)
 
 
 def test_b8_a_gap_that_was_not_tried_is_not_left_alone() -> None:
     """While history's worker is busy its gaps wait, and those that were tried before are remembered."""
-    patience, tried, new = GapPatience(60, 300), Gap(Kind.HISTORICAL, 5, 9), Gap(Kind.HISTORICAL, 20, 30)
+    patience, tried, new = GapPatience(60, 300), BlockGap(Kind.HISTORICAL, 5, 9), BlockGap(Kind.HISTORICAL, 20, 30)
     assert [patience.due([tried], now_s) for now_s in (0, 60, 120)] == [[tried]] * 3
     for now_s in (130, 140, 150):
         assert patience.due([tried, new], now_s, {Kind.HISTORICAL}) == []

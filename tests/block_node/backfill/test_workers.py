@@ -21,7 +21,7 @@ from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings
 from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.backfill.state import BackfillState
-from block_node.backfill.statistics import State
+from block_node.backfill.statistics import BackfillStatus
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.persist.ranges import BlockRange, BlockRanges
@@ -265,7 +265,7 @@ async def test_unknown_is_not_zero(tmp_path: Path, autojump_clock: trio.testing.
     }
     async with backfilling(tmp_path, (0, 9), **limits) as (world, worker, source):
         statistics = worker._state.statistics
-        assert (statistics().missing, statistics().state, statistics().problem) == (0, State.IDLE, "")
+        assert (statistics().missing, statistics().state, statistics().problem) == (0, BackfillStatus.IDLE, "")
         source.has = BlockRanges([(0, 19)])
         await trio.sleep(10)
         source.silence = "unreachable: it is down"
@@ -273,7 +273,7 @@ async def test_unknown_is_not_zero(tmp_path: Path, autojump_clock: trio.testing.
             source.fetches[-1].listener.ended("the connection is gone", lied=False)
             await trio.sleep(5)
         await trio.sleep(60)
-        assert (statistics().missing, statistics().state) == (10, State.ERROR)
+        assert (statistics().missing, statistics().state) == (10, BackfillStatus.ERROR)
         assert statistics().problem == "one:1: unreachable: it is down"
         source.silence = ""
         while not source.under_way():
@@ -281,13 +281,13 @@ async def test_unknown_is_not_zero(tmp_path: Path, autojump_clock: trio.testing.
         source.fetches[-1].answer()
         await trio.sleep(10)
         assert world.stored() == list(range(20))
-        assert (statistics().missing, statistics().state, statistics().problem) == (0, State.IDLE, "")
+        assert (statistics().missing, statistics().state, statistics().problem) == (0, BackfillStatus.IDLE, "")
         assert statistics().sources[0].failures == 0
     async with backfilling(tmp_path / "new", **limits) as (_, worker, source):
         source.silence = "unreachable: it is down"
         await trio.sleep(20)
         statistics = worker._state.statistics
-        assert (statistics().missing, statistics().state) == (None, State.ERROR)
+        assert (statistics().missing, statistics().state) == (None, BackfillStatus.ERROR)
         # Its silence ends without a block to fetch.
         source.silence = ""
         await trio.sleep(20)

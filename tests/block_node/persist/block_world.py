@@ -16,11 +16,11 @@ from block_node.events import (
     BlockBegun,
     BlockDropped,
     BlockEnded,
+    BlockOrigin,
     ItemsReceived,
-    NodeFailed,
+    NodeFailure,
     Notification,
     PersistedNotification,
-    Source,
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
@@ -49,12 +49,12 @@ class Witness(Plugin):
     def __init__(self, facility: Facility) -> None:
         super().__init__(facility)
         self.seen: list[PersistedNotification] = []
-        self.failures: list[NodeFailed] = []
+        self.failures: list[NodeFailure] = []
 
     def handle_notification(self, notification: Notification) -> None:
         if isinstance(notification, PersistedNotification):
             self.seen.append(notification)
-        elif isinstance(notification, NodeFailed):
+        elif isinstance(notification, NodeFailure):
             self.failures.append(notification)
 
 
@@ -139,7 +139,9 @@ class World:
         self.facility.publish(BlockDropped(number, attempt, "the publisher went"))
 
     def refuse(self, number: int, attempt: int) -> None:
-        self.facility.publish(VerificationNotification(number, attempt, Source.PUBLISHER, False, failure="bad_root"))
+        self.facility.publish(
+            VerificationNotification(number, attempt, BlockOrigin.PUBLISHER, False, failure="bad_root")
+        )
 
     def send(self, number: int, items: list[bytes]) -> int:
         attempt = self.begin(number)
@@ -147,7 +149,9 @@ class World:
         self.facility.publish(BlockEnded(number, attempt))
         return attempt
 
-    def verify(self, number: int, attempt: int, items: list[bytes], source: Source = Source.PUBLISHER) -> None:
+    def verify(
+        self, number: int, attempt: int, items: list[bytes], source: BlockOrigin = BlockOrigin.PUBLISHER
+    ) -> None:
         self.facility.publish(VerificationNotification(number, attempt, source, True, root_of(items)))
 
     def persist(self, number: int, items: list[bytes] | None = None) -> None:

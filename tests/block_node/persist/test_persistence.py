@@ -14,9 +14,9 @@ from block_node.events import (
     BackfilledBlockNotification,
     BlockDropped,
     BlockEnded,
+    BlockOrigin,
     ItemsReceived,
-    NodeFailed,
-    Source,
+    NodeFailure,
     VerificationNotification,
 )
 from block_node.persist import plugin as persistence
@@ -46,7 +46,7 @@ async def test_a_verified_block_is_stored_and_told(tmp_path: Path) -> None:
 async def test_what_is_not_verified_is_not_stored(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         attempt = made.send(0, items_of(0))
-        made.facility.publish(VerificationNotification(0, attempt, Source.PUBLISHER, False, failure="bad_root"))
+        made.facility.publish(VerificationNotification(0, attempt, BlockOrigin.PUBLISHER, False, failure="bad_root"))
         dropped = made.begin(0)
         made.facility.publish(ItemsReceived(0, dropped, items_of(0), 60))
         made.facility.publish(BlockDropped(0, dropped, "the publisher went"))
@@ -61,9 +61,9 @@ async def test_backfilled_blocks_come_whole_and_in_any_order(tmp_path: Path) -> 
             items = items_of(number)
             made.facility.publish(BackfilledBlockNotification(number, items, sum(map(len, items))))
         for number in (3, 7, 4):
-            made.verify(number, 0, items_of(number), Source.BACKFILL)
+            made.verify(number, 0, items_of(number), BlockOrigin.BACKFILL)
         await made.persisted(3)
-        assert {each.source for each in made.witness.seen} == {Source.BACKFILL}
+        assert {each.source for each in made.witness.seen} == {BlockOrigin.BACKFILL}
         assert list(made.store.available) == [(3, 4), (7, 7)]
         assert await made.stored(4) == serialized(items_of(4))
 
@@ -168,7 +168,7 @@ async def test_a_part_that_cannot_be_kept_fails_its_block_alone(tmp_path: Path) 
 async def test_a_node_that_failed_drops_what_is_under_way(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         attempt = made.send(0, items_of(0))
-        made.facility.publish(NodeFailed("said the test"))
+        made.facility.publish(NodeFailure("said the test"))
         made.verify(0, attempt, items_of(0))
         assert await made.persisted(1) == [(0, False)]
 

@@ -10,11 +10,13 @@ from functools import partial
 import pytest
 import trio
 
+from stream_storage.contract import Do, ignore_done
+
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from block_node.persist.chain_log import ChainLog
 from block_node.persist.errors import PredecessorMissing
-from block_node.persist.operations import ReadChain
+from block_node.persist.operations import read_chain
 from block_node.persist.retention import BlockRetention
 from block_node.persist.store import BlockStore
 from stream_storage.commit import apply_read
@@ -47,12 +49,12 @@ async def test_a_block_in_doubt_is_counted_once_it_is_known_to_be_stored() -> No
             assert await stored(store, 4) is None
             await wait_until(lambda: list(store.available) == [(2, 4)])
             session = database.read_session()
-            read = ReadChain(ChainLog(store.chain), lambda operation: None)
+            read = Do(lambda session: read_chain(session, ChainLog(store.chain)), ignore_done)
             apply_read(session, read)
             session.close()
-            assert read.state is not None
-            assert list(read.state.available) == [(2, 4)]
-            assert (read.state.blocks, read.state.size_bytes) == (
+            assert read.result is not None
+            assert list(read.result.available) == [(2, 4)]
+            assert (read.result.blocks, read.result.size_bytes) == (
                 store.statistics().blocks,
                 store.statistics().size_bytes,
             )

@@ -16,7 +16,7 @@ from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import FailureKind
 from block_node.blocks.items import ItemKind, make_item
 from block_node.blocks.keys import SigningKeys
-from block_node.events import NodeFailed, VerificationNotification
+from block_node.events import NodeFailure, VerificationNotification
 from block_node.node import EARLY_MESSAGES_MAX, EarlyPublishers
 from block_node.protocol import (
     PUBLISH,
@@ -202,7 +202,7 @@ async def the_node_goes_on(world: Bench, good: Publisher) -> None:
     await good.wait_for(Acknowledgement(0))
     await world.settle()
     assert world.publishing.statistics().in_flight.blocks == 0
-    assert not world.all_of(NodeFailed)
+    assert not world.all_of(NodeFailure)
     assert world.stored() == [0]
 
 

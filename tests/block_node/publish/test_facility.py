@@ -20,7 +20,7 @@ from block_node.events import (
     ItemEvent,
     ItemsReceived,
     NewestBlockKnownToNetwork,
-    NodeFailed,
+    NodeFailure,
     Notification,
 )
 from block_node.facility import Facility, Plugin
@@ -130,7 +130,7 @@ async def test_a_failing_gating_plugin_ends_what_is_under_way(nursery: trio.Nurs
     facility.publish(NewestBlockKnownToNetwork(13))
     assert facility.full
     failed = witness.seen[-1]
-    assert isinstance(failed, NodeFailed)
+    assert isinstance(failed, NodeFailure)
     assert "noting" in failed.reason
     room = []
     facility.when_room(lambda: room.append(True))

@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.events import (
-    EVENT_OVERHEAD_BYTES,
-    ITEM_OVERHEAD_BYTES,
-    ItemsReceived,
-)
+from block_node.events import EVENT_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, ItemsReceived
 from block_node.protocol import Piece
 from block_node.publish.block_machine import TRANSITIONS as BLOCK_TABLE
-from block_node.publish.block_machine import Blocks, Change, Stage, Then
-from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, Stalled
-from block_node.publish.decision import PublishView, Verdict, decide
+from block_node.publish.block_machine import BlockChange, Blocks, Stage, Then
+from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, CatchUpStall
+from block_node.publish.decision import HeaderDecision, PublishView, decide
 from block_node.publish.limits import PublishLimits
 from block_node.publish.session_machine import (
     TRANSITIONS,
@@ -29,7 +25,7 @@ from block_node.publish.session_machine import (
     MessageMissing,
     PublisherState,
     SessionMachine,
-    State,
+    SessionState,
 )
 from block_node.publish.watermark_machine import Watermark
 
@@ -53,37 +49,44 @@ def test_the_decision_is_the_specifications(view: PublishView) -> None:
     for offered in BLOCKS:
         verdict = decide(offered, view)
         if view.last_block is not None and offered <= view.last_block:
-            assert verdict is Verdict.DUPLICATE
+            assert verdict is HeaderDecision.DUPLICATE
         elif offered in view.taken:
-            assert verdict is Verdict.SKIP
+            assert verdict is HeaderDecision.SKIP
         elif offered == view.wanted:
-            assert verdict is Verdict.ACCEPT, "the lowest block that is missing is welcome whatever else there is"
+            assert verdict is HeaderDecision.ACCEPT, (
+                "the lowest block that is missing is welcome whatever else there is"
+            )
         elif offered > max(view.taken, default=view.next_durable - 1) + 1:
-            assert verdict is Verdict.BEHIND
+            assert verdict is HeaderDecision.BEHIND
         else:
-            assert verdict is (Verdict.BEHIND if view.crowded else Verdict.ACCEPT)
+            assert verdict is (HeaderDecision.BEHIND if view.crowded else HeaderDecision.ACCEPT)
 
 
 @pytest.mark.parametrize(
     ("offered", "taken", "verdict"),
-    [(5, (), Verdict.ACCEPT), (3, (), Verdict.ACCEPT), (6, (), Verdict.BEHIND), (3, (5,), Verdict.SKIP)],
+    [
+        (5, (), HeaderDecision.ACCEPT),
+        (3, (), HeaderDecision.ACCEPT),
+        (6, (), HeaderDecision.BEHIND),
+        (3, (5,), HeaderDecision.SKIP),
+    ],
 )
 def test_a_chain_may_begin_below_its_first_block_as_long_as_it_has_not(
-    offered: int, taken: tuple[int, ...], verdict: Verdict
+    offered: int, taken: tuple[int, ...], verdict: HeaderDecision
 ) -> None:
     assert decide(offered, PublishView(None, 5, taken)) is verdict
 
 
 def test_the_session_table_has_every_input_that_a_publisher_can_cause() -> None:
     from_outside = (Input.HEADER, Input.ITEMS, Input.BLOCK_END, Input.STREAM_END, Input.FAULT)
-    assert {(state, happened) for state in State for happened in from_outside} <= TRANSITIONS.keys()
+    assert {(state, happened) for state in SessionState for happened in from_outside} <= TRANSITIONS.keys()
     for happened in (Input.HEADER_AGAIN, Input.BLOCK_END_FOREIGN, Input.TAKEN_AWAY):
-        assert [state for state in State if (state, happened) in TRANSITIONS] == [State.RECEIVING]
+        assert [state for state in SessionState if (state, happened) in TRANSITIONS] == [SessionState.RECEIVING]
     for (state, happened), step in TRANSITIONS.items():
-        if happened in (Input.STREAM_END, Input.FAULT) or state is State.ENDED:
-            assert step.state is State.ENDED
+        if happened in (Input.STREAM_END, Input.FAULT) or state is SessionState.ENDED:
+            assert step.state is SessionState.ENDED
         if step.action in (Action.ADD, Action.COMPLETE, Action.COMPLETE_AND_NOTE, Action.BEGIN_ANEW):
-            assert state is State.RECEIVING
+            assert state is SessionState.RECEIVING
 
 
 @given(st.lists(st.tuples(st.sampled_from(["header", "items", "end", "taken", "verdict"]), st.integers(0, 3))))
@@ -98,9 +101,9 @@ def test_a_session_receives_a_block_exactly_between_its_header_and_its_end(steps
                 machine.take(Input.ACCEPTED if accepted else Input.REFUSED, number)
                 model = number if accepted else None
         elif what == "items":
-            expected = {State.RECEIVING: Action.ADD, State.IDLE: Action.REFUSE_REQUEST}
+            expected = {SessionState.RECEIVING: Action.ADD, SessionState.IDLE: Action.REFUSE_REQUEST}
             assert machine.take(Input.ITEMS) is expected.get(state := machine.state, Action.DISCARD) or state
-            if machine.state is State.ENDED:
+            if machine.state is SessionState.ENDED:
                 return
         elif what == "end":
             action = machine.block_end(number)
@@ -110,7 +113,7 @@ def test_a_session_receives_a_block_exactly_between_its_header_and_its_end(steps
             machine.take(Input.TAKEN_AWAY)
             model = None
         assert machine.block_number == model
-        assert (machine.state is State.RECEIVING) == (model is not None)
+        assert (machine.state is SessionState.RECEIVING) == (model is not None)
 
 
 def test_messages_are_taken_in_order_and_a_missing_one_is_noticed() -> None:
@@ -158,16 +161,16 @@ GONE = (Stage.MISSING, Stage.OVER)
 
 
 def test_the_block_table_has_every_change_and_drops_what_the_plugins_would_keep() -> None:
-    anytime = (Change.STORED, Change.BACKFILLED, Change.PUBLISHER_LEFT, Change.NODE_FAILED)
+    anytime = (BlockChange.STORED, BlockChange.BACKFILLED, BlockChange.PUBLISHER_LEFT, BlockChange.NODE_FAILED)
     assert {(stage, change) for stage in LIVE for change in anytime} <= BLOCK_TABLE.keys()
-    assert {change for _, change in BLOCK_TABLE} == set(Change)
-    assert [change for stage, change in BLOCK_TABLE if stage is Stage.MISSING] == [Change.ACCEPTED]
+    assert {change for _, change in BLOCK_TABLE} == set(BlockChange)
+    assert [change for stage, change in BLOCK_TABLE if stage is Stage.MISSING] == [BlockChange.ACCEPTED]
     assert Stage.OVER not in {stage for stage, _ in BLOCK_TABLE}
-    told_by_plugins = (Change.REFUSED, Change.SUPERSEDED, Change.NODE_FAILED)
+    told_by_plugins = (BlockChange.REFUSED, BlockChange.SUPERSEDED, BlockChange.NODE_FAILED)
     for (stage, change), step in BLOCK_TABLE.items():
         leaves = stage in LIVE and step.stage in GONE
         kept_by_plugins = stage is not Stage.VERIFIED and change not in told_by_plugins
-        assert (Then.DROP in step.then) == (leaves and kept_by_plugins) or change is Change.BEGUN_ANEW
+        assert (Then.DROP in step.then) == (leaves and kept_by_plugins) or change is BlockChange.BEGUN_ANEW
         assert Then.SKIP not in step.then or Then.DISCARD in step.then
         if Then.DISCARD in step.then:
             assert (stage, leaves) == (Stage.RECEIVING, True)
@@ -196,7 +199,7 @@ def test_blocks_in_flight_are_counted_in_and_out(steps: list[tuple[str, int]]) -
                 assert event.block_number == 0
                 assert event.items == [model[0].pop(0)]
         elif what == "leave" and block is not None:
-            blocks.step(block, Change.PUBLISHER_LEFT)
+            blocks.step(block, BlockChange.PUBLISHER_LEFT)
             del model[number]
         blocks.check()
         assert [each.number for each in blocks.all()] == sorted(model)
@@ -211,7 +214,7 @@ def test_late_and_stalled_blocks() -> None:
     blocks = Blocks(PublishLimits(block_s_max=10.0), Watermark(None, 0))
     for number, begun_s in ((0, 0.0), (1, 10.0), (2, 20.0), (5, -5.0)):
         blocks.begin(number, PublisherState(number, False, 0.0), begun_s)
-    blocks.step(blocks.get(5), Change.ENDED)
+    blocks.step(blocks.get(5), BlockChange.ENDED)
     assert [block.number for block in blocks.late(20.0)] == [0, 1], "a complete block waits for those before it"
     assert [block.number for block in blocks.stalled(2)] == [0, 1]
     assert [block.number for block in blocks.stalled(1)] == [0]
@@ -221,7 +224,7 @@ def test_late_and_stalled_blocks() -> None:
     assert [block.number for block in blocks.late(20.0)] == [1], "who is not read from is not late"
 
 
-def offers(catch_up: CatchUp, *offered: tuple[int, int | None]) -> list[Stalled | None]:
+def offers(catch_up: CatchUp, *offered: tuple[int, int | None]) -> list[CatchUpStall | None]:
     return [catch_up.offered(block, last, 10.0 * place) for place, (block, last) in enumerate(offered)]
 
 
@@ -234,7 +237,7 @@ def test_a_target_that_does_not_come_closer_is_reported_once(grows: int) -> None
     """Also where the node moves, and the network as fast."""
     catch_up = CatchUp()
     reports = offers(catch_up, *((20 + grows * step, grows * step) for step in range(8)))
-    assert reports == [None] * CONTACTS_MAX + [Stalled(20 + grows * CONTACTS_MAX, CONTACTS_MAX)] + [None] * (
+    assert reports == [None] * CONTACTS_MAX + [CatchUpStall(20 + grows * CONTACTS_MAX, CONTACTS_MAX)] + [None] * (
         7 - CONTACTS_MAX
     )
     assert catch_up.stalled

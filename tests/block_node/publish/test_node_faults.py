@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from block_node.blocks.items import ItemKind, make_item
-from block_node.events import CatchUpStalled, NewestBlockKnownToNetwork, NodeFailed
+from block_node.events import CatchUpStalled, NewestBlockKnownToNetwork, NodeFailure
 from block_node.facility import Plugin
 from block_node.protocol import (
     Acknowledgement,
@@ -116,7 +116,7 @@ async def test_a_plugin_that_hangs_is_noticed(
         ended = await publisher.expect(StreamEnded)
         status = PublishStatus.PERSISTENCE_FAILED if name == "persistence" else PublishStatus.ERROR
         assert (ended.status, ended.block_number) == (status, 0)
-        assert len(world.all_of(NodeFailed)) == 1
+        assert len(world.all_of(NodeFailure)) == 1
         plugin(world, name).inlet.resume()
         await open_anew(publisher)
         publisher.block(BLOCKS[0])

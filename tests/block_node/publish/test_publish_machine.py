@@ -12,21 +12,18 @@ from block_node.events import (
     BlockBegun,
     BlockDropped,
     BlockEnded,
+    BlockOrigin,
     ItemsReceived,
-    NodeFailed,
+    NodeFailure,
     PersistedNotification,
-    Source,
     VerificationNotification,
 )
 from block_node.protocol import Acknowledgement, EndStream, Piece, PublisherEndCode, ResendBlock
 from block_node.publish.block_machine import Stage
-from block_node.publish.effects import Effect, EndSession, Tell
+from block_node.publish.effects import Effect, EndSession, SendResponse
 from block_node.publish.limits import PublishLimits
 from block_node.publish.publish_machine import PublishMachine
-from block_node.publish.session_machine import (
-    PublisherState,
-    State,
-)
+from block_node.publish.session_machine import PublisherState, SessionState
 from tests.support.examples import examples
 
 
@@ -72,11 +69,11 @@ class Plugins:
                 self.with_plugins = None
             else:
                 self.verifying.remove(dropped)
-        elif isinstance(effect, NodeFailed):
+        elif isinstance(effect, NodeFailure):
             self.with_plugins = None
             self.verifying.clear()
             self.machine.node_failed(effect, 0.0)
-        elif isinstance(effect, Tell):
+        elif isinstance(effect, SendResponse):
             assert effect.publisher_id in self.open, "nobody is told anything after the end"
             if isinstance(effect.response, Acknowledgement):
                 assert self.acknowledged < effect.response.block_number or len(self.open) > 1
@@ -120,7 +117,7 @@ def test_every_order_of_events_keeps_the_invariant(steps: list[tuple[str, int, i
         session = publisher.session
         if what == "header":
             machine.header(publisher, number, [b"header"], now_s)
-        elif what == "items" and session.state is not State.IDLE:
+        elif what == "items" and session.state is not SessionState.IDLE:
             machine.items(publisher, [b"item"], Piece.WHOLE, now_s)
         elif what == "end":
             machine.block_end(publisher, number if session.block_number is None else session.block_number, now_s)
@@ -131,25 +128,25 @@ def test_every_order_of_events_keeps_the_invariant(steps: list[tuple[str, int, i
             if what == "pass":
                 plugins.storing.append(block)
             machine.verified(
-                VerificationNotification(block, attempt, Source.PUBLISHER, what == "pass", bytes((block,))), now_s
+                VerificationNotification(block, attempt, BlockOrigin.PUBLISHER, what == "pass", bytes((block,))), now_s
             )
         elif what in ("store", "lose") and plugins.storing:
             block = plugins.storing.pop(0)
             if what == "store":
                 plugins.durable.add(block)
             machine.persisted(
-                PersistedNotification(block, what == "store", Source.BACKFILL, root=bytes((block,))), now_s
+                PersistedNotification(block, what == "store", BlockOrigin.BACKFILL, root=bytes((block,))), now_s
             )
         elif what == "backfill" and number not in plugins.durable:
             plugins.storing.append(number)
-            machine.verified(VerificationNotification(number, 0, Source.BACKFILL, True), now_s)
+            machine.verified(VerificationNotification(number, 0, BlockOrigin.BACKFILL, True), now_s)
         elif what == "late":
             now_s += 40.0
             machine.tick(now_s, is_full=False)
         elif what == "hold":
             publisher.is_held = not publisher.is_held
         elif what == "node":
-            machine.node_failed(NodeFailed("as the test wants it"), now_s)
+            machine.node_failed(NodeFailure("as the test wants it"), now_s)
             plugins.with_plugins = None
             plugins.verifying.clear()
         elif what == "go_on":
@@ -168,12 +165,12 @@ def test_a_backfilled_block_that_is_not_stored_takes_back_the_next_one_too() -> 
     plugins, publisher = Plugins(machine), PublisherState(0, False, 0.0)
     plugins.open.add(0)
     machine.join(publisher)
-    machine.verified(VerificationNotification(5, 0, Source.BACKFILL, True), 0.0)
+    machine.verified(VerificationNotification(5, 0, BlockOrigin.BACKFILL, True), 0.0)
     machine.header(publisher, 6, [b"header"], 0.0)
     plugins.carry_out()
     assert plugins.with_plugins == (6, 1)
-    machine.persisted(PersistedNotification(5, False, Source.BACKFILL, "no room"), 0.0)
-    assert Tell(0, ResendBlock(5)) in machine.effects
+    machine.persisted(PersistedNotification(5, False, BlockOrigin.BACKFILL, "no room"), 0.0)
+    assert SendResponse(0, ResendBlock(5)) in machine.effects
     plugins.carry_out()
     assert plugins.with_plugins is None
     machine.header(publisher, 5, [b"header"], 0.0)

@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 import trio.testing
 
-from block_node.events import (
-    BackfilledBlockNotification,
-    NodeFailed,
-    Source,
-    VerificationNotification,
-)
+from block_node.events import BackfilledBlockNotification, BlockOrigin, NodeFailure, VerificationNotification
 from block_node.protocol import (
     PUBLISH,
     Acknowledgement,
@@ -54,11 +49,11 @@ async def test_p11_a_bad_block_ends_its_publisher_and_others_are_asked(tmp_path:
 @pytest.mark.parametrize(
     "failure",
     [
-        VerificationNotification(1, 0, Source.BACKFILL, False, failure="cancelled", informational=True),
-        VerificationNotification(1, 0, Source.BACKFILL, False, failure="bad_root"),
-        VerificationNotification(0, 1, Source.PUBLISHER, False, failure="bad_root"),
-        VerificationNotification(7, 3, Source.PUBLISHER, False, failure="bad_root"),
-        VerificationNotification(1, 99, Source.PUBLISHER, False, failure="bad_root"),
+        VerificationNotification(1, 0, BlockOrigin.BACKFILL, False, failure="cancelled", informational=True),
+        VerificationNotification(1, 0, BlockOrigin.BACKFILL, False, failure="bad_root"),
+        VerificationNotification(0, 1, BlockOrigin.PUBLISHER, False, failure="bad_root"),
+        VerificationNotification(7, 3, BlockOrigin.PUBLISHER, False, failure="bad_root"),
+        VerificationNotification(1, 99, BlockOrigin.PUBLISHER, False, failure="bad_root"),
     ],
     ids=["cancelled", "backfilled", "acknowledged", "not begun", "another attempt"],
 )
@@ -312,7 +307,7 @@ async def test_p22_a_block_that_cannot_be_stored_ends_every_stream(tmp_path: Pat
             ended = await publisher.expect(StreamEnded)
             assert (ended.status, ended.last_block, ended.block_number) == (PublishStatus.PERSISTENCE_FAILED, 0, 1)
         await world.settle()
-        assert world.all_of(NodeFailed)[0].persistence
+        assert world.all_of(NodeFailure)[0].persistence
         assert world.stored() == [0]
         world.runner.full = False
         assert (await idle.open(b"again")).next_block == 1

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from block_node.blocks.items import ItemKind, make_item
-from block_node.events import BackfilledBlockNotification, ItemsReceived, PersistedNotification, Source
+from block_node.events import BackfilledBlockNotification, BlockOrigin, ItemsReceived, PersistedNotification
 from block_node.persist.plugin import Persistence
 from block_node.persist.retention import BlockRetention
 from block_node.protocol import (
@@ -45,7 +45,7 @@ async def test_p23_what_is_persisted_already_changes_nothing(tmp_path: Path) -> 
         await publisher.wait_for(Acknowledgement(2))
         for number in (0, 1, 2):
             for succeeded in (True, False):
-                world.block_node.facility.publish(PersistedNotification(number, succeeded, Source.HISTORY))
+                world.block_node.facility.publish(PersistedNotification(number, succeeded, BlockOrigin.HISTORY))
         await world.settle()
         assert not publisher.told
         assert world.publishing.machine.last_block == 2

@@ -5,36 +5,36 @@ from __future__ import annotations
 import pytest
 
 from block_node.protocol_reading import Subscribe, SubscribeStatus
-from block_node.read.subscription_plan import Plan, Refusal, plan_subscription
+from block_node.read.subscription_plan import RefusedPlan, SubscriptionPlan, plan_subscription
 
 INVALID_START, INVALID_END = SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK
 NOT_AVAILABLE = SubscribeStatus.NOT_AVAILABLE
 TOO_HIGH = 2**63
 
 
-def plan(start: int | None, end: int | None, first: int | None, last: int | None) -> Plan | SubscribeStatus:
+def plan(start: int | None, end: int | None, first: int | None, last: int | None) -> SubscriptionPlan | SubscribeStatus:
     made = plan_subscription(Subscribe(1, start, end, False, 0), first, last, 4_000)
-    return made.status if isinstance(made, Refusal) else made
+    return made.status if isinstance(made, RefusedPlan) else made
 
 
 @pytest.mark.parametrize(
     ("start", "end", "stored", "meant"),
     [
-        (None, None, (5, 9), Plan(10, None, False)),
-        (None, 7, (5, 9), Plan(5, 7, False)),
-        (None, 12, (5, 9), Plan(5, 12, False)),
-        (6, None, (5, 9), Plan(6, None, False)),
-        (6, 8, (5, 9), Plan(6, 8, False)),
-        (9, 9, (5, 9), Plan(9, 9, False)),
-        (4_009, None, (5, 9), Plan(4_009, None, False)),
-        (None, None, (None, None), Plan(None, None, False)),
-        (0, None, (None, None), Plan(0, None, False)),
-        (3, 3_000, (None, None), Plan(3, 3_000, False)),
-        (None, 3_999, (None, None), Plan(None, 3_999, False)),
+        (None, None, (5, 9), SubscriptionPlan(10, None, False)),
+        (None, 7, (5, 9), SubscriptionPlan(5, 7, False)),
+        (None, 12, (5, 9), SubscriptionPlan(5, 12, False)),
+        (6, None, (5, 9), SubscriptionPlan(6, None, False)),
+        (6, 8, (5, 9), SubscriptionPlan(6, 8, False)),
+        (9, 9, (5, 9), SubscriptionPlan(9, 9, False)),
+        (4_009, None, (5, 9), SubscriptionPlan(4_009, None, False)),
+        (None, None, (None, None), SubscriptionPlan(None, None, False)),
+        (0, None, (None, None), SubscriptionPlan(0, None, False)),
+        (3, 3_000, (None, None), SubscriptionPlan(3, 3_000, False)),
+        (None, 3_999, (None, None), SubscriptionPlan(None, 3_999, False)),
     ],
 )
 def test_s3_s5_what_is_meant(
-    start: int | None, end: int | None, stored: tuple[int | None, int | None], meant: Plan
+    start: int | None, end: int | None, stored: tuple[int | None, int | None], meant: SubscriptionPlan
 ) -> None:
     assert plan(start, end, *stored) == meant
 

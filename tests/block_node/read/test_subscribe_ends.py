@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from block_node.events import NodeFailed, PublisherChange, PublisherStatus
+from block_node.events import NodeFailure, PublisherChange, PublisherStatus
 from block_node.persist.retention import BlockRetention
 from block_node.protocol_reading import Received, Subscribe, SubscribedItems, SubscribeStatus, Unsubscribe
 from block_node.read.subscription import CHUNK_BYTES
@@ -99,7 +99,7 @@ async def test_s10_when_the_node_fails_every_subscription_ends(opened: Open) -> 
         await persist(made, 0)
         both = [subscribers.subscribe(0, None), subscribers.subscribe(None, None, early=True)]
         await both[0].wait_ends(1)
-        made.facility.publish(NodeFailed("the disk said no"))
+        made.facility.publish(NodeFailure("the disk said no"))
         for subscriber in both:
             assert await subscriber.wait_status() is ERROR
             assert "the disk said no" in str(subscriber.probe.seen[-1])

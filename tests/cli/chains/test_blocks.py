@@ -16,7 +16,7 @@ from block_node.blocks.items import ItemKind, make_item
 from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.block_schemas import BlockRow, BlocksPublished, BlockStatus, ChainGenerated
+from tests.cli.promised import promised
 from tests.support.blocks import join_block
 
 
@@ -45,27 +45,29 @@ def test_a_chain_there_and_back(command: CommandLine, tmp_path: Path, monkeypatc
     chain, copy = tmp_path / "chain", tmp_path / "copy"
     with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
         monkeypatch.setenv("STREAM_NODE_ADDRESS", node.address)
-        empty = command("block", "status", "--json").read(BlockStatus)
+        empty = command("block", "status", "--json").read(promised.BlockStatus)
         assert (empty.first_available, empty.last_available, empty.available) == (None, None, [])
-        made = command("block", "generate", chain, "--blocks", "6", "--items", "20", "--json").read(ChainGenerated)
+        made = command("block", "generate", chain, "--blocks", "6", "--items", "20", "--json").read(
+            promised.ChainGenerated
+        )
         assert (made.blocks, made.last_block, made.items) == (6, 5, 120)
-        done = command("block", "publish", chain / "3.blk.zstd", chain, "--json").read(BlocksPublished)
+        done = command("block", "publish", chain / "3.blk.zstd", chain, "--json").read(promised.BlocksPublished)
         assert (done.published, done.first_block, done.last_block, done.acknowledged) == (6, 0, 5, 5)
-        status = command("block", "status", "--json").read(BlockStatus)
+        status = command("block", "status", "--json").read(promised.BlockStatus)
         assert (status.available, status.stored, status.next_expected) == ([(0, 5)], [(0, 5)], 6)
         assert {"persistence", "verification"} <= set(status.plugins)
-        one = command("block", "get", "4", "--out", tmp_path / "4.blk.gz", "--json").read(BlockRow)
+        one = command("block", "get", "4", "--out", tmp_path / "4.blk.gz", "--json").read(promised.BlockRow)
         assert (one.block, one.items) == (4, 20)
         assert list(read_items(tmp_path / "4.blk.gz")) == list(read_items(chain / "4.blk.zstd"))
-        assert command("block", "get", "--json").read(BlockRow).block == 5
+        assert command("block", "get", "--json").read(promised.BlockRow).block == 5
         arguments = ("--from", "1", "--to", "5", "--out", copy, "--suffix", ".blk", "--json")
-        rows = command("block", "subscribe", *arguments).read_lines(BlockRow)
+        rows = command("block", "subscribe", *arguments).read_lines(promised.BlockRow)
         assert [row.block for row in rows] == [1, 2, 3, 4, 5]
         assert rows[3].root == one.root
-        assert command("block", "subscribe", *arguments, "--compress").read_lines(BlockRow) == rows
+        assert command("block", "subscribe", *arguments, "--compress").read_lines(promised.BlockRow) == rows
         for number in range(1, 6):
             assert list(read_items(copy / f"{number}.blk")) == list(read_items(chain / f"{number}.blk.zstd"))
-        again = command("block", "publish", chain, "--json").read(BlocksPublished)
+        again = command("block", "publish", chain, "--json").read(promised.BlocksPublished)
         assert (again.acknowledged, again.compared) == (5, 6)
         assert "6 of them had come before, with the same root" in command("block", "publish", chain).text
 
@@ -80,7 +82,7 @@ def test_a_node_with_an_address_book_tells_it(
     }
     with NodeProcess(tmp_path / "data", arguments=("--log-level", "error"), environment=settings) as node:
         monkeypatch.setenv("STREAM_NODE_ADDRESS", node.address)
-        assert command("block", "status", "--json").read(BlockStatus).address_book == [0]
+        assert command("block", "status", "--json").read(promised.BlockStatus).address_book == [0]
         assert "keys of nodes 0" in command("block", "status").text
 
 
@@ -202,7 +204,7 @@ def test_a_folder_as_consensus_nodes_write_it(
     strange = [f"{2**64}.blk", f"{0:037}.blk", "0.blk.bak", "notes.txt"]
     for name in strange:
         (tmp_path / name).write_bytes(b"x")
-    done = at_blocks("block", "publish", tmp_path, "--json").read(BlocksPublished)
+    done = at_blocks("block", "publish", tmp_path, "--json").read(promised.BlocksPublished)
     assert (done.published, done.first_block, done.last_block, done.compared) == (3, 0, 2, 3)
     names = {*strange, *(f"{number:036}.mf" for number in range(3))}
     assert {Path(path).name for path in done.passed_over} == names

@@ -13,7 +13,7 @@ import pytest
 from cardinal_streams.transports.file_transport import Recorder
 from cardinal_streams.transports.transport import Delivery
 from tests.cli.command import CommandLine
-from tests.cli.promised.cardinal_schemas import CardinalConsumed, CardinalInspected, CardinalProduced, CardinalSimulated
+from tests.cli.promised import promised
 
 ZERO = "0x" + "0" * 64
 
@@ -50,7 +50,7 @@ def application(tmp_path: Path, stream: str) -> Path:
 
 def test_blocks_go_through_a_node_once(at_node: CommandLine, blocks: Path, application: Path) -> None:
     options = ("--application", application)
-    sent = at_node("cardinal", "produce", blocks, *options, "--json").read(CardinalProduced)
+    sent = at_node("cardinal", "produce", blocks, *options, "--json").read(promised.CardinalProduced)
     assert (sent.application, sent.blocks, sent.sent, sent.skipped, sent.messages) == ("mine", 3, 3, 0, 6)
     again = at_node("cardinal", "produce", *options, "--json", stdin=b"")
     assert "no list of batches" in again.failed(1)
@@ -61,15 +61,15 @@ def test_blocks_go_through_a_node_once(at_node: CommandLine, blocks: Path, appli
 def test_a_client_goes_on_where_it_stopped(at_node: CommandLine, blocks: Path, application: Path, stream: str) -> None:
     at_node("cardinal", "produce", blocks, "--application", application)
     options = ("--application", application, "--client", stream, "--start", f"0:{ZERO}:0", "--json")
-    rows = at_node("cardinal", "consume", *options, "--limit", "1", "--values").read_lines(CardinalConsumed)
-    rows += at_node("cardinal", "consume", *options, "--values").read_lines(CardinalConsumed)
+    rows = at_node("cardinal", "consume", *options, "--limit", "1", "--values").read_lines(promised.CardinalConsumed)
+    rows += at_node("cardinal", "consume", *options, "--values").read_lines(promised.CardinalConsumed)
     added = [each for row in rows for each in row.added]
     assert [(each.number, each.hash, each.parent) for each in added] == [
         (number, hash_text(number), hash_text(number - 1)) for number in (1, 2, 3)
     ]
     assert added[1].contents == {"a/2": "0x01", "x": "0x"}
     assert (added[1].values, added[1].deletes, added[1].weight) == (2, 0, "0x2")
-    assert at_node("cardinal", "consume", *options).read_lines(CardinalConsumed) == []
+    assert at_node("cardinal", "consume", *options).read_lines(promised.CardinalConsumed) == []
     positions = at_node("index", "list", "--client", stream, "--json").text
     assert f"{stream}-a" in positions
 
@@ -80,18 +80,18 @@ def test_a_recording_stands_in_for_a_node(command: CommandLine, blocks: Path, tm
     text = command("cardinal", "consume", "--recording", recording, "--values").text
     assert text.splitlines()[:3] == [f"+ 1 {hash_text(1)} 2 values, 0 deletes", "    a/1 = 0x01", "    x = 0x"]
     unordered = command("cardinal", "consume", "--recording", recording, "--unordered", "--json", "--limit", "2")
-    assert [row.added[0].number for row in unordered.read_lines(CardinalConsumed)] == [1, 2]
+    assert [row.added[0].number for row in unordered.read_lines(promised.CardinalConsumed)] == [1, 2]
     options = ("cardinal", "consume", "--recording", recording)
     assert "only a node keeps positions" in command(*options, "--client", "a").failed(2)
     assert "in place of a node" in command(*options, "--node", "a:1").failed(2)
 
 
 def test_files_are_inspected(command: CommandLine, blocks: Path, tmp_path: Path) -> None:
-    report = command("cardinal", "inspect", blocks, "--json").read(CardinalInspected)
+    report = command("cardinal", "inspect", blocks, "--json").read(promised.CardinalInspected)
     assert (report.kind, report.blocks, report.first_number, report.last_number) == ("batches", 3, 1, 3)
     recording = tmp_path / "recorded"
     command("cardinal", "produce", blocks, "--recording", recording)
-    report = command("cardinal", "inspect", recording, "--json").read(CardinalInspected)
+    report = command("cardinal", "inspect", recording, "--json").read(promised.CardinalInspected)
     assert (report.kind, report.blocks, report.problems) == ("recording", 3, 0)
     assert "3 blocks numbered 1 to 3, 6 values" in command("cardinal", "inspect", blocks).text
     recording.write_bytes(recording.read_bytes()[:-3])
@@ -102,7 +102,7 @@ def test_values_against_their_schema(command: CommandLine, tmp_path: Path) -> No
     path = tmp_path / "bad.json"
     path.write_bytes(msgspec.json.encode([batch(1, {"c/1/n/1": "0x00"})]))
     done = command("cardinal", "inspect", path, "--application", "evm", "--json")
-    report = msgspec.json.decode(done.stdout, type=CardinalInspected)
+    report = msgspec.json.decode(done.stdout, type=promised.CardinalInspected)
     assert (done.code, report.problems) == (1, 1)
     assert "no block hash" in report.told[0]
 
@@ -110,7 +110,7 @@ def test_values_against_their_schema(command: CommandLine, tmp_path: Path) -> No
 def test_real_blocks_are_inspected(command: CommandLine, shared_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "ethereum.json"
     path.write_bytes(gzip.decompress((shared_dir / "data" / "cardinal" / "ethereum_batches.json.gz").read_bytes()))
-    report = command("cardinal", "inspect", path, "--application", "evm", "--json").read(CardinalInspected)
+    report = command("cardinal", "inspect", path, "--application", "evm", "--json").read(promised.CardinalInspected)
     assert (report.blocks, report.values, report.problems) == (43, 23_174, 0)
     assert {topic.topic: topic.messages for topic in report.topics}["evm-1-logs"] == 9_087
 
@@ -120,8 +120,10 @@ def test_a_simulation_is_consumed(at_node: CommandLine, tmp_path: Path, over_nod
     where = () if over_node else ("--recording", tmp_path / "recorded")
     expected = tmp_path / "chain.json"
     options = ("--seed", "7", "--blocks", "40", "--deep-reorgs", "1", "--producers", "2", "--expect", expected)
-    made = at_node("cardinal", "simulate", *options, *where, "--json").read(CardinalSimulated)
-    rows = at_node("cardinal", "consume", "--application", "simulated", *where, "--json").read_lines(CardinalConsumed)
+    made = at_node("cardinal", "simulate", *options, *where, "--json").read(promised.CardinalSimulated)
+    rows = at_node("cardinal", "consume", "--application", "simulated", *where, "--json").read_lines(
+        promised.CardinalConsumed
+    )
     chain: list[str] = []
     for row in rows:
         if row.reverted_to is not None:
@@ -135,9 +137,9 @@ def test_a_simulation_is_consumed(at_node: CommandLine, tmp_path: Path, over_nod
 
 
 def test_a_seed_is_chosen_and_told(command: CommandLine, tmp_path: Path) -> None:
-    made = command("cardinal", "simulate", "--recording", tmp_path / "r", "--json").read(CardinalSimulated)
+    made = command("cardinal", "simulate", "--recording", tmp_path / "r", "--json").read(promised.CardinalSimulated)
     again = command("cardinal", "simulate", "--recording", tmp_path / "s", "--seed", made.seed, "--json")
-    assert again.read(CardinalSimulated).head == made.head
+    assert again.read(promised.CardinalSimulated).head == made.head
 
 
 @pytest.mark.parametrize(
@@ -162,8 +164,8 @@ def test_a_file_keeps_the_position(command: CommandLine, blocks: Path, tmp_path:
     recording, position = tmp_path / "recorded", tmp_path / "position"
     command("cardinal", "produce", blocks, "--recording", recording)
     options = ("--recording", recording, "--position", position, "--json")
-    rows = command("cardinal", "consume", *options, "--limit", "1").read_lines(CardinalConsumed)
-    rows += command("cardinal", "consume", *options).read_lines(CardinalConsumed)
+    rows = command("cardinal", "consume", *options, "--limit", "1").read_lines(promised.CardinalConsumed)
+    rows += command("cardinal", "consume", *options).read_lines(promised.CardinalConsumed)
     assert [each.number for row in rows for each in row.added] == [1, 2, 3]
 
 
@@ -202,12 +204,12 @@ def test_over_kafka(command: CommandLine, blocks: Path, tmp_path: Path) -> None:
     cluster = kafka.Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
     (broker,) = cluster.list_topics(timeout=60).brokers.values()
     where = ("--kafka", f"{broker.host}:{broker.port}")
-    assert command("cardinal", "produce", blocks, *where, "--json").read(CardinalProduced).sent == 3
-    assert command("cardinal", "produce", blocks, *where, "--json").read(CardinalProduced).skipped == 3
+    assert command("cardinal", "produce", blocks, *where, "--json").read(promised.CardinalProduced).sent == 3
+    assert command("cardinal", "produce", blocks, *where, "--json").read(promised.CardinalProduced).skipped == 3
     options = (*where, "--position", tmp_path / "position", "--start", f"0:{ZERO}:0", "--json")
-    rows = command("cardinal", "consume", *options).read_lines(CardinalConsumed)
+    rows = command("cardinal", "consume", *options).read_lines(promised.CardinalConsumed)
     assert [each.number for row in rows for each in row.added] == [1, 2, 3]
-    assert command("cardinal", "consume", *options).read_lines(CardinalConsumed) == []
+    assert command("cardinal", "consume", *options).read_lines(promised.CardinalConsumed) == []
     assert "give only one" in command("cardinal", "produce", blocks, *where, "--recording", tmp_path / "r").failed(2)
     cluster.purge()
 
@@ -230,15 +232,17 @@ def test_a_chain_with_a_gap_is_told_repaired_and_ended_at_a_block(
     pieces = tmp_path / "pieces.json.gz"
     whole = msgspec.json.decode(blocks.read_bytes())
     pieces.write_bytes(gzip.compress(msgspec.json.encode([whole[0], whole[2]])))
-    assert at_node("cardinal", "produce", pieces, *options, "--json").read(CardinalProduced).sent == 0
-    assert at_node("cardinal", "produce", pieces, *options, "--repair", "--json").read(CardinalProduced).sent == 2
+    assert at_node("cardinal", "produce", pieces, *options, "--json").read(promised.CardinalProduced).sent == 0
+    assert (
+        at_node("cardinal", "produce", pieces, *options, "--repair", "--json").read(promised.CardinalProduced).sent == 2
+    )
     done = at_node(*consume)
     assert done.code == 1
     assert f"block {hash_text(2)} is missing, and 1 block wait for it: 1 messages of prefix 'a/'" in done.stderr
     assert at_node("cardinal", "produce", blocks, *options, "--repair").code == 0
-    rows = at_node(*consume, "--until", "1").read_lines(CardinalConsumed)
+    rows = at_node(*consume, "--until", "1").read_lines(promised.CardinalConsumed)
     assert [each.number for row in rows for each in row.added] == [1]
-    rows = at_node(*consume, "--until", hash_text(3)).read_lines(CardinalConsumed)
+    rows = at_node(*consume, "--until", hash_text(3)).read_lines(promised.CardinalConsumed)
     assert [each.number for row in rows for each in row.added] == [1, 2, 3]
     past = at_node(*consume, "--until", "9")
     assert (past.code, "the chain ends before block 9" in past.stderr) == (1, True)

@@ -15,7 +15,7 @@ from stream_storage.errors import DatabaseCorrupt, DatabaseInUse, DatabaseTooNew
 from stream_storage.sqlite.backup import MANIFEST_NAME, BackupError, back_up
 from stream_storage.sqlite.database import FILE_NAME, Database
 from tests.cli.command import CommandLine, at_terminal
-from tests.cli.promised.schemas import BackedUp, Restored
+from tests.cli.promised import promised
 from tests.support.backups import NOW_US, WORDS, kill_with_log, names, put, store, take
 from tests.support.data_dir import open_session, stored_messages
 from tests.support.restored_fences import check_no_fence_twice
@@ -206,13 +206,13 @@ def test_a_manifest_of_another_kind_is_refused(
 
 
 def test_the_commands_say_what_they_did(command: CommandLine, data: Path, tmp_path: Path) -> None:
-    backup = command("backup", tmp_path / "a", "--data-dir", data, "--verify", "--json").read(BackedUp)
+    backup = command("backup", tmp_path / "a", "--data-dir", data, "--verify", "--json").read(promised.BackedUp)
     assert (backup.streams, backup.messages, backup.bytes, backup.verified) == (1, 3, 11, True)
     assert backup.database_bytes == (tmp_path / "a" / FILE_NAME).stat().st_size
     text = command("backup", tmp_path / "b", "--data-dir", data).text
     assert text.startswith(f"1 stream, 3 messages in {tmp_path / 'b'} (")
     arguments = ("restore", tmp_path / "a", "--data-dir", tmp_path / "back")
-    dry = command(*arguments, "--dry-run", "--json").read(Restored)
+    dry = command(*arguments, "--dry-run", "--json").read(promised.Restored)
     assert (dry.dry_run, dry.replaced, dry.verified) == (True, False, False)
     assert not (tmp_path / "back").exists()
     text = command(*arguments, "--verify").text
@@ -220,7 +220,7 @@ def test_the_commands_say_what_they_did(command: CommandLine, data: Path, tmp_pa
     assert "say --over" in command(*arguments).failed(1)
     code, told = at_terminal(b"no\n", *arguments, "--over")
     assert (code, "nothing was changed" in told) == (1, True)
-    over = command(*arguments, "--over", "--json").read(Restored)
+    over = command(*arguments, "--over", "--json").read(promised.Restored)
     assert (over.replaced, over.replaced_streams, over.replaced_messages) == (True, 1, 3)
     text = command(*arguments, "--over", "--dry-run").text
     assert text == (

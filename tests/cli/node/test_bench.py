@@ -14,7 +14,7 @@ import pytest
 from stream_client import RequestRefused, Stream, blocking
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import Benched
+from tests.cli.promised import promised
 
 LOADS = {
     "push": (("--messages", 300, "--window", 50, "--publishers", 2), 300),
@@ -38,7 +38,7 @@ def _bench_streams(node: NodeProcess) -> list[str]:
 @pytest.mark.parametrize("work", LOADS)
 def test_a_run_reports_and_leaves_no_stream(at_node: CommandLine, node: NodeProcess, work: str) -> None:
     arguments, messages = LOADS[work]
-    result = at_node("bench", work, *arguments, "--json").read(Benched)
+    result = at_node("bench", work, *arguments, "--json").read(promised.Benched)
     assert (result.node, result.work, result.messages, result.size_bytes) == (node.address, work, messages, 100)
     assert result.messages_per_second == pytest.approx(messages / result.seconds)
     assert result.bytes_per_second == pytest.approx(100 * result.messages_per_second)
@@ -82,14 +82,14 @@ def test_without_a_node_one_is_started_for_the_run(
     command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command("bench", "latency", "--messages", 5, "--json").read(Benched).node is None
+    assert command("bench", "latency", "--messages", 5, "--json").read(promised.Benched).node is None
     assert "a node for this run" in command("bench", "latency", "--messages", 5).text
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_context_in_use_is_measured(command: CommandLine, node: NodeProcess) -> None:
     assert command("context", "add", "here", node.address).code == 0
-    assert command("bench", "latency", "--messages", 5, "--json").read(Benched).node == node.address
+    assert command("bench", "latency", "--messages", 5, "--json").read(promised.Benched).node == node.address
 
 
 def test_what_cannot_be_measured_is_told(command: CommandLine, at_node: CommandLine, node: NodeProcess) -> None:

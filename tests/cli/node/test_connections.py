@@ -22,7 +22,7 @@ from stream_node.cli.values import CommandFailed
 from stream_node.node.node_connections import ADDRESS, CONNECTIONS, ConnectionsRequest
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.status_schemas import Connections, ConnectionsClosed
+from tests.cli.promised import promised
 from tests.support.served import served
 
 RULES = """
@@ -62,7 +62,7 @@ def test_the_busiest_is_seen_and_closed(command: CommandLine, tmp_path: Path) ->
         ):
             busy.create("a").push(bytes(500_000))
             calm.create("b").push(bytes(1_000))
-            found = command("connections", *at, "--token-file", files["watcher"], "--json").read(Connections)
+            found = command("connections", *at, "--token-file", files["watcher"], "--json").read(promised.Connections)
             by_identity = {each.identity: each for each in found.connections}
             assert found.total == len(found.connections) == 3
             assert found.connections[0].identity == found.parties[0].party == "token:busy"
@@ -79,8 +79,10 @@ def test_the_busiest_is_seen_and_closed(command: CommandLine, tmp_path: Path) ->
             assert "--close needs the HOST:PORT of a connection, or an identity" in nobody.failed(2)
             peer = by_identity["token:busy"].peer
             closing = ("connections", *at, "--token-file", files["operator"], "--json", "--close")
-            assert command(*closing, "token:busy").read(ConnectionsClosed) == ConnectionsClosed("token:busy", 1)
-            left = command("connections", *at, "--token-file", files["watcher"], "--json").read(Connections)
+            assert command(*closing, "token:busy").read(promised.ConnectionsClosed) == promised.ConnectionsClosed(
+                "token:busy", 1
+            )
+            left = command("connections", *at, "--token-file", files["watcher"], "--json").read(promised.Connections)
             assert peer not in {each.peer for each in left.connections}
             # What has ended counts on.
             assert next(each for each in left.parties if each.party == "token:busy").received_bytes > 500_000

@@ -34,7 +34,7 @@ from stream_node.node.config import Config
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.sqlite.database import FILE_NAME, Database
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import Examined
+from tests.cli.promised import promised
 from tests.support.backups import NOW_US, store
 from tests.tls.keys import HOSTS, Keys, settings
 
@@ -263,7 +263,7 @@ def test_no_tls_is_told() -> None:
 
 
 def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> None:
-    report = command("doctor", "--data-dir", tmp_path / "data", "--json").read(Examined)
+    report = command("doctor", "--data-dir", tmp_path / "data", "--json").read(promised.Examined)
     assert report.ok == all(finding.status != "wrong" for finding in report.findings)
     assert [finding.check for finding in report.findings] == [
         "sqlite",

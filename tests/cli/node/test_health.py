@@ -12,7 +12,7 @@ import pytest
 
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.health_schemas import Health
+from tests.cli.promised import promised
 from tests.support.certificates import Authority
 
 HTTP = ("--http", "127.0.0.1:0")
@@ -23,7 +23,9 @@ def test_a_node_without_tls_is_asked_by_address_and_by_its_settings(
 ) -> None:
     with NodeProcess(tmp_path / "data", arguments=HTTP) as node:
         (address,) = node.http
-        assert command("health", address, "--live", "--json").read(Health) == Health(address, "live", True, [])
+        assert command("health", address, "--live", "--json").read(promised.Health) == promised.Health(
+            address, "live", True, []
+        )
         # In a container, the node listens at all addresses, and the command has the same variables.
         monkeypatch.setenv("STREAM_NODE_HTTP", address.replace("127.0.0.1", "0.0.0.0"))
         assert command("health", "--live").text == "live\n"
@@ -59,6 +61,6 @@ def test_with_tls_the_nodes_own_certificate_is_trusted_and_no_other(
         monkeypatch.setenv("STREAM_NODE_TLS_CERTIFICATE_KEY", other_key)
         assert "certificate verify failed" in command("health", "--live").failed(3)
         by_name = ("--tls-ca", authority.ca, "--tls-server-name", "node.test", "--live", "--json")
-        assert msgspec.json.decode(command("health", address, *by_name).stdout, type=Health).ok
+        assert msgspec.json.decode(command("health", address, *by_name).stdout, type=promised.Health).ok
         assert "certificate verify failed" in command("health", address, *by_name[:2]).failed(3)
         assert node.stop() == 0

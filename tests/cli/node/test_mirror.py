@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.mirror_schemas import MirrorAdded, MirrorListed, MirrorPromoted, MirrorRemoved
+from tests.cli.promised import promised
 
 
 @pytest.fixture
@@ -33,11 +34,11 @@ def push(node: NodeProcess, count: int) -> None:
             stream.push(b"%d" % number)
 
 
-def wait_listed(command: CommandLine, node: NodeProcess, condition: str, next_index: int | None = None) -> MirrorListed:
+def wait_listed(command: CommandLine, node: NodeProcess, condition: str, next_index: int | None = None) -> Any:
     deadline_s = time.monotonic() + 30
     while True:
         rows = command("mirror", "status", "orders", "--json", "--node", node.address)
-        found = [row for row in rows.read_lines(MirrorListed) if row.condition == condition]
+        found = [row for row in rows.read_lines(promised.MirrorListed) if row.condition == condition]
         if found and next_index in (None, found[0].next_index):
             return found[0]
         assert time.monotonic() < deadline_s, rows
@@ -49,8 +50,8 @@ def test_a_mirror_is_added_promoted_as_planned_and_removed(
 ) -> None:
     push(source, 20)
     at = ("--node", mirror.address)
-    added = command("mirror", "add", "orders", "--from", source.address, "--json", *at).read(MirrorAdded)
-    assert added == MirrorAdded("orders", source.address, 1)
+    added = command("mirror", "add", "orders", "--from", source.address, "--json", *at).read(promised.MirrorAdded)
+    assert added == promised.MirrorAdded("orders", source.address, 1)
     row = wait_listed(command, mirror, "following", 20)
     assert (row.source, row.lag, row.lag_s, row.aside) == (source.address, 0, 0.0, None)
     listed = command("mirror", "status", *at).text.splitlines()
@@ -59,13 +60,13 @@ def test_a_mirror_is_added_promoted_as_planned_and_removed(
     refused = command("push", "orders", *at, stdin=b"no\n")
     assert refused.code == 1
     assert f"'orders' is a mirror of 'orders' at {source.address}" in refused.stderr
-    promoted = command("mirror", "promote", "orders", "--json", *at).read(MirrorPromoted)
-    assert promoted == MirrorPromoted("orders", 1, False, 0, None)
+    promoted = command("mirror", "promote", "orders", "--json", *at).read(promised.MirrorPromoted)
+    assert promoted == promised.MirrorPromoted("orders", 1, False, 0, None)
     assert command("push", "orders", *at, stdin=b"yes\n").code == 0
     row = wait_listed(command, source, "following", 21)
     assert row.source == mirror.address
-    removed = command("mirror", "remove", "orders", "--json", "--node", source.address).read(MirrorRemoved)
-    assert removed == MirrorRemoved("orders", 1)
+    removed = command("mirror", "remove", "orders", "--json", "--node", source.address).read(promised.MirrorRemoved)
+    assert removed == promised.MirrorRemoved("orders", 1)
     assert command("mirror", "status", "--node", source.address).text == "no mirrors\n"
 
 

@@ -21,7 +21,7 @@ from stream_storage.sqlite.backup import BackupError
 from stream_storage.sqlite.database import FILE_NAME, Database
 from stream_storage.sqlite.schema import SCHEMA_VERSION
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import Restored
+from tests.cli.promised import promised
 from tests.stream_storage.test_migration import unpacked
 from tests.stream_storage.test_seals import problems_of
 from tests.support.backups import NOW_US, WORDS, kill_with_log, names, quiet, store, stored_streams
@@ -180,7 +180,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path) -> Non
 def test_the_command_says_what_it_did_and_wants_one_source(command: CommandLine, file: Path, tmp_path: Path) -> None:
     back = tmp_path / "back"
     arguments = ("restore", "--file", file, "--data-dir", back)
-    dry = command(*arguments, "--dry-run", "--json").read(Restored)
+    dry = command(*arguments, "--dry-run", "--json").read(promised.Restored)
     assert (dry.dry_run, dry.verified, dry.backup, dry.file) == (True, True, None, str(file))
     assert not back.exists()
     done = f"1 stream, 3 messages restored to {back}, verified, the newest from 2027-01-15T08:00:00Z"
@@ -189,7 +189,7 @@ def test_the_command_says_what_it_did_and_wants_one_source(command: CommandLine,
     assert command(*arguments, "--over").text == f"{done}, in place of 1 stream, 3 messages\n"
     assert "not both" in command("restore", tmp_path, "--file", file, "--data-dir", back).failed(2)
     assert "not both" in command("restore", "--data-dir", back).failed(2)
-    assert command(*arguments, "--over", "--json").read(Restored).newest_us == NOW_US
+    assert command(*arguments, "--over", "--json").read(promised.Restored).newest_us == NOW_US
 
 
 async def test_no_fence_is_given_twice_after_a_file_was_restored(tmp_path: Path) -> None:

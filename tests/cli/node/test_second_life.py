@@ -21,7 +21,7 @@ from stream_node.node.config import Config
 from stream_node.node.process import NodeNotStarted, NodeProcess
 from stream_storage.sqlite.database import FILE_NAME
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import BackedUp, Restored, Verified
+from tests.cli.promised import promised
 
 TWO = ("--workers", "2")
 STREAMS = 6
@@ -176,11 +176,11 @@ def test_the_database_of_one_process_in_the_folder_of_a_worker_is_refused(tmp_pa
 def test_a_whole_backup_is_restored_and_served(data: Path, tmp_path: Path, command: CommandLine) -> None:
     """Goal: the backup of the data directory has every worker and their number, and nothing of it begins anew."""
     backup, restored = tmp_path / "backup", tmp_path / "restored"
-    made = command("backup", backup, "--data-dir", data, "--verify", "--json").read(BackedUp)
+    made = command("backup", backup, "--data-dir", data, "--verify", "--json").read(promised.BackedUp)
     assert (made.databases, made.sha256) == (2, None)
-    assert made.messages == command("verify", "--data-dir", data, "--json").read(Verified).messages
+    assert made.messages == command("verify", "--data-dir", data, "--json").read(promised.Verified).messages
     before = sorted(each.relative_to(backup) for each in backup.rglob("*"))
-    done = command("restore", backup, "--data-dir", restored, "--verify", "--json").read(Restored)
+    done = command("restore", backup, "--data-dir", restored, "--verify", "--json").read(promised.Restored)
     assert (done.messages, done.replaced) == (made.messages, False)
     assert sorted(each.relative_to(backup) for each in backup.rglob("*")) == before
     for count in ("1", "3"):
@@ -192,7 +192,7 @@ def test_a_whole_backup_is_restored_and_served(data: Path, tmp_path: Path, comma
         assert command("restore", backup, "--data-dir", restored, "--over").code == 1
         assert node.stop() == 0
     assert command("restore", backup, "--data-dir", restored).code == 1
-    again = command("restore", backup, "--data-dir", restored, "--over", "--json").read(Restored)
+    again = command("restore", backup, "--data-dir", restored, "--over", "--json").read(promised.Restored)
     assert (again.replaced, again.replaced_messages) == (True, made.messages + STREAMS)
     with NodeProcess(restored, arguments=TWO) as node:
         push(node, 1)
@@ -220,7 +220,7 @@ def test_the_commands_for_one_worker_go_on(data: Path, tmp_path: Path, command: 
     """backup, verify, repair, doctor and restore in place, and then the node serves everything."""
     worker = data / "w00"
     command("backup", tmp_path / "backup", "--data-dir", worker)
-    assert command("verify", "--data-dir", worker, "--json").read(Verified).ok
+    assert command("verify", "--data-dir", worker, "--json").read(promised.Verified).ok
     assert "nothing to repair" in command("repair", "--data-dir", worker).text
     assert command("doctor", "--data-dir", worker).code == 0
     command("restore", tmp_path / "backup", "--data-dir", worker, "--over")

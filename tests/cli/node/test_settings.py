@@ -12,7 +12,7 @@ from stream_node.node.config import Amount, Config, ConfigError, Count, Delay, L
 from stream_node.node.config_sources import load_config
 from stream_node.node.environment import OTHERS
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import ConfigChecked, ConfigShown, Setting
+from tests.cli.promised import promised
 
 
 def test_every_setting_is_shown_with_its_origin(
@@ -22,13 +22,15 @@ def test_every_setting_is_shown_with_its_origin(
     file.write_text('log_level = "debug"\nlisten = "127.0.0.1:1"\npartitions_max = 7\n')
     monkeypatch.setenv("STREAM_NODE_LISTEN", "127.0.0.1:2")
     monkeypatch.setenv("STREAM_NODE_PARTITIONS_MAX", "8")
-    shown = command("config", "show", "--config", file, "--listen", "127.0.0.1:3", "--json").read(ConfigShown)
+    shown = command("config", "show", "--config", file, "--listen", "127.0.0.1:3", "--json").read(promised.ConfigShown)
     by_name = {setting.name: setting for setting in shown.settings}
     assert list(by_name) == [field.name for field in msgspec.structs.fields(Config)]
-    assert by_name["listen"] == Setting("listen", "127.0.0.1:3", "flag", "--listen")
-    assert by_name["partitions_max"] == Setting("partitions_max", 8, "environment", "STREAM_NODE_PARTITIONS_MAX")
-    assert by_name["log_level"] == Setting("log_level", "debug", "file", str(file))
-    assert by_name["streams_max"] == Setting("streams_max", 100_000, "default", None)
+    assert by_name["listen"] == promised.Setting("listen", "127.0.0.1:3", "flag", "--listen")
+    assert by_name["partitions_max"] == promised.Setting(
+        "partitions_max", 8, "environment", "STREAM_NODE_PARTITIONS_MAX"
+    )
+    assert by_name["log_level"] == promised.Setting("log_level", "debug", "file", str(file))
+    assert by_name["streams_max"] == promised.Setting("streams_max", 100_000, "default", None)
 
 
 def test_settings_are_shown_to_people_as_a_table(command: CommandLine) -> None:
@@ -43,7 +45,9 @@ def test_settings_are_shown_to_people_as_a_table(command: CommandLine) -> None:
 
 def test_right_settings_are_counted(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = len(msgspec.structs.fields(Config))
-    assert command("config", "check", "--json").read(ConfigChecked) == ConfigChecked(True, settings, 0, [])
+    assert command("config", "check", "--json").read(promised.ConfigChecked) == promised.ConfigChecked(
+        True, settings, 0, []
+    )
     monkeypatch.setenv("STREAM_NODE_LOG_LEVEL", "debug")
     assert command("config", "check").text == f"1 setting given, {settings - 1} left at the default: all right\n"
 
@@ -113,13 +117,15 @@ def test_mistakes_are_told_to_programs_too(command: CommandLine, tmp_path: Path)
     file.write_text(f"access_rules = '{rules}'\nstreams_max = 0\n")
     done = command("config", "check", file, "--json")
     assert (done.code, done.stderr) == (2, "")
-    (wrong,) = msgspec.json.decode(done.stdout, type=ConfigChecked).mistakes
+    (wrong,) = msgspec.json.decode(done.stdout, type=promised.ConfigChecked).mistakes
     assert wrong.startswith(f"streams_max in {file} line 2: ")
     file.write_text(f"access_rules = '{rules}'\nstreams_max = 9\n")
     assert f"{rules} line 1, rule 'all': may: 'reed' is no right" in command("config", "check", file).failed(2)
     rules.write_text(rules.read_text().replace("reed", "read"))
     settings = len(msgspec.structs.fields(Config))
-    assert command("config", "check", file, "--json").read(ConfigChecked) == ConfigChecked(True, settings, 2, [])
+    assert command("config", "check", file, "--json").read(promised.ConfigChecked) == promised.ConfigChecked(
+        True, settings, 2, []
+    )
     assert "either as FILE or with --config" in command("config", "check", file, "--config", file).failed(2)
 
 

@@ -18,7 +18,7 @@ from stream_node.cli.node.status import Check, parse_check
 from stream_node.cli.values import UsageError
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.status_schemas import NodeStatus
+from tests.cli.promised import promised
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 
 
@@ -37,7 +37,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 def test_the_status_has_the_figures_of_the_node(command: CommandLine, node: NodeProcess) -> None:
     """The consumer that is farthest behind comes first, and without checks the exit code is 0."""
-    told = command("status", "--node", node.address, "--json").read(NodeStatus)
+    told = command("status", "--node", node.address, "--json").read(promised.NodeStatus)
     assert (told.ready, told.streams, told.checks, told.notes) == (True, 1, [], [])
     assert [(each.client_id, each.stream, each.lag) for each in told.consumers] == [
         ("slow", "orders", 3),
@@ -90,7 +90,7 @@ def test_a_node_that_takes_no_work_is_critical(command: CommandLine, tmp_path: P
     full = {"STREAM_NODE_FREE_DISK_BYTES_MIN": "1000000GB"}
     with NodeProcess(tmp_path / "data", environment=full) as running:
         for _ in range(100):
-            told = command("status", "--node", running.address, "--json").read(NodeStatus)
+            told = command("status", "--node", running.address, "--json").read(promised.NodeStatus)
             if not told.ready:
                 break
         done = command("status", "--node", running.address, "--check", "lag=1")

@@ -25,12 +25,12 @@ from stream_node.cli.output import duration_text, size_text
 from stream_node.node.node_status import NodeStatus
 from stream_node.node.process import NodeProcess
 from stream_node.top.rates import SORT_KEYS, make_view
-from stream_node.top.reading import Blocks, Reading
+from stream_node.top.reading import BlockStatus, Reading
 from stream_node.top.screen import CONSUMER_COLUMNS, STREAM_COLUMNS, draw, fit, rate_text
 from stream_service.extensions import StreamInfo
 from tests.cli.command import CommandLine
 from tests.cli.node.top_terminal import top_in_terminal
-from tests.cli.promised.top_schemas import TopView
+from tests.cli.promised import promised
 
 NOW_US = 1_800_000_000_000_000
 
@@ -133,7 +133,7 @@ def test_a_drawing_fits_any_terminal_and_names_are_no_markup(
 ) -> None:
     streams = [info(name, number) for number, name in enumerate(names)]
     positions = [saved(name, "[red]x[/red]", 1) for name in names]
-    now = Reading(1.0, status(10), streams, positions, Blocks("[b]", 0, 9, 2, 10), [note])
+    now = Reading(1.0, status(10), streams, positions, BlockStatus("[b]", 0, 9, 2, 10), [note])
     drawn = draw(make_view(None, now, "name"), "127.0.0.1:4000", "name", width, height)
     console = Console(width=width, height=height, color_system=None)
     with console.capture() as capture:
@@ -176,7 +176,7 @@ def test_once_as_json_says_what_is_there(at_node: CommandLine, node: NodeProcess
         for number in range(10):
             made.partitions[number % 2].push(b"x" * 100)
         SavedIndexes(client, "billing").save(stream, {0: 2, 1: 5})
-    view = at_node("top", "--once", "--json", "--interval", "0.2", "--prefix", stream).read(TopView)
+    view = at_node("top", "--once", "--json", "--interval", "0.2", "--prefix", stream).read(promised.TopView)
     assert [(each.stream, each.partitions, each.messages, each.bytes, each.lag) for each in view.streams] == [
         (stream, 2, 10, 1000, 3)
     ]
@@ -211,7 +211,7 @@ def test_what_the_rules_hide_is_left_out_with_a_note(command: CommandLine, tmp_p
         with blocking.connect(node.address) as client:
             client.create("open").push(b"x")
         done = command("top", "--once", "--json", "--interval", "0.1", "--node", node.address)
-        view = done.read(TopView)
+        view = done.read(promised.TopView)
         assert [each.stream for each in view.streams] == ["open"]
         assert view.version is None
         assert [note.split(":")[0] for note in view.notes] == ["the node", "consumers"]

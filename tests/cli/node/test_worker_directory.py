@@ -20,7 +20,7 @@ from stream_node.node.process import NodeProcess
 from stream_storage.directory_lock import DirectoryLock
 from stream_storage.sqlite.database import FILE_NAME
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import Examined, Verified
+from tests.cli.promised import promised
 from tests.support.backups import store
 
 STREAMS = 12
@@ -42,7 +42,10 @@ def test_doctor_and_verify_look_at_every_worker(tmp_path: Path, command: Command
         with blocking.connect(node.address) as client:
             for number in range(STREAMS):
                 client.create(f"s{number}").push(b"x")
-        found = {each.check: each for each in command("doctor", "--data-dir", data, "--json").read(Examined).findings}
+        found = {
+            each.check: each
+            for each in command("doctor", "--data-dir", data, "--json").read(promised.Examined).findings
+        }
         assert found["node"].text == f"process {node.pid} is running here"
         assert found["workers"].text == "2, each with a database of its own, in w00, w01"
         for name in ("w00", "w01"):
@@ -50,7 +53,7 @@ def test_doctor_and_verify_look_at_every_worker(tmp_path: Path, command: Command
             assert re.search(r"MiB, schema version", found[f"{name} database"].text)
             assert found[f"{name} litestream"].status == "ok"
         assert "database" not in found
-        verified = command("verify", "--data-dir", data, "--json").read(Verified)
+        verified = command("verify", "--data-dir", data, "--json").read(promised.Verified)
         assert (verified.ok, verified.messages) == (True, STREAMS)
         assert node.stop() == 0
     assert command("verify", "--data-dir", data).text.endswith(": all as it should be\n")

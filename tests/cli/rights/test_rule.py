@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from tests.cli.command import CommandLine
-from tests.cli.promised.rule_schemas import RuleChanged, RuleChecked, RulesListed
+from tests.cli.promised import promised
 
 READS = ("--who", "token:spark", "--may", "read", "--may", "index", "--on", "orders")
 
 
 def test_a_rule_is_added_listed_checked_and_removed(command: CommandLine, tmp_path: Path) -> None:
     file = ("--rules", tmp_path / "access.toml")
-    made = command("rule", "add", "spark reads", *READS, *file, "--json").read(RuleChanged)
+    made = command("rule", "add", "spark reads", *READS, *file, "--json").read(promised.RuleChanged)
     assert (made.who, made.may, made.may_not, made.on) == (["token:spark"], ["read", "index"], [], ["orders"])
     command("rule", "add", "not old", "--who", "*", "--may-not", "read", "--on", "orders-old", *file)
-    listed = command("rule", "list", *file, "--json").read(RulesListed)
+    listed = command("rule", "list", *file, "--json").read(promised.RulesListed)
     assert [each.name for each in listed.rules] == ["spark reads", "not old"]
     shown = command("rule", "list", *file).text.splitlines()[1].split()
     assert shown == ["spark", "reads", "token:spark", "read", "index", "-", "orders"]
@@ -30,7 +30,7 @@ def test_a_rule_is_added_listed_checked_and_removed(command: CommandLine, tmp_pa
     assert refused.text == "refused: read on 'orders-old' for token:spark: rule 'not old' forbids it\n"
     nobody = command("rule", "check", "anonymous", "read", "orders", *file, "--json")
     assert nobody.code == 1
-    checked = msgspec.json.decode(nobody.stdout, type=RuleChecked)
+    checked = msgspec.json.decode(nobody.stdout, type=promised.RuleChecked)
     assert (checked.allowed, checked.rule) == (False, None)
 
     assert "1 rule left" in command("rule", "remove", "not old", *file).text
@@ -49,7 +49,7 @@ def test_the_file_of_the_settings_is_used(command: CommandLine, tmp_path: Path) 
     settings = tmp_path / "settings.toml"
     settings.write_text(f"access_rules = '{tmp_path / 'access.toml'}'\n")
     command("rule", "add", "x", *READS, "--config", settings)
-    listed = command("rule", "list", "--config", settings, "--json").read(RulesListed)
+    listed = command("rule", "list", "--config", settings, "--json").read(promised.RulesListed)
     assert (listed.file, len(listed.rules)) == (str(tmp_path / "access.toml"), 1)
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from tests.cli.chains.test_cardinal import batch
 from tests.cli.command import CommandLine
-from tests.cli.promised.cardinal_schemas import CardinalConsumed
-from tests.cli.promised.schemas import MessageRow
+from tests.cli.promised import promised
 
 LINE = "3 messages of {}/0 missing, 2 to 4: deleted before they were read"
 
@@ -45,7 +44,7 @@ def test_a_hole_is_told(at_node: CommandLine, with_hole: str, reader: str) -> No
     assert at_node("index", "get", with_hole, "--client", "me").text == "2\n"
     read = at_node(name, with_hole, *options, "--json")
     assert (read.code, read.warnings) == (0, [LINE.format(with_hole)])
-    rows = [msgspec.json.decode(line, type=MessageRow) for line in read.stdout.splitlines()]
+    rows = [msgspec.json.decode(line, type=promised.MessageRow) for line in read.stdout.splitlines()]
     assert [row.data for row in rows] == [str(number) for number in range(5, 10)]
     assert [row.missing for row in rows] == [3, *[msgspec.UNSET] * 4]
 
@@ -83,5 +82,5 @@ def test_cardinal_tells_what_was_deleted(at_node: CommandLine, stream: str, tmp_
     assert stopped.stderr.startswith(f"stream-node: {line}")
     told = at_node("cardinal", "consume", *options, "--json")
     assert (told.code, told.warnings[0]) == (0, line)
-    rows = [msgspec.json.decode(each, type=CardinalConsumed) for each in told.stdout.splitlines()]
+    rows = [msgspec.json.decode(each, type=promised.CardinalConsumed) for each in told.stdout.splitlines()]
     assert [row.missing for row in rows][:2] == [3, msgspec.UNSET]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stream_client import Header, Retention, blocking
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import StreamCopied
+from tests.cli.promised import promised
 from tests.support import strangers
 
 MESSAGES = st.lists(
@@ -64,8 +64,8 @@ def test_a_copy_has_everything(
             stream.get_partition(partition).push(data, key=key, headers=headers)
         stream.get_partition(0).truncate(cut)
     original = everything(node.address, name)
-    report = at_node("stream", "copy", name, name, "--to", other.address, "--json").read(StreamCopied)
-    assert report == StreamCopied(name, name, 3, sum(map(len, original)), 0, True)
+    report = at_node("stream", "copy", name, name, "--to", other.address, "--json").read(promised.StreamCopied)
+    assert report == promised.StreamCopied(name, name, 3, sum(map(len, original)), 0, True)
     assert everything(other.address, name) == original
     assert at_node("stream", "copy", name, f"{name} here").code == 0
     assert everything(node.address, f"{name} here") == original
@@ -84,8 +84,8 @@ def test_a_copy_is_resumed_and_repeated(at_node: CommandLine, node: NodeProcess,
     assert f"{target} is there with 1,000 messages; --resume goes on if it is a copy of {stream}" in said
     for added, copied, there_before in ((b"", 1_500, 1_000), (b"new\n", 1, 2_500), (b"", 0, 2_501)):
         at_node("push", stream, stdin=added)
-        report = at_node(*copy, "--resume", "--json").read(StreamCopied)
-        assert report == StreamCopied(stream, target, 1, copied, there_before, False)
+        report = at_node(*copy, "--resume", "--json").read(promised.StreamCopied)
+        assert report == promised.StreamCopied(stream, target, 1, copied, there_before, False)
         assert everything(node.address, target) == everything(node.address, stream)
     assert at_node(*copy, "--resume").text == (
         f"0 messages in 1 partition copied from {stream} to {target}; 2,501 were there before\n"

@@ -14,7 +14,7 @@ from stream_node.cli.streams.messages import MESSAGE_BYTES_MAX
 from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
 from tests.cli.command import CommandLine
-from tests.cli.promised.schemas import HeaderRow, MessageRow, Pushed, StreamRow
+from tests.cli.promised import promised
 
 UNSET = msgspec.UNSET
 
@@ -31,10 +31,10 @@ def test_what_is_pushed_is_counted_in_words(at_node: CommandLine, stream: str) -
         f"2 messages in {stream}/0 at 1 to 2",
     ]
     at_node("stream", "create", stream, "--partitions", "2")
-    pushed = at_node("push", stream, "--data", "x", "--partition", "1", "--json").read(Pushed)
-    assert pushed == Pushed(stream, 1, 1, 0, 0, 0, [], [], pushed.seconds)
-    nothing = at_node("push", stream, "--json").read(Pushed)
-    assert nothing == Pushed(stream, 0, 0, 0, None, None, [], [], nothing.seconds)
+    pushed = at_node("push", stream, "--data", "x", "--partition", "1", "--json").read(promised.Pushed)
+    assert pushed == promised.Pushed(stream, 1, 1, 0, 0, 0, [], [], pushed.seconds)
+    nothing = at_node("push", stream, "--json").read(promised.Pushed)
+    assert nothing == promised.Pushed(stream, 0, 0, 0, None, None, [], [], nothing.seconds)
 
 
 def test_files_are_read_by_line_as_a_whole_or_by_length(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_lines_that_begin_with_a_key(at_node: CommandLine, stream: str) -> None:
     at_node("stream", "create", stream, "--partitions", "3")
     spread = b"".join(b"k%d\t%d of k%d\n" % (number % 5, number, number % 5) for number in range(20))
     told = at_node("push", stream, "--keys", "--all-partitions", "--idempotent", "--json", stdin=spread).read_lines(
-        Pushed
+        promised.Pushed
     )
     assert (sum(row.pushed for row in told), {row.failed for row in told}) == (20, {0})
     partitions_of: dict[bytes, set[int]] = {}
@@ -92,19 +92,19 @@ def test_lines_that_begin_with_a_key(at_node: CommandLine, stream: str) -> None:
 def test_pushes_in_turn_over_all_partitions(at_node: CommandLine, stream: str, flags: list[str]) -> None:
     """Goal: all partitions are the usual case, also without a word, for what writes and for what reads."""
     at_node("stream", "create", stream, "--partitions", "3")
-    told = at_node("push", stream, *flags, "--json", stdin=b"x\n" * 9).read_lines(Pushed)
+    told = at_node("push", stream, *flags, "--json", stdin=b"x\n" * 9).read_lines(promised.Pushed)
     assert [(row.partition, row.pushed) for row in told] == [(0, 3), (1, 3), (2, 3)]
-    pulled = at_node("pull", stream, *flags, "--limit", "2", "--json").read_lines(MessageRow)
+    pulled = at_node("pull", stream, *flags, "--limit", "2", "--json").read_lines(promised.MessageRow)
     assert [(row.partition, row.index) for row in pulled] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    tailed = at_node("tail", stream, *flags, "--last", "3", "--limit", "9", "--json").read_lines(MessageRow)
+    tailed = at_node("tail", stream, *flags, "--last", "3", "--limit", "9", "--json").read_lines(promised.MessageRow)
     assert sorted((row.partition, row.index) for row in tailed) == [(p, i) for p in range(3) for i in range(3)]
 
 
 def test_a_push_into_one_partition(at_node: CommandLine, stream: str) -> None:
     at_node("stream", "create", stream, "--partitions", "3")
-    pushed = at_node("push", stream, "--partition", "2", "--data", "x", "--json").read(Pushed)
+    pushed = at_node("push", stream, "--partition", "2", "--data", "x", "--json").read(promised.Pushed)
     assert (pushed.partition, pushed.first_index, pushed.last_index) == (2, 0, 0)
-    pulled = at_node("pull", stream, "--partition", "2", "--json").read(MessageRow)
+    pulled = at_node("pull", stream, "--partition", "2", "--json").read(promised.MessageRow)
     assert (pulled.partition, pulled.index, pulled.data) == (2, 0, "x")
     assert at_node("pull", stream, "--partition", "0").stdout == b""
     assert at_node("pull", stream).stdout == b"x\n"
@@ -118,32 +118,32 @@ def test_a_push_never_grows_a_stream(at_node: CommandLine, stream: str) -> None:
     assert f"'{stream}' has no partition 9: it has partition 0" in said
     assert f"stream-node stream create {stream} --partitions 10" in said
     assert "keys then belong to other partitions than before" in said
-    assert [row.partition for row in at_node("stream", "info", stream, "--json").read_lines(StreamRow)] == [0]
+    assert [row.partition for row in at_node("stream", "info", stream, "--json").read_lines(promised.StreamRow)] == [0]
     said = at_node("push", f"{stream} 2", "--data", "y", "--partition", "9").failed(1)
     assert "no stream" in said
     assert f"stream-node stream create '{stream} 2' --partitions 10" in said
     assert "keys then belong" not in said
     assert not at_node("stream", "list", f"{stream} 2", "--json").stdout
     at_node("stream", "create", stream, "--partitions", "10")
-    assert at_node("push", stream, "--data", "y", "--partition", "9", "--json").read(Pushed).pushed == 1
+    assert at_node("push", stream, "--data", "y", "--partition", "9", "--json").read(promised.Pushed).pushed == 1
 
 
 def test_input_is_repeated_at_a_rate(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"f\ng\n")
-    slow = at_node("push", stream, tmp_path / "file", "--repeat", "2", "--rate", "100", "--json").read(Pushed)
+    slow = at_node("push", stream, tmp_path / "file", "--repeat", "2", "--rate", "100", "--json").read(promised.Pushed)
     assert (slow.pushed, slow.first_index, slow.last_index) == (4, 0, 3)
     assert slow.seconds >= 0.03
-    assert at_node("push", stream, "--repeat", "3", "--json", stdin=b"i\n").read(Pushed).pushed == 3
-    assert at_node("push", stream, "--repeat", "2", "--data", "d", "--json").read(Pushed).pushed == 2
+    assert at_node("push", stream, "--repeat", "3", "--json", stdin=b"i\n").read(promised.Pushed).pushed == 3
+    assert at_node("push", stream, "--repeat", "2", "--data", "d", "--json").read(promised.Pushed).pushed == 2
     assert at_node("pull", stream).stdout.split() == [b"f", b"g"] * 2 + [b"i"] * 3 + [b"d"] * 2
 
 
 def test_keys_headers_and_times_are_shown_when_asked(at_node: CommandLine, stream: str) -> None:
     at_node("push", stream, "--data", "plain")
     at_node("push", stream, "--data", "rich", "--key", "k", "--header", "a=1", "--header", "b=x=y")
-    plain, rich = at_node("pull", stream, "--keys", "--headers", "--times", "--json").read_lines(MessageRow)
+    plain, rich = at_node("pull", stream, "--keys", "--headers", "--times", "--json").read_lines(promised.MessageRow)
     assert (plain.key, plain.headers, plain.data) == (None, [], "plain")
-    assert (rich.key, rich.headers) == ("k", [HeaderRow("a", "1"), HeaderRow("b", "x=y")])
+    assert (rich.key, rich.headers) == ("k", [promised.HeaderRow("a", "1"), promised.HeaderRow("b", "x=y")])
     assert isinstance(plain.time_us, int)
     assert isinstance(rich.time_us, int)
     assert plain.time_us <= rich.time_us
@@ -151,15 +151,15 @@ def test_keys_headers_and_times_are_shown_when_asked(at_node: CommandLine, strea
     time, data = at_node("pull", stream, "--times", "--limit", "1").text.split()
     assert time.endswith("Z")
     assert data == "plain"
-    for row in at_node("pull", stream, "--json").read_lines(MessageRow):
+    for row in at_node("pull", stream, "--json").read_lines(promised.MessageRow):
         assert (row.key, row.headers, row.time_us) == (UNSET, UNSET, UNSET)
 
 
 def test_what_is_not_text_is_base64(at_node: CommandLine, stream: str) -> None:
     at_node("push", stream, "--key", "\udcff", "--header", "h=\udcfe", "--length-framed", stdin=framed(b"\xfd"))
-    (row,) = at_node("pull", stream, "--keys", "--headers", "--json").read_lines(MessageRow)
+    (row,) = at_node("pull", stream, "--keys", "--headers", "--json").read_lines(promised.MessageRow)
     assert (row.key, row.key_base64, row.data, row.data_base64) == (UNSET, "/w==", UNSET, "/Q==")
-    assert row.headers == [HeaderRow("h", UNSET, "/g==")]
+    assert row.headers == [promised.HeaderRow("h", UNSET, "/g==")]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_consumer_goes_on_where_it_stopped(at_node: CommandLine, stream: str) 
     at_node("push", stream, stdin=b"a\nb\nc\n")
     consume = ("consume", stream, "--client", "c")
     assert at_node(*consume, "--limit", "2").stdout == b"a\nb\n"
-    (row,) = at_node(*consume, "--json", "--keys").read_lines(MessageRow)
+    (row,) = at_node(*consume, "--json", "--keys").read_lines(promised.MessageRow)
     assert (row.partition, row.index, row.key, row.data) == (0, 2, None, "c")
     assert at_node(*consume).stdout == b""
     at_node("push", stream, "--data", "one more")
@@ -256,7 +256,7 @@ def test_a_tail_shows_the_last_messages_and_follows(at_node: CommandLine, stream
     at_node("push", stream, stdin=b"".join(b"%d\n" % number for number in range(20)))
     assert at_node("tail", stream, "--limit", "10").stdout.split() == [b"%d" % number for number in range(10, 20)]
     assert at_node("tail", stream, "--last", "1", "--limit", "1").stdout == b"19\n"
-    (row,) = at_node("tail", stream, "--from", "7", "--limit", "1", "--times", "--json").read_lines(MessageRow)
+    (row,) = at_node("tail", stream, "--from", "7", "--limit", "1", "--times", "--json").read_lines(promised.MessageRow)
     assert (row.partition, row.index, row.data) == (0, 7, "7")
     at_node("stream", "create", stream, "--partitions", "3")
     at_node("push", stream, "--partition", "2", stdin=b"x\ny\n")
@@ -328,19 +328,19 @@ def test_two_nodes_chained(command: CommandLine, node: NodeProcess, tmp_path: Pa
 def test_keys_choose_partitions_and_consume_reads_all(at_node: CommandLine, stream: str) -> None:
     """Of a stream with several partitions, without --all-partitions: each key lies where every other client looks for
     it, and no message is passed over. A stream that does not exist is made."""
-    made = at_node("push", stream, "--data", "x", "--key", "k", "--json").read(Pushed)
+    made = at_node("push", stream, "--data", "x", "--key", "k", "--json").read(promised.Pushed)
     assert (made.partition, made.first_index) == (0, 0)
     keyed = f"{stream} keyed"
     at_node("stream", "create", keyed, "--partitions", "3")
     for key in "abcdefgh":
-        pushed = at_node("push", keyed, "--data", f"of {key}", "--key", key, "--json").read(Pushed)
+        pushed = at_node("push", keyed, "--data", f"of {key}", "--key", key, "--json").read(promised.Pushed)
         assert pushed.partition == partition_of(key.encode(), 3)
     at_node("push", keyed, "--keys", stdin=b"a\tlater of a\nz\tof z\n")
-    rows = at_node("consume", keyed, "--client", "c", "--json", "--keys").read_lines(MessageRow)
+    rows = at_node("consume", keyed, "--client", "c", "--json", "--keys").read_lines(promised.MessageRow)
     assert sorted(str(row.data) for row in rows) == sorted([*(f"of {key}" for key in "abcdefghz"), "later of a"])
     assert {row.partition for row in rows if row.key == "a"} == {partition_of(b"a", 3)}
     assert len({row.partition for row in rows}) > 1
     assert at_node("consume", keyed, "--client", "c").text == ""
     here = str(rows[0].partition)
-    one = at_node("consume", keyed, "--client", "d", "--partition", here, "--json").read_lines(MessageRow)
+    one = at_node("consume", keyed, "--client", "d", "--partition", here, "--json").read_lines(promised.MessageRow)
     assert {row.partition for row in one} == {rows[0].partition}

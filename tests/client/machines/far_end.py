@@ -48,7 +48,7 @@ class FarEnd:
 
     def sent(self) -> list[Message]:
         """What the core has sent since the last call."""
-        data = self.core.data_to_send()
+        data = self.core.connection.data_to_send()
         if self._hello_due:
             assert data.startswith(self._hello_due)
             data, self._hello_due = data[len(self._hello_due) :], b""
@@ -115,7 +115,7 @@ def opened(core: ClientCore, far: FarEnd, name: str = "s", partitions: int = 1) 
     call = core.create(name, partitions)
     (create,) = far.sent()
     far.answer_create(create)
-    return core.handles(call)
+    return core.streams.handles(call)
 
 
 def is_create(message: Message) -> bool:

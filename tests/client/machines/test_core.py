@@ -37,16 +37,16 @@ def test_the_first_bytes_of_a_create_and_a_push() -> None:
         + (b"\x0dstream_create" + b"\x08\x01\x06orders")
         + b"\xf6"
     )
-    assert core.data_to_send() == b"\x01" + len(create).to_bytes(4, "big") + create
+    assert core.connection.data_to_send() == b"\x01" + len(create).to_bytes(4, "big") + create
     init = b"\x84\x81\x82\x00\x42c1\x81\x82\x00\x42ST" + b"\x56\x0dstream_create\x07\x06orders" + b"\xf6"
     data = b"\x01" + len(init).to_bytes(4, "big") + init
     for at in range(len(data)):
         assert not call.done
         core.receive_data(data[at : at + 1])
-    (handle,) = core.handles(call)
+    (handle,) = core.streams.handles(call)
     handle.queue.push(b"hi")
     push = b"\x84\x81\x82\x00\x42ST\x81\x82\x00\x4fnode/1/batch/c2" + b"\x51\x0bstream_push\x04\x00\x02hi" + b"\xf6"
-    assert core.data_to_send() == len(push).to_bytes(4, "big") + push
+    assert core.connection.data_to_send() == len(push).to_bytes(4, "big") + push
 
 
 def test_the_first_bytes_in_the_legacy_framing() -> None:
@@ -54,16 +54,16 @@ def test_the_first_bytes_in_the_legacy_framing() -> None:
     core.connected(LEGACY)
     # Through another node, the first question is whether that one passes anything on.
     question = b"\x01\x02\x01\x03h:1\x00\x0estream_service\x01\x00\x02c1\x18\x12node/stream_list/1\x04\x00\x00\x00\x01"
-    assert core.data_to_send() == len(question).to_bytes(2, "big") + question
+    assert core.connection.data_to_send() == len(question).to_bytes(2, "big") + question
     core.create(None)
     body = b"\x01\x02\x01\x03h:1\x00\x0estream_service\x01\x00\x02c2\x10\x0dstream_create\x01\x00"
-    assert core.data_to_send() == len(body).to_bytes(2, "big") + body
+    assert core.connection.data_to_send() == len(body).to_bytes(2, "big") + body
 
 
 def test_what_is_asked_without_a_connection_goes_out_with_the_first() -> None:
     core = ClientCore()
     call = core.create("s")
-    core.tell("stream_index_service", b"lost")
+    core.notify("stream_index_service", b"lost")
     far = FarEnd(core)
     (create,) = far.sent()
     assert CREATE.decode_request(create.payload) == CreateStream("s")
@@ -81,8 +81,8 @@ def test_on_outgoing_is_called_when_there_is_something_after_nothing() -> None:
         handle.queue.push(b"x")
     assert woken == [0]
     size = core.connection.outgoing_bytes
-    assert len(core.data_to_send()) == size > 0
-    assert (core.data_to_send(), core.connection.outgoing_bytes) == (b"", 0)
+    assert len(core.connection.data_to_send()) == size > 0
+    assert (core.connection.data_to_send(), core.connection.outgoing_bytes) == (b"", 0)
 
 
 def test_confirms_finish_pushes_in_any_order_and_once() -> None:
@@ -113,7 +113,7 @@ def test_a_lost_connection_sends_again_what_has_no_answer_in_order() -> None:
     pull = core.pull(handle, 5, 1)
     core.disconnected()
     pushed_while_down = handle.queue.push(b"3")
-    assert (core.data_to_send(), handle.route) == (b"", None)
+    assert (core.connection.data_to_send(), handle.route) == (b"", None)
     far = FarEnd(core)
     (create,) = far.sent()
     assert is_create(create)
@@ -205,7 +205,7 @@ def test_a_create_asked_again_counts_no_partition_twice() -> None:
     far.answer(create, init, local("ST0"))
     assert not call.done
     far.answer_create(again)
-    assert [handle.partition for handle in core.handles(call)] == [0, 1]
+    assert [handle.partition for handle in core.streams.handles(call)] == [0, 1]
 
 
 def test_a_generated_name_is_kept_after_a_reconnect() -> None:
@@ -213,7 +213,7 @@ def test_a_generated_name_is_kept_after_a_reconnect() -> None:
     call = core.create(None)
     (create,) = far.sent()
     far.answer(create, CREATE.encode_response(StreamCreated("generated_1")), local("ST"))
-    core.handles(call)
+    core.streams.handles(call)
     core.disconnected()
     (create,) = FarEnd(core).sent()
     assert CREATE.decode_request(create.payload) == CreateStream("generated_1")
@@ -228,7 +228,7 @@ def test_a_stream_made_twice_has_one_port() -> None:
     call = core.create("s")
     (create,) = far.sent()
     far.answer(create, CREATE.encode_response(StreamCreated("s")), local("MOVED"))
-    core.handles(call)
+    core.streams.handles(call)
     (moved,) = far.sent()
     assert moved.onward_route == (local("MOVED"),), "what has no confirm follows the stream"
 
@@ -255,9 +255,9 @@ def test_a_second_drop_of_a_handle_leaves_its_successor_alone() -> None:
     core = ClientCore()
     (old,) = core.find_handles("s", [0])
     core.find_handles("s", [1])
-    core.drop(old)
+    core.streams.drop(old)
     (new,) = core.find_handles("s", [0])
-    core.drop(old)
+    core.streams.drop(old)
     push = new.queue.push(b"data")
     far = FarEnd(core)
     for asked in far.sent():

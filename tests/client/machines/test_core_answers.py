@@ -20,15 +20,7 @@ from stream_client.errors import (
     UnexpectedAnswer,
 )
 from stream_service.extensions import RichStatus
-from stream_service.protocol import (
-    CREATE,
-    PULL,
-    PUSH,
-    CreateStream,
-    PullResponse,
-    PushConfirm,
-    Status,
-)
+from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullResponse, PushConfirm, Status
 from tests.client.machines.far_end import FarEnd, connected_core, is_create, opened, pushes
 
 
@@ -118,7 +110,7 @@ def test_what_is_too_large_fails_at_once_and_alone() -> None:
     call = core.call(handle, bytes(70_000))
     assert isinstance(call.error, RequestRefused)
     with pytest.raises(RequestRefused):
-        core.tell("stream_index_service", bytes(70_000))
+        core.notify("stream_index_service", bytes(70_000))
 
 
 def test_no_answer_is_asked_for_again_after_two_checks() -> None:
@@ -170,12 +162,12 @@ def test_a_queue_goes_when_its_publisher_is_done_and_everything_answered() -> No
     (handle,) = opened(core, far)
     queue = core.open_queue(handle)
     push = queue.push(b"x")
-    core.close_queue(handle, queue)
+    core.streams.close_queue(handle, queue)
     assert len(handle.queues) == 2
     (sent,) = far.sent()
     far.confirm(sent, 4)
     assert (push.result(), len(handle.queues)) == (4, 1)
-    core.close_queue(handle, core.open_queue(handle))
+    core.streams.close_queue(handle, core.open_queue(handle))
     assert len(handle.queues) == 1
 
 
@@ -196,7 +188,7 @@ def test_a_deleted_port_is_not_made_again() -> None:
     core, far = connected_core()
     first, second = opened(core, far, "s", 2)
     push, pull = second.queue.push(b"x"), core.pull(second, 0, 1)
-    core.drop(second)
+    core.streams.drop(second)
     for each in (push, pull):
         assert isinstance(each.error, StreamNotFound)
     assert isinstance(second.queue.push(b"late").error, StreamNotFound)
@@ -205,7 +197,7 @@ def test_a_deleted_port_is_not_made_again() -> None:
     core.disconnected()
     far = FarEnd(core)
     assert [CREATE.decode_request(create.payload) for create in far.sent()] == [CreateStream("s")]
-    core.drop(first)
+    core.streams.drop(first)
     core.disconnected()
     assert FarEnd(core).sent() == []
 
@@ -217,7 +209,7 @@ def test_a_closed_core_fails_everything_then_and_later() -> None:
     core.close()
     assert isinstance(push.error, ClientClosed)
     assert isinstance(pull.error, ClientClosed)
-    for ask in (lambda: handle.queue.push(b"x"), lambda: core.pull(handle, 0, 1), lambda: core.tell("s", b"")):
+    for ask in (lambda: handle.queue.push(b"x"), lambda: core.pull(handle, 0, 1), lambda: core.notify("s", b"")):
         with pytest.raises(ClientClosed):
             ask()
     core, far = connected_core()
@@ -231,8 +223,8 @@ def test_a_call_that_is_forgotten_stays_unanswered() -> None:
     (handle,) = opened(core, far)
     call = core.pull(handle, 0, 1)
     (asked,) = far.sent()
-    core.forget(call)
-    core.forget(call)
+    core.calls.forget(call)
+    core.calls.forget(call)
     far.answer(asked, PULL.encode_response(PullResponse(0, [])))
     assert not call.done
     single = handle.queue.push(b"x")

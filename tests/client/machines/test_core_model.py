@@ -24,7 +24,7 @@ from stream_client.core.states_machine import (
     CallState,
     ConnectionState,
     ConversationState,
-    Event,
+    CoreEvent,
     PartitionState,
     RouteState,
     StreamState,
@@ -73,7 +73,7 @@ class CoreModel(RuleBasedStateMachine):
     def create(self, partitions: int) -> None:
         request = self.core.create(f"s{partitions}", partitions)
         self.creates.append(request)
-        request.when_done(lambda: self.handles.extend(() if request.error else self.core.handles(request)))
+        request.when_done(lambda: self.handles.extend(() if request.error else self.core.streams.handles(request)))
 
     @rule(partition=st.integers(0, 3))
     def find(self, partition: int) -> None:
@@ -92,7 +92,7 @@ class CoreModel(RuleBasedStateMachine):
             queue = self.core.open_queue(handle)
             self.pushes.append(queue.push(b"q"))
             if number % 2:
-                self.core.close_queue(handle, queue)
+                self.core.streams.close_queue(handle, queue)
 
     @precondition(lambda self: self.handles)
     @rule(number=NUMBERS)
@@ -104,12 +104,12 @@ class CoreModel(RuleBasedStateMachine):
     @precondition(lambda self: self.calls)
     @rule(number=NUMBERS)
     def forget(self, number: int) -> None:
-        self.core.forget(self.calls[number % len(self.calls)])
+        self.core.calls.forget(self.calls[number % len(self.calls)])
 
     @precondition(lambda self: self.handles)
     @rule(number=NUMBERS)
     def delete(self, number: int) -> None:
-        self.core.drop(self.handles[number % len(self.handles)])
+        self.core.streams.drop(self.handles[number % len(self.handles)])
 
     @rule(ends_at_once=st.booleans())
     def converse(self, ends_at_once: bool) -> None:
@@ -204,7 +204,7 @@ class CoreModel(RuleBasedStateMachine):
         self.core.receive_data(b"\x01anything")
         self.core.disconnected()
         self.core.check()
-        assert self.core.data_to_send() == b""
+        assert self.core.connection.data_to_send() == b""
 
 
 TestCoreModel = CoreModel.TestCase
@@ -224,6 +224,6 @@ def test_every_state_is_in_the_table_and_can_be_reached(states: type[Enum]) -> N
 
 
 def test_an_event_that_a_state_does_not_have_is_a_mistake() -> None:
-    assert after(CallState.HELD, Event.SENT) is CallState.SENT
+    assert after(CallState.HELD, CoreEvent.SENT) is CallState.SENT
     with pytest.raises(AssertionError, match=r"SENT does not happen in CallState\.DONE"):
-        after(CallState.DONE, Event.SENT)
+        after(CallState.DONE, CoreEvent.SENT)

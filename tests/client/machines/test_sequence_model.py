@@ -9,13 +9,7 @@ from collections import deque
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ockam.actors.message import Message
 from stream_client.core.pushes import KeyedPush
@@ -23,7 +17,7 @@ from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import ConnectionLost, PushNotStored
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder
-from stream_service.workers.sequence_machine import SequenceMachine as NodeSequenceMachine
+from stream_service.workers.sequence_machine import PublisherSequences as NodeSequenceMachine
 from tests.client.machines.far_end import FarEnd, connected_core, opened
 from tests.support.examples import examples
 

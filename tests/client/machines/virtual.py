@@ -12,8 +12,8 @@ from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
-from stream_client.core.pushes import Waiting
-from stream_client.session import Session
+from stream_client.core.pushes import PendingResult
+from stream_client.session import ClientSession
 from tests.client.machines.far_end import FarEnd
 from tests.client.shells import drive
 
@@ -73,7 +73,7 @@ class VirtualShell:
         return drive(coroutine)
 
     def client(self, *, answer_timeout_s: float | None = 30.0) -> StreamClient:
-        return StreamClient(Session("virtual", self.core, self, answer_timeout_s))
+        return StreamClient(ClientSession("virtual", self.core, self, answer_timeout_s))
 
     def exchange(self) -> None:
         """Deliver everything that is under way."""
@@ -82,7 +82,7 @@ class VirtualShell:
                 for address, payload in self.node(message):
                     self._far.answer(message, payload, address)
 
-    async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+    async def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
         give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
         self.exchange()
         while not waiting.done and self.now_s() < give_up_s:
@@ -91,7 +91,7 @@ class VirtualShell:
             self.clock.jump(min(give_up_s, self._nothing_s))
             self.exchange()
 
-    async def give_way(self) -> None:
+    async def yield_control(self) -> None:
         self.exchange()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stream_service.workers import pull_machine
-from stream_service.workers.pull_machine import TRANSITIONS, Event, PullMachine, State
+from stream_service.workers.pull_machine import TRANSITIONS, PullEvent, PullMachine, PullState
 
-HELD = {State.READY: State.HELD, State.READING: State.READING_HELD, State.YIELDING: State.YIELDING_HELD}
+HELD = {
+    PullState.READY: PullState.HELD,
+    PullState.READING: PullState.READING_HELD,
+    PullState.YIELDING: PullState.YIELDING_HELD,
+}
 
 
 class Pull:
@@ -29,48 +33,48 @@ class Pull:
         return f"{self.consumer}@{id(self):x}"
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("event", Event)
-def test_the_table_keeps_two_questions_apart(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", PullState)
+@pytest.mark.parametrize("event", PullEvent)
+def test_the_table_keeps_two_questions_apart(state: PullState, event: PullEvent) -> None:
     """What is under way (a read, another's turn) and whether pulls are held are independent of each other.
 
     So each entry of the table follows from a rule for the one and a rule for the other, which are written down here.
     """
     free = {held: state for state, held in HELD.items()}
     under_way, held = free.get(state, state), state in free
-    expected: State | None
-    if state is State.CLOSED:
-        expected = None if event in (Event.READ_BEGUN, Event.TURN_YIELDED) else State.CLOSED
-    elif event is Event.CLOSE:
-        expected = State.CLOSED
-    elif event in (Event.HOLD, Event.RELEASE):
-        expected = HELD[under_way] if event is Event.HOLD else under_way
+    expected: PullState | None
+    if state is PullState.CLOSED:
+        expected = None if event in (PullEvent.READ_BEGUN, PullEvent.TURN_YIELDED) else PullState.CLOSED
+    elif event is PullEvent.CLOSE:
+        expected = PullState.CLOSED
+    elif event in (PullEvent.HOLD, PullEvent.RELEASE):
+        expected = HELD[under_way] if event is PullEvent.HOLD else under_way
     else:
-        begins = {Event.READ_BEGUN: State.READING, Event.TURN_YIELDED: State.YIELDING}
-        ends = {Event.READ_ENDED: State.READING, Event.TURN_CAME: State.YIELDING}
+        begins = {PullEvent.READ_BEGUN: PullState.READING, PullEvent.TURN_YIELDED: PullState.YIELDING}
+        ends = {PullEvent.READ_ENDED: PullState.READING, PullEvent.TURN_CAME: PullState.YIELDING}
         if event in begins:
-            expected = begins[event] if state is State.READY else None
+            expected = begins[event] if state is PullState.READY else None
         elif ends[event] is under_way:
-            expected = State.HELD if held else State.READY
+            expected = PullState.HELD if held else PullState.READY
         else:
             expected = None
     assert TRANSITIONS[state].get(event) is expected
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    reached, left = {State.READY}, [State.READY]
+    reached, left = {PullState.READY}, [PullState.READY]
     while left:
         for following in TRANSITIONS[left.pop()].values():
             if following not in reached:
                 reached.add(following)
                 left.append(following)
-    assert reached == set(State) == TRANSITIONS.keys()
+    assert reached == set(PullState) == TRANSITIONS.keys()
 
 
 def test_an_event_that_cannot_happen_is_a_mistake_of_ours() -> None:
     machine: PullMachine[Pull] = PullMachine(lambda consumer: False)
     with pytest.raises(KeyError):
-        machine.note(Event.READ_ENDED)
+        machine.note(PullEvent.READ_ENDED)
 
 
 def test_pulls_of_a_consumer_that_caught_up_and_waiting_ones_take_turns() -> None:
@@ -146,7 +150,7 @@ class AnyOrder(RuleBasedStateMachine):
             if parks and self._machine.park(pull, self._now_s):
                 self._parked.append(pull)
 
-    @precondition(lambda self: self._machine.state is not State.CLOSED)
+    @precondition(lambda self: self._machine.state is not PullState.CLOSED)
     @rule(consumer=st.sampled_from(CONSUMERS), wait_s=st.integers(0, 3))
     def add(self, consumer: str, wait_s: int) -> None:
         pull = Pull(consumer, self._now_s + wait_s if wait_s else 0.0)
@@ -169,7 +173,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self._read)
     @rule(part=st.floats(0, 1), parks=st.booleans())
     def end_read(self, part: float, parks: bool) -> None:
-        closed = self._machine.state is State.CLOSED
+        closed = self._machine.state is PullState.CLOSED
         answered, again = self._machine.end_read(round(part * len(self._read)))
         assert answered == self._read[: len(answered)]
         assert set(again) <= set(self._read[len(answered) :])
@@ -177,18 +181,18 @@ class AnyOrder(RuleBasedStateMachine):
             self._answered(answered, parks)
         self._read = ()
 
-    @precondition(lambda self: Event.TURN_YIELDED in TRANSITIONS[self._machine.state])
+    @precondition(lambda self: PullEvent.TURN_YIELDED in TRANSITIONS[self._machine.state])
     @rule()
     def yield_turn(self) -> None:
-        self._machine.note(Event.TURN_YIELDED)
+        self._machine.note(PullEvent.TURN_YIELDED)
 
-    @precondition(lambda self: self._machine.state in (State.YIELDING, State.YIELDING_HELD))
+    @precondition(lambda self: self._machine.state in (PullState.YIELDING, PullState.YIELDING_HELD))
     @rule()
     def turn_came(self) -> None:
-        self._machine.note(Event.TURN_CAME)
+        self._machine.note(PullEvent.TURN_CAME)
 
-    @rule(event=st.sampled_from([Event.HOLD, Event.RELEASE]))
-    def push(self, event: Event) -> None:
+    @rule(event=st.sampled_from([PullEvent.HOLD, PullEvent.RELEASE]))
+    def push(self, event: PullEvent) -> None:
         self._machine.note(event)
 
     @rule(consumer=st.sampled_from(CONSUMERS))
@@ -231,7 +235,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self._now_s > 5)
     @rule()
     def close(self) -> None:
-        self._machine.note(Event.CLOSE)
+        self._machine.note(PullEvent.CLOSE)
         waiting, blocked, long_polls = self._machine.clear()
         assert long_polls == self._parked
         left = {pull for pulls in self._expected.values() for pull in pulls}

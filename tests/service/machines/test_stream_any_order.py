@@ -35,7 +35,7 @@ from stream_service.stored import StoredStream
 from stream_service.workers import stream_machine
 from stream_service.workers.clock import Clock
 from stream_service.workers.stream import StreamWorker
-from stream_service.workers.stream_machine import State
+from stream_service.workers.stream_machine import StreamActivity
 from stream_service.workers.tail_machine import Tails
 from stream_storage.contract import Operation
 from stream_storage.errors import StorageError
@@ -160,7 +160,7 @@ class World:
         self._next_number = 0
         self._creates: list[int] = []
         self._copied: list[int] = []
-        self.states: Counter[State] = Counter()
+        self.states: Counter[StreamActivity] = Counter()
 
     def _send(self, protocol: Protocol[Any, Any], request: Any) -> None:
         self._queue(protocol.encode_request(request))
@@ -320,11 +320,11 @@ def _answered(payload: bytes) -> int:
 @pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 150, 25)], ids=lambda seeds: seeds[0])
 def test_whatever_comes_when_everything_keeps_its_order(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setattr(stream_machine, "STAGED_BEHIND_MIN", 3)
-    states: Counter[State] = Counter()
+    states: Counter[StreamActivity] = Counter()
     for seed in seeds:
         world = World(Random(seed))
         for _ in range(150):
             world.step()
         world.finish()
         states += world.states
-    assert states.keys() == set(State) - {State.OPENING, State.CLOSED}
+    assert states.keys() == set(StreamActivity) - {StreamActivity.OPENING, StreamActivity.CLOSED}

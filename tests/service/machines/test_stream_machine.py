@@ -18,50 +18,50 @@ from ockam.actors.message import Message
 from stream_service.workers import stream_machine
 from stream_service.workers.clock_machine import TOLERANCE_US
 from stream_service.workers.stream_bounds import StreamBounds
-from stream_service.workers.stream_machine import TRANSITIONS, Event, State, StreamMachine
+from stream_service.workers.stream_machine import TRANSITIONS, StreamActivity, StreamEvent, StreamMachine
 from stream_storage.contract import StreamRecord
 
 BEGINS = {
-    Event.SMALL_APPEND: State.APPENDING,
-    Event.LARGE_APPEND: State.STAGING,
-    Event.COPY_BEGUN: State.COPYING,
-    Event.CHANGE_BEGUN: State.CHANGING,
-    Event.LOAD_BEGUN: State.LOADING,
+    StreamEvent.SMALL_APPEND: StreamActivity.APPENDING,
+    StreamEvent.LARGE_APPEND: StreamActivity.STAGING,
+    StreamEvent.COPY_BEGUN: StreamActivity.COPYING,
+    StreamEvent.CHANGE_BEGUN: StreamActivity.CHANGING,
+    StreamEvent.LOAD_BEGUN: StreamActivity.LOADING,
 }
 ENDS = {
-    State.OPENING: Event.OPENED,
-    State.APPENDING: Event.APPEND_ENDED,
-    State.STAGING: Event.APPEND_ENDED,
-    State.COPYING: Event.COPY_ENDED,
-    State.CHANGING: Event.CHANGE_ENDED,
-    State.LOADING: Event.LOAD_ENDED,
+    StreamActivity.OPENING: StreamEvent.OPENED,
+    StreamActivity.APPENDING: StreamEvent.APPEND_ENDED,
+    StreamActivity.STAGING: StreamEvent.APPEND_ENDED,
+    StreamActivity.COPYING: StreamEvent.COPY_ENDED,
+    StreamActivity.CHANGING: StreamEvent.CHANGE_ENDED,
+    StreamActivity.LOADING: StreamEvent.LOAD_ENDED,
 }
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("event", Event)
-def test_everything_begins_in_serving_and_ends_there(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", StreamActivity)
+@pytest.mark.parametrize("event", StreamEvent)
+def test_everything_begins_in_serving_and_ends_there(state: StreamActivity, event: StreamEvent) -> None:
     """Each entry of the table follows from these rules, and there is no other entry."""
-    expected: State | None
-    if event is Event.CLOSE:
-        expected = State.CLOSED
-    elif state is State.CLOSED:
-        expected = None if event in BEGINS else State.CLOSED
-    elif state is State.SERVING:
+    expected: StreamActivity | None
+    if event is StreamEvent.CLOSE:
+        expected = StreamActivity.CLOSED
+    elif state is StreamActivity.CLOSED:
+        expected = None if event in BEGINS else StreamActivity.CLOSED
+    elif state is StreamActivity.SERVING:
         expected = BEGINS.get(event)
     else:
-        expected = State.SERVING if event is ENDS[state] else None
+        expected = StreamActivity.SERVING if event is ENDS[state] else None
     assert TRANSITIONS[state].get(event) is expected
 
 
 def test_every_state_can_be_reached() -> None:
-    reached, left = {State.OPENING}, [State.OPENING]
+    reached, left = {StreamActivity.OPENING}, [StreamActivity.OPENING]
     while left:
         for following in TRANSITIONS[left.pop()].values():
             if following not in reached:
                 reached.add(following)
                 left.append(following)
-    assert reached == set(State) == TRANSITIONS.keys()
+    assert reached == set(StreamActivity) == TRANSITIONS.keys()
 
 
 def opened(next_index: int = 0, last_time_us: int = 0) -> StreamMachine:
@@ -178,7 +178,7 @@ class AnyOrder(RuleBasedStateMachine):
     def open(self) -> None:
         self._machine.open(0)
 
-    @precondition(lambda self: self._machine.state is State.SERVING)
+    @precondition(lambda self: self._machine.state is StreamActivity.SERVING)
     @rule(messages=st.integers(1, 64), now_us=st.integers(0, 4 * TOLERANCE_US))
     def begin_append(self, messages: int, now_us: int) -> None:
         place = self._machine.begin_append(messages, now_us)
@@ -196,35 +196,37 @@ class AnyOrder(RuleBasedStateMachine):
             self._under_way = self._machine.staged_messages
             self._machine.begin_append(self._under_way, 0)
 
-    @precondition(lambda self: self._machine.state is State.STAGING and not self._machine.held)
+    @precondition(lambda self: self._machine.state is StreamActivity.STAGING and not self._machine.held)
     @rule(messages=st.integers(0, 9))
     def stage(self, messages: int) -> None:
         self._machine.stage(messages, messages)
 
-    @precondition(lambda self: self._machine.state is State.SERVING)
+    @precondition(lambda self: self._machine.state is StreamActivity.SERVING)
     @rule(begin=st.sampled_from([StreamMachine.begin_copy, StreamMachine.begin_change, StreamMachine.begin_load]))
     def begin(self, begin: Callable[[StreamMachine], None]) -> None:
         begin(self._machine)
 
-    @precondition(lambda self: self._machine.state is State.COPYING)
+    @precondition(lambda self: self._machine.state is StreamActivity.COPYING)
     @rule(messages=st.integers(0, 9))
     def end_copy(self, messages: int) -> None:
         self._machine.end_copy(self._stored, messages, self._machine.last_time_us)
         self._stored += messages
 
-    @precondition(lambda self: self._machine.state is State.CHANGING)
+    @precondition(lambda self: self._machine.state is StreamActivity.CHANGING)
     @rule(cut=st.integers(0, 3), fails=st.booleans())
     def end_change(self, cut: int, fails: bool) -> None:
         """A change may cut the last messages of the stream."""
         self._stored -= 0 if fails else min(cut, self._stored)
         self._machine.end_change(None if fails else record(0, self._stored), self._machine.last_time_us)
 
-    @precondition(lambda self: self._machine.state is State.LOADING)
+    @precondition(lambda self: self._machine.state is StreamActivity.LOADING)
     @rule()
     def end_load(self) -> None:
         self._machine.end_load()
 
-    @precondition(lambda self: self._machine.state not in (State.SERVING, State.CLOSED) and not self._held)
+    @precondition(
+        lambda self: self._machine.state not in (StreamActivity.SERVING, StreamActivity.CLOSED) and not self._held
+    )
     @rule(messages=st.integers(1, 5))
     def hold(self, messages: int) -> None:
         self._held = some_messages(messages)
@@ -239,7 +241,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        if self._machine.state is State.SERVING and self._held:
+        if self._machine.state is StreamActivity.SERVING and self._held:
             # The worker handles what was held as soon as nothing is under way.
             assert self._machine.take_held() == self._held
             self._held = ()

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.dataset as dataset
 
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.runs.engine import Engine
+from spark_export.exporter.runs.engine import ExportEngine
 from spark_export.exporter.runs.job import INLINE, ExportSettings, open_compactor, open_exporter, open_for_reading
 from spark_export.exporter.runs.run import Exporter, Outcome, Progress
 from spark_export.exporter.tables.compact import Compaction
-from spark_export.exporter.verify import Verdict, verify
+from spark_export.exporter.verify import VerificationResult, verify
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes
 from stream_node.node.process import NodeProcess
@@ -49,7 +49,7 @@ class World:
     def run(
         self,
         *,
-        engine: Engine | None = None,
+        engine: ExportEngine | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         **changes: Any,
     ) -> Outcome:
@@ -74,8 +74,8 @@ class World:
 
         return asyncio.run(main())
 
-    def verify(self, **options: Any) -> Verdict:
-        async def main() -> Verdict:
+    def verify(self, **options: Any) -> VerificationResult:
+        async def main() -> VerificationResult:
             async with open_for_reading(self.folder) as (layout, ledger):
                 return await verify(layout, ledger, **options)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
-from spark_export.exporter.runs.step import Step
+from spark_export.exporter.runs.step import ExportStep
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -25,7 +25,7 @@ def resident_bytes() -> int:
 async def main(folder: str, node: str, stream: str, rows_max: str) -> None:
     rows = 0
 
-    async def told(step: Step) -> None:
+    async def told(step: ExportStep) -> None:
         nonlocal rows
         rows += step.rows
         sys.stdout.write(json.dumps([rows, resident_bytes()]) + "\n")

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.errors import ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, SITES
-from tests.cli.promised.export_schemas import Compacted, Exported, ExportVerified, RunRow
+from tests.cli.promised import promised
 from tests.spark_export.exporter.export_world import World
 
 COMPACTION_SITES = {"compact_planned", "compact_written", "between_turn_and_ledger"}
@@ -70,14 +70,14 @@ def test_the_command_tells_what_it_did(world: World) -> None:
     world.push(10)
     done = export_child(world, "run")
     assert (done.returncode, done.stderr) == (0, "")
-    report = msgspec.json.decode(done.stdout, type=Exported)
+    report = msgspec.json.decode(done.stdout, type=promised.Exported)
     assert (report.run, report.rows, report.files, report.partitions) == (1, 10, 1, 2)
     (line,) = export_child(world, "history").stdout.splitlines()
-    row = msgspec.json.decode(line, type=RunRow)
+    row = msgspec.json.decode(line, type=promised.RunRow)
     assert (row.run, row.state, row.rows, row.error) == (1, "saved", 10, None)
-    verdict = msgspec.json.decode(export_child(world, "verify").stdout, type=ExportVerified)
+    verdict = msgspec.json.decode(export_child(world, "verify").stdout, type=promised.ExportVerified)
     assert (verdict.ok, verdict.rows) == (True, 10)
-    compacted = msgspec.json.decode(export_child(world, "compact").stdout, type=Compacted)
+    compacted = msgspec.json.decode(export_child(world, "compact").stdout, type=promised.Compacted)
     assert (compacted.generation, compacted.files_before) == (None, 1)
 
 

@@ -23,7 +23,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from spark_export.exporter.errors import DataLost, ExportMismatch, StreamsLeftOut
 from spark_export.exporter.runs.job import adopt_table
 from stream_client.blocking import set_position
-from tests.cli.promised.export_schemas import Adopted
+from tests.cli.promised import promised
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_crashes import export_child
 
@@ -136,7 +136,7 @@ def test_a_new_folder_with_the_consumer_of_another_is_refused(world: World, tmp_
     command = [sys.executable, "-m", "stream_node", "export", "adopt", str(other.folder), "--node", world.node.address]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert msgspec.json.decode(done.stdout, type=Adopted).client == other.consumer()
+    assert msgspec.json.decode(done.stdout, type=promised.Adopted).client == other.consumer()
     assert other.run().rows == 10
     assert world.position(0, "mine") == 5
 

@@ -26,7 +26,7 @@ from spark_export.exporter.repair import Repair
 from spark_export.exporter.report import repair_lines, verdict_lines
 from spark_export.exporter.runs.job import open_repairer
 from stream_client.blocking import set_position
-from tests.cli.promised.export_schemas import Repaired
+from tests.cli.promised import promised
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
 from tests.spark_export.exporter.test_crashes import export_child
@@ -78,7 +78,7 @@ def test_damaged_and_lost_files_are_taken_again(exported: World) -> None:
     second.unlink()
     done = repair_child(exported)
     assert done.returncode == 0, done.stderr
-    report = msgspec.json.decode(done.stdout, type=Repaired)
+    report = msgspec.json.decode(done.stdout, type=promised.Repaired)
     assert (len(report.damaged), report.rows, report.lost, report.generation) == (2, 120, 0, 2)
     assert_whole(exported)
     assert repair(exported).generation is None

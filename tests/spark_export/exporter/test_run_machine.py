@@ -16,9 +16,9 @@ from spark_export.exporter.model import RunState
 from spark_export.exporter.runs.run_machine import (
     COUNTED,
     TRANSITIONS,
-    Found,
     IllegalTransition,
     Recovery,
+    RunFiles,
     check_transition,
     recover,
 )
@@ -35,9 +35,9 @@ def test_only_the_documented_transitions_are_allowed(state: RunState, to: RunSta
             check_transition(state, to)
 
 
-@pytest.mark.parametrize("found", [Found(a, b) for a, b in product((True, False), repeat=2)])
+@pytest.mark.parametrize("found", [RunFiles(a, b) for a, b in product((True, False), repeat=2)])
 @pytest.mark.parametrize("state", RunState)
-def test_a_run_that_the_table_has_is_never_abandoned_or_published_again(state: RunState, found: Found) -> None:
+def test_a_run_that_the_table_has_is_never_abandoned_or_published_again(state: RunState, found: RunFiles) -> None:
     """Such a run is written at least: the table gets nothing before the ledger has the files."""
     action = recover(state, found)
     if found.in_table and state in (RunState.WRITTEN, RunState.PUBLISHED):
@@ -80,7 +80,7 @@ def test_whatever_the_crashes_a_run_is_published_at_most_once(lives: list[int], 
     for step in script[: lives[0] if lives else len(script)]:
         step()
     for steps in [*lives[1:], 6]:
-        action = recover(disk.state, Found(disk.in_table, staged))
+        action = recover(disk.state, RunFiles(disk.in_table, staged))
         plan: list[Callable[[], None]] = {
             Recovery.NOTHING: [],
             Recovery.ABANDON: [lambda: disk.go(RunState.ABANDONED)],

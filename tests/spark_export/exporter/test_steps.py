@@ -26,15 +26,15 @@ import pyarrow.dataset as dataset
 
 from spark_export.errors import NodeUnreachable
 from spark_export.exporter.errors import StreamsLeftOut
-from spark_export.exporter.model import Piece, Task
+from spark_export.exporter.model import ExportTask, RangePart
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.runs import job
 from spark_export.exporter.runs.run import Exporter, Progress
-from spark_export.exporter.runs.step import Step
+from spark_export.exporter.runs.step import ExportStep
 from spark_export.exporter.runs.task import TaskSettings, run_task
 from spark_export.source.options import read_options
 from stream_node.node.process import NodeProcess
-from tests.cli.promised.export_schemas import Exported
+from tests.cli.promised import promised
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
 
@@ -52,11 +52,11 @@ def export_child(world: World, *more: str) -> subprocess.CompletedProcess[str]:
 
 def test_what_is_new_is_published_in_steps_of_the_given_size(world: World) -> None:
     world.push(1_000)
-    seen: list[tuple[Step, int]] = []
+    seen: list[tuple[ExportStep, int]] = []
     progress: list[Progress] = []
 
     async def main(exporter: Exporter) -> object:
-        async def on_step(step: Step) -> None:
+        async def on_step(step: ExportStep) -> None:
             seen.append((step, len(world.rows())))
 
         return await exporter.run(on_step=on_step)
@@ -79,7 +79,7 @@ def test_an_export_ends_though_a_producer_does_not(world: World) -> None:
     world.push(500)
 
     async def main(exporter: Exporter) -> object:
-        async def on_step(step: Step) -> None:
+        async def on_step(step: ExportStep) -> None:
             await asyncio.to_thread(world.push, 200)
 
         return await exporter.run(on_step=on_step)
@@ -93,7 +93,7 @@ def test_an_export_ends_though_a_producer_does_not(world: World) -> None:
 def test_no_step_begins_after_the_time_and_the_rest_is_told(world: World) -> None:
     world.push(50)
     ended = export_child(world, "--stream", world.stream, "--seconds-max", "0")
-    report = msgspec.json.decode(ended.stdout, type=Exported)
+    report = msgspec.json.decode(ended.stdout, type=promised.Exported)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert (report.run, report.steps, report.rows_left, report.data_bytes_left) == (None, 0, 50, 1_000)
     assert world.run(seconds_max=600.0).rows_left == 0
@@ -115,7 +115,7 @@ def test_a_stream_with_a_loss_is_left_out_and_the_others_are_exported(world: Wor
     with world.client() as client:
         client.create(names["cut"]).truncate(15)
     ended = export_child(world, *pattern)
-    report = msgspec.json.decode(ended.stdout, type=Exported)
+    report = msgspec.json.decode(ended.stdout, type=promised.Exported)
     assert (ended.returncode, report.rows, report.steps) == (1, 10, 1)
     reasons = {each.stream: each.reason for each in report.left_out}
     assert reasons.keys() == {names["cut"], names["anew"], names["long"]}
@@ -126,7 +126,7 @@ def test_a_stream_with_a_loss_is_left_out_and_the_others_are_exported(world: Wor
     assert [line["event"] for line in logged] == ["stream left out"] * 3
     assert all(reason in said["error"] for reason in reasons.values())
     again = export_child(world, *pattern)
-    assert (again.returncode, msgspec.json.decode(again.stdout, type=Exported).run) == (1, None)
+    assert (again.returncode, msgspec.json.decode(again.stdout, type=promised.Exported).run) == (1, None)
     accepted = world.run(accept_lost=True, selection=Selection((names["cut"], names["anew"], names["whole"])))
     assert (accepted.rows, accepted.lost) == (15, 5)
     verdict = world.verify()
@@ -263,7 +263,7 @@ def test_without_an_option_tasks_run_inline_and_the_command_says_why(world: Worl
     arguments = command(world, "--stream", world.stream)
     environment = {**os.environ, "JAVA_HOME": str(java)}
     ended = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    engine = msgspec.json.decode(ended.stdout, type=Exported).engine
+    engine = msgspec.json.decode(ended.stdout, type=promised.Exported).engine
     assert re.fullmatch(r"inline, \d+ threads \(0\.0 MB are new, at most 64 GiB\)", engine)
     assert not (java / "started").exists()
     assert world.run(master="auto").engine == "", "nothing was new, so nothing ran"
@@ -296,7 +296,7 @@ def test_a_node_that_ends_each_read_is_told_from_a_node_that_has_gone(world: Wor
     Method: a door that ends the connections of the only task after some bytes, and then all others or none.
     """
     world.push(1_000, partitions=1, size=100)
-    piece = Piece(world.stream, 0, 0, 0, 0, 1_000)
+    piece = RangePart(world.stream, 0, 0, 0, 0, 1_000)
     attempts = world.folder / "attempts"
     attempts.mkdir(parents=True)
     reads = read_options({"endpoint": world.node.address, "subscribe": world.stream}).fetch_retries + 1
@@ -304,9 +304,9 @@ def test_a_node_that_ends_each_read_is_told_from_a_node_that_has_gone(world: Wor
     with door(world.node.address, limits) as address:
         settings = TaskSettings({"endpoint": address}, str(attempts))
         if answers_others:
-            written = run_task(Task(0, (piece,)), settings)
+            written = run_task(ExportTask(0, (piece,)), settings)
             assert (written.files, [each.stream for each in written.left_out]) == ([], [world.stream])
             assert "was read up to 0 of 1000 and no further" in written.left_out[0].reason
         else:
             with pytest.raises(NodeUnreachable, match="was read up to 0 of 1000"):
-                run_task(Task(0, (piece,)), settings)
+                run_task(ExportTask(0, (piece,)), settings)

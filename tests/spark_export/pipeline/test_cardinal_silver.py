@@ -23,7 +23,7 @@ from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.evm import evm
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.payload_text import parse_payloads
-from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, SimulationOptions, Step, simulate
+from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, SentRecord, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport, replay
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic
 from spark_export.pipeline.increment import Settings, run_pipeline
@@ -83,7 +83,7 @@ async def consumer_of(
     return ledger.hashes[1:], found
 
 
-def simulated(seed: int, losses: int) -> list[Step]:
+def simulated(seed: int, losses: int) -> list[SentRecord]:
     """A simulation's messages; of some blocks a message never comes: a Batch, or an item or header of a sub-batch.
 
     Not of a reorg's blocks: a consumer leaves the old chain when the reorg is announced, also if its blocks never come.

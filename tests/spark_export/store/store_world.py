@@ -23,9 +23,9 @@ from spark_export import table_files
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.exporter.runs.job import open_compactor, open_for_reading
 from spark_export.exporter.tables.compact import Compaction
-from spark_export.exporter.verify import Verdict, verify
+from spark_export.exporter.verify import VerificationResult, verify
 from spark_export.store.open import open_store
-from spark_export.store.place import Place, parse_place
+from spark_export.store.place import StoreLocation, parse_place
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 from tests.support.s3_server import CREDENTIALS, S3Server
@@ -40,7 +40,7 @@ class StoreWorld(World):
         super().__init__(Path("/nowhere"), node, stream)
         self.server = server
         self.bucket = bucket
-        self.place: Place = parse_place(f"s3://{bucket}/a/lake")
+        self.place: StoreLocation = parse_place(f"s3://{bucket}/a/lake")
         self.options = {"endpoint": server.endpoint}
         self.settings = replace(self.settings, folder=self.place, store_options=self.options)
         self.reader = open_store(self.place, {"endpoint": server.endpoint})
@@ -73,8 +73,8 @@ class StoreWorld(World):
     def reader_has_manifests(self) -> bool:
         return bool(self.objects("_manifests"))
 
-    def verify(self, **options: Any) -> Verdict:
-        async def main() -> Verdict:
+    def verify(self, **options: Any) -> VerificationResult:
+        async def main() -> VerificationResult:
             async with open_for_reading(replace(self.settings.address(), options=self.reader.options)) as (layout, it):
                 return await verify(layout, it, **options)
 

@@ -22,7 +22,7 @@ from stream_storage.commit import commit_batch
 from stream_storage.contract import Append
 from stream_storage.errors import CommitUnsettled, ConnectionLost, StandbyMissing
 from stream_storage.postgres.database import PostgresDatabase
-from stream_storage.postgres.server import Server
+from stream_storage.postgres.server import PostgresPrimary
 from stream_storage.postgres.session import PostgresSession
 from tests.stream_storage.postgres.failover import PATIENCE_S, Pair
 from tests.support.postgres import PostgresServer
@@ -129,7 +129,7 @@ def test_a_standby_that_is_there_is_not_told_as_missing(pair: Pair) -> None:
     writers = [threading.Thread(target=write, args=(table,)) for table in ("one", "other")]
     for writer in writers:
         writer.start()
-    server = Server(pair.primary.url, wait_s=10.0, call_s=10.0)
+    server = PostgresPrimary(pair.primary.url, wait_s=10.0, call_s=10.0)
     seen = told = 0
     for _ in range(ASKED):
         seen += pair.primary.ask(waiting) != "0"

@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from index_service.accesses import Access, IndexRequests, LoadPositions
-from stream_service.operations import EnsureStreams
+from index_service.accesses import Access, IndexRequests, load_positions
+from stream_service.operations import ensure_streams
 from stream_storage.commit import commit_batch
-from stream_storage.contract import ignore_done
+from stream_storage.contract import Do, ignore_done
 from stream_storage.errors import NodeReplaced
 from stream_storage.postgres.database import PostgresDatabase
 from stream_storage.postgres.schema import SCHEMA_VERSION
@@ -29,7 +29,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_and_its_writer_is_fenced(
 ) -> None:
     old = PostgresDatabase.open(server.url_of("postgres"), directory=tmp_path / "old", member="old")
     writer = old.session()
-    made = EnsureStreams("größe", (0, 1), 77, ignore_done)
+    made = Do(lambda session: ensure_streams(session, "größe", (0, 1), 77), ignore_done)
     saves = IndexRequests([Access(("c", name, 1), 5) for name in ("größe", "gone")], 9, ignore_done)
     assert commit_batch(writer, [made, saves]) is None
     server.ask("ALTER TABLE saved_indexes DROP created_us, DROP generation; UPDATE schema_version SET version = 1")
@@ -40,9 +40,8 @@ def test_a_database_of_version_1_is_brought_up_to_date_and_its_writer_is_fenced(
     new = PostgresDatabase.open(server.url_of("postgres"), directory=tmp_path / "new", member="new")
     session = new.session()
     for name, created_us in (("größe", 77), ("gone", 0)):
-        loaded = LoadPositions("c", name, [1, 0], 11, ignore_done, creates=False)
-        loaded.apply(session)
-        assert loaded.found == [(5, 9, created_us, 0), None], "its seal is right, too"
+        found = load_positions(session, "c", name, [1, 0], 11, creates=False)
+        assert found == [(5, 9, created_us, 0), None], "its seal is right, too"
     assert server.ask("SELECT version FROM schema_version") == str(SCHEMA_VERSION)
     late = IndexRequests([Access(("c", "größe", 1), 6)], 12, ignore_done)
     assert isinstance(commit_batch(writer, [late]), NodeReplaced) or isinstance(late.error, NodeReplaced)

@@ -27,8 +27,8 @@ from stream_storage.sqlite.wal.scan_machine import (
     How,
     Read,
     Scan,
-    Verdict,
     WalReader,
+    WalState,
     judge,
     scan,
 )
@@ -100,7 +100,7 @@ def test_a_log_as_it_is(written: Path) -> None:
     wal, found = scanned(written)
     assert (found.bad, found.commits, found.damaged, found.header_valid) == (0, (), (), True)
     assert 0 < found.good < found.frames, "frames of before the log began anew stand behind"
-    assert judge(found, rebooted=True, in_file=False) is Verdict.SOUND
+    assert judge(found, rebooted=True, in_file=False) is WalState.SOUND
     assert wal.page_bytes == 8192
 
 
@@ -170,37 +170,37 @@ def bad(frame: int, how: How, commit: int = 0) -> Damage:
     ("commits", "end", "damaged", "rebooted", "verdict"),
     [
         # Nothing is committed behind: an end as every kill leaves it.
-        ((), 0, (), False, Verdict.TORN),
+        ((), 0, (), False, WalState.TORN),
         # The last transaction, all there but for one frame: a power cut can have taken it, a kill cannot.
-        ((14,), 14, (bad(11, How.LOST),), True, Verdict.CUT),
-        ((14,), 14, (bad(11, How.LOST),), False, Verdict.DAMAGED),
-        ((14,), 14, (bad(11, How.BYTE),), True, Verdict.COMPLETED),
-        ((14,), 14, (bad(11, How.BYTE),), False, Verdict.DAMAGED),
+        ((14,), 14, (bad(11, How.LOST),), True, WalState.CUT),
+        ((14,), 14, (bad(11, How.LOST),), False, WalState.DAMAGED),
+        ((14,), 14, (bad(11, How.BYTE),), True, WalState.COMPLETED),
+        ((14,), 14, (bad(11, How.BYTE),), False, WalState.DAMAGED),
         # A word may fit by accident, and a page is not written twice in a transaction.
-        ((14,), 14, (bad(11, How.WORD),), True, Verdict.CUT),
-        ((14,), 14, (bad(11, How.LATER),), True, Verdict.CUT),
+        ((14,), 14, (bad(11, How.WORD),), True, WalState.CUT),
+        ((14,), 14, (bad(11, How.LATER),), True, WalState.CUT),
         # Its last frame: a kill can have left the head of it without the page.
-        ((11,), 11, (bad(11, How.BYTE, 9),), False, Verdict.COMPLETED),
-        ((11,), 11, (bad(11, How.CHECKSUM, 9),), True, Verdict.COMPLETED),
-        ((11,), 11, (bad(11, How.DOUBT, 9),), False, Verdict.DAMAGED),
-        ((11,), 11, (bad(11, How.DOUBT, 9),), True, Verdict.CUT),
+        ((11,), 11, (bad(11, How.BYTE, 9),), False, WalState.COMPLETED),
+        ((11,), 11, (bad(11, How.CHECKSUM, 9),), True, WalState.COMPLETED),
+        ((11,), 11, (bad(11, How.DOUBT, 9),), False, WalState.DAMAGED),
+        ((11,), 11, (bad(11, How.DOUBT, 9),), True, WalState.CUT),
         # The next transaction began after this one was synced.
-        ((14, 18), 18, (bad(11, How.LOST),), True, Verdict.DAMAGED),
-        ((14, 18), 18, (bad(11, How.BYTE),), True, Verdict.DAMAGED),
+        ((14, 18), 18, (bad(11, How.LOST),), True, WalState.DAMAGED),
+        ((14, 18), 18, (bad(11, How.BYTE),), True, WalState.DAMAGED),
         # SQLite writes over pages of a transaction that outgrew its cache.
-        ((10 + SPILL_FRAMES_MIN,), 10 + SPILL_FRAMES_MIN, (bad(11, How.LOST),), False, Verdict.CUT),
-        ((10 + SPILL_FRAMES_MIN,), 10 + SPILL_FRAMES_MIN, (bad(11, How.BYTE),), True, Verdict.CUT),
+        ((10 + SPILL_FRAMES_MIN,), 10 + SPILL_FRAMES_MIN, (bad(11, How.LOST),), False, WalState.CUT),
+        ((10 + SPILL_FRAMES_MIN,), 10 + SPILL_FRAMES_MIN, (bad(11, How.BYTE),), True, WalState.CUT),
     ],
 )
 def test_what_stands_behind_a_bad_frame_is_judged(
-    commits: tuple[int, ...], end: int, damaged: tuple[Damage, ...], rebooted: bool, verdict: Verdict
+    commits: tuple[int, ...], end: int, damaged: tuple[Damage, ...], rebooted: bool, verdict: WalState
 ) -> None:
     found = Scan(True, 20 + end, 10, 11, commits, end, damaged)
     assert judge(found, rebooted=rebooted, in_file=False) is verdict
 
 
-@pytest.mark.parametrize(("in_file", "verdict"), [(True, Verdict.TORN), (False, Verdict.DAMAGED)])
-def test_a_damaged_header_before_commits_is_judged_by_the_file(in_file: bool, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("in_file", "verdict"), [(True, WalState.TORN), (False, WalState.DAMAGED)])
+def test_a_damaged_header_before_commits_is_judged_by_the_file(in_file: bool, verdict: WalState) -> None:
     found = Scan(False, 20, 0, 1, (4,), 4, ())
     assert judge(found, rebooted=True, in_file=in_file) is verdict
 

@@ -21,7 +21,7 @@ from stream_storage.errors import DatabaseCorrupt, StorageError, WalDamaged
 from stream_storage.sqlite.database import FILE_NAME, PRAGMAS, Database
 from stream_storage.sqlite.session import SqliteSession
 from stream_storage.sqlite.wal.check import examined, refuse_damaged
-from stream_storage.sqlite.wal.scan_machine import Verdict
+from stream_storage.sqlite.wal.scan_machine import WalState
 from tests.stream_storage.wal.wal_samples import (
     FRAME_BYTES,
     WAL_NAME,
@@ -50,7 +50,7 @@ def frames_of(directory: Path) -> int:
     return ((directory / WAL_NAME).stat().st_size - 32) // FRAME_BYTES
 
 
-def verdict_of(directory: Path, *, rebooted: bool) -> Verdict:
+def verdict_of(directory: Path, *, rebooted: bool) -> WalState:
     with examined(directory / FILE_NAME, rebooted=rebooted) as log:
         assert log is not None
         return log.verdict
@@ -265,7 +265,7 @@ def test_nothing_is_left_behind_a_torn_end_that_could_look_like_damage(
     reader.close()
     session.close()
     database.close()
-    assert verdict_of(again, rebooted=False) in (Verdict.SOUND, Verdict.TORN)
+    assert verdict_of(again, rebooted=False) in (WalState.SOUND, WalState.TORN)
     assert stored_commits(again) == COMMITS - 1
 
 
@@ -275,7 +275,7 @@ def test_what_makes_the_log_large_leaves_no_doubt(tmp_path: Path) -> None:
             session.extend_wal(2 * 1024 * 1024)
 
     directory = killed(tmp_path, 16, meanwhile=extend)
-    assert verdict_of(directory, rebooted=False) in (Verdict.SOUND, Verdict.TORN)
+    assert verdict_of(directory, rebooted=False) in (WalState.SOUND, WalState.TORN)
     change(directory, 32 + 20 * FRAME_BYTES + 100)
     with pytest.raises(WalDamaged):
         Database.open(directory)

@@ -14,7 +14,7 @@ import pytest
 from stream_storage.contract import Append
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.session import SqliteSession
-from stream_storage.sqlite.wal.scan_machine import Verdict
+from stream_storage.sqlite.wal.scan_machine import WalState
 from tests.stream_storage.wal.test_wal_damage import COMMITS, kept_copies, last_transaction, verdict_of
 from tests.stream_storage.wal.wal_samples import (
     FRAME_BYTES,
@@ -119,8 +119,8 @@ def test_a_header_torn_when_the_log_began_anew_is_not_damage(tmp_path: Path) -> 
         (directory / WAL_NAME).write_bytes(new[:kept] + old[kept:])
         seen.add(verdict_of(directory, rebooted=True))
     # As long as only equal bytes were written over it is the old header, of a log that is all in the file.
-    assert seen == {Verdict.TORN, Verdict.SOUND}
+    assert seen == {WalState.TORN, WalState.SOUND}
     # The same header before frames that are in the log alone is damage.
     only = killed(tmp_path / "only", 16)
     change(only, 17)
-    assert verdict_of(only, rebooted=True) is Verdict.DAMAGED
+    assert verdict_of(only, rebooted=True) is WalState.DAMAGED

@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from block_node.backfill.targets import SaveTarget
+from block_node.backfill.targets import save_target
 from block_node.blocks.files import read_items
 from stream_client import Retention, blocking
 from stream_client.blocking.positions import SavedIndexes
@@ -128,8 +128,8 @@ def main() -> None:
         database = Database.open(data)
         session = database.session()
         session.begin()
-        for operation in (SaveTarget("block_node.blocks", 9, lambda _: None), Fall(lambda _: None)):
-            operation.apply(session)
+        save_target(session, "block_node.blocks", 9)
+        Fall(lambda _: None).apply(session)
         session.commit()
         session.close()
         database.close()

@@ -22,7 +22,7 @@ from ockam.actors.address import LOCAL, Address, Route
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
-from ockam.identity.channel.channel_machine import ChannelMachine, State
+from ockam.identity.channel.channel_machine import ChannelMachine, SecureChannelState
 from ockam.identity.channel.errors import HandshakeFailed, IdentityRefused, NoncesUsedUp, PeerRefused, PlaintextRefused
 from ockam.identity.channel.identity_history import PeerIdentity
 from ockam.identity.channel.messages import AROUND_BYTES_MAX, CLOSE, PlaintextReader, PlaintextWriter
@@ -99,7 +99,7 @@ class ChannelWorker(Worker):
 
     @property
     def is_open(self) -> bool:
-        return self.machine.state is State.OPEN
+        return self.machine.state is SecureChannelState.OPEN
 
     def stopped(self) -> None:
         # Also after a crash: whoever has this object cannot encrypt with it any more.
@@ -129,7 +129,7 @@ class ChannelWorker(Worker):
     # From the other side.
 
     def _take(self, run: Sequence[Message]) -> None:
-        if self.machine.state is State.SENT_2:
+        if self.machine.state is SecureChannelState.SENT_2:
             run = self._finish_handshake(run)
         at, count = 0, len(run)
         while at < count and self.is_open:

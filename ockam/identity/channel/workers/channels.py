@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 import trio
@@ -73,7 +73,7 @@ class SecureChannels:
         self._node = node
         self._nursery = nursery
         self._identity = identity
-        self._trust = trust
+        self.trust = trust
         self._limits = limits if limits is not None else ChannelLimits()
         self._known = known if known is not None else KnownHistories(None)
         self._audit = audit
@@ -149,7 +149,7 @@ class SecureChannels:
         self._note_refusal(origin, "", reason, NOBODY_TRUSTED if reason == "closed" else "")
 
     def _reason_to_refuse(self, message: Message) -> str | None:
-        if self._trust.is_closed:
+        if self.trust.is_closed:
             return "closed"
         if not message.return_route:
             return "no_return_route"
@@ -161,17 +161,13 @@ class SecureChannels:
         if channel in self._admission.handshakes:
             channel.end("handshake_timeout")
 
-    def replace_trusted(self, identifiers: Iterable[str]) -> None:
-        """Replaces those of the settings. The next `watch` ends the channels of others. Raises InvalidIdentifier."""
-        self._trust.replace_identifiers(identifiers)
-
     def watch(self, interval: int) -> None:
         """Ends channels that are not trusted any more. If `interval`, the number of the call, is a multiple of
         IDLE_INTERVALS, also ends those that are idle or expired, or have lost their connection."""
-        if self._trust.refresh():
-            ended = self._end_where(lambda channel, peer: self._trust.refusal(peer) is not None, "not_trusted")
+        if self.trust.refresh():
+            ended = self._end_where(lambda channel, peer: self.trust.refusal(peer) is not None, "not_trusted")
             if self._audit is not None:
-                self._audit.note(Entry("trust_changed", reason=f"{self._trust}; {ended} channels ended"))
+                self._audit.note(Entry("trust_changed", reason=f"{self.trust}; {ended} channels ended"))
         if interval % IDLE_INTERVALS:
             return
         # The proof of the other side was valid at the handshake, and ends later.
@@ -220,7 +216,7 @@ class SecureChannels:
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
         """Returns the usage for which the channel's messages count: its identity's if that is named, or `below`."""
         taken = self._usages.get(channel)
-        named = channel.identity is not None and self._trust.is_named(channel.identity)
+        named = channel.identity is not None and self.trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below
 
     def refused(self, origin: Origin, error: PeerRefused) -> None:
@@ -255,7 +251,7 @@ class SecureChannels:
         self._node.unregister(channel.inner)
 
     def _refusal(self, peer: PeerIdentity) -> str | None:
-        return self._trust.refusal(peer) or self._known.refusal(peer)
+        return self.trust.refusal(peer) or self._known.refusal(peer)
 
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
         """Logs and audits a refusal, both at a bounded rate. identifier: the shown one; empty if none was shown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream_node.doors.http.app import Endpoint
-from stream_node.doors.http.data.openapi import BODIES, PAGES, Operation, make_endpoint
+from stream_node.doors.http.data.openapi import BODIES, PAGES, HttpOperation, make_endpoint
 from stream_node.doors.http.data.positions import (
     ConsumerPositions,
     ForgetQuery,
@@ -35,8 +35,8 @@ STREAMS = "/v1/streams"
 STREAM = STREAMS + "/{name}"
 CONSUMER = STREAM + "/consumers/{client_id}"
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+OPERATIONS: tuple[HttpOperation, ...] = (
+    HttpOperation(
         Endpoint("POST", STREAM, push),
         "Push messages",
         PushQuery,
@@ -44,24 +44,26 @@ OPERATIONS: tuple[Operation, ...] = (
         other_bodies=BODIES,
         description="A header Stream-Header-NAME: VALUE of the request is stored as the header NAME of each message.",
     ),
-    Operation(Endpoint("GET", STREAM, pull), "Read or follow messages", PullQuery, MessagePage, other_answers=PAGES),
-    Operation(
+    HttpOperation(
+        Endpoint("GET", STREAM, pull), "Read or follow messages", PullQuery, MessagePage, other_answers=PAGES
+    ),
+    HttpOperation(
         Endpoint("GET", STREAM + "/messages/{index}", pull_message),
         "Read the bytes of one message",
         MessageQuery,
         None,
         other_answers=(RAW,),
     ),
-    Operation(Endpoint("GET", STREAMS, list_streams), "List streams", ListQuery, StreamList),
-    Operation(Endpoint("GET", STREAM + "/info", describe), "Describe a stream", NoQuery, StreamDescription),
-    Operation(
+    HttpOperation(Endpoint("GET", STREAMS, list_streams), "List streams", ListQuery, StreamList),
+    HttpOperation(Endpoint("GET", STREAM + "/info", describe), "Describe a stream", NoQuery, StreamDescription),
+    HttpOperation(
         Endpoint("PUT", STREAM, create), "Create a stream", NoQuery, StreamDescription, NewStream, statuses=(200, 201)
     ),
-    Operation(Endpoint("PATCH", STREAM, change), "Change a stream", NoQuery, StreamDescription, ChangedStream),
-    Operation(Endpoint("DELETE", STREAM, delete), "Delete a stream", NoQuery, Deleted),
-    Operation(Endpoint("GET", CONSUMER, show_positions), "Read positions", NoQuery, ConsumerPositions),
-    Operation(Endpoint("PUT", CONSUMER, save_position), "Save a position", PositionQuery, Saved),
-    Operation(Endpoint("DELETE", CONSUMER, forget_position), "Forget a position", ForgetQuery, Saved),
+    HttpOperation(Endpoint("PATCH", STREAM, change), "Change a stream", NoQuery, StreamDescription, ChangedStream),
+    HttpOperation(Endpoint("DELETE", STREAM, delete), "Delete a stream", NoQuery, Deleted),
+    HttpOperation(Endpoint("GET", CONSUMER, show_positions), "Read positions", NoQuery, ConsumerPositions),
+    HttpOperation(Endpoint("PUT", CONSUMER, save_position), "Save a position", PositionQuery, Saved),
+    HttpOperation(Endpoint("DELETE", CONSUMER, forget_position), "Forget a position", ForgetQuery, Saved),
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (*(each.endpoint for each in OPERATIONS), make_endpoint(OPERATIONS))

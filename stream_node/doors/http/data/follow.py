@@ -18,10 +18,10 @@ from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
 from stream_client import ClientClosed, ClientError, ConnectionLost, StreamClient, StreamInfo, StreamNotFound
 from stream_client.arguments import StartLike
-from stream_node.doors.http.app import Call
+from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.data.places import find_partition, get_partition, partition_at
 from stream_node.doors.http.data.query import INDEX_MAX
-from stream_node.doors.http.data.reading import NODE_WAIT_S_MAX, Form, Found, pieces_of, read_found
+from stream_node.doors.http.data.reading import NODE_WAIT_S_MAX, Form, PageMessages, pieces_of, read_found
 from stream_node.doors.http.paging import gathered
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_service.names import stream_address
@@ -34,7 +34,7 @@ HEARTBEAT_S = 10.0
 
 
 async def follow(
-    call: Call, name: str, partition: int | None, key: bytes | None, start: StartLike, form: Form
+    call: HttpCall, name: str, partition: int | None, key: bytes | None, start: StartLike, form: Form
 ) -> Response:
     """Returns an answer that ends only when the peer has gone, the node stops or the stream is deleted."""
     last = _last_event_id(call.request)
@@ -64,7 +64,7 @@ class _Follow(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) -> AsyncGenerator[bytes]:
+async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, form: Form) -> AsyncGenerator[bytes]:
     """followed: the partition, as it was when the request came. found: its first page."""
     # An event without data only sets the id: a peer that connects again before the first message goes on there.
     at = found.messages[0].index if found.messages else found.resume_index
@@ -102,7 +102,7 @@ async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) ->
         yield b"event: problem\ndata: %b\n\n" % bytes(problem.response().body)
 
 
-async def _check_same(call: Call, client: StreamClient, followed: StreamInfo) -> None:
+async def _check_same(call: HttpCall, client: StreamClient, followed: StreamInfo) -> None:
     """Raises StreamNotFound if the partition was deleted or made again, and Problem if the caller may not read it any
     more."""
     name = followed.stream_name
@@ -114,7 +114,7 @@ async def _check_same(call: Call, client: StreamClient, followed: StreamInfo) ->
         raise StreamNotFound(f"partition {followed.partition} of {name!r} has been deleted, and created again")
 
 
-def _events_of(found: Found, created_us: int, form: Form) -> Iterator[bytes]:
+def _events_of(found: PageMessages, created_us: int, form: Form) -> Iterator[bytes]:
     """Returns the events of a page, in pieces. created_us: when the partition was created."""
     for message in found.messages:
         yield b"id: %d-%d\ndata: " % (message.index + 1, created_us)

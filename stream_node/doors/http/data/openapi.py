@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from stream_node import __version__
-from stream_node.doors.http.app import Call, Endpoint, json_response
+from stream_node.doors.http.app import Endpoint, HttpCall, json_response
 from stream_node.doors.http.data.follow import EVENTS
 from stream_node.doors.http.data.query import NoQuery, read_query
 from stream_node.doors.http.data.records import JSON, LINES, RAW, TEXT
@@ -33,7 +33,7 @@ class ProblemDetails(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Operation(NamedTuple):
+class HttpOperation(NamedTuple):
     """One endpoint, as the document describes it. answer, body: their types, if they are JSON.
     other_answers, other_bodies: further media types. statuses: those of success. description: more about its
     requests."""
@@ -49,7 +49,7 @@ class Operation(NamedTuple):
     description: str = ""
 
 
-def make_document(operations: Sequence[Operation]) -> dict[str, Any]:
+def make_document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
     types: set[type[msgspec.Struct]] = {
         kind for each in operations for kind in (each.query, each.answer, each.body) if kind is not None
     }
@@ -75,17 +75,17 @@ def make_document(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def make_endpoint(operations: Sequence[Operation]) -> Endpoint:
+def make_endpoint(operations: Sequence[HttpOperation]) -> Endpoint:
     document = make_document(operations)
 
-    async def show(call: Call) -> Response:
+    async def show(call: HttpCall) -> Response:
         read_query(call.request, NoQuery)
         return json_response(document, end=b"\n")
 
     return Endpoint("GET", "/v1/openapi.json", show)
 
 
-def _operation(operation: Operation, components: dict[str, Any]) -> dict[str, Any]:
+def _operation(operation: HttpOperation, components: dict[str, Any]) -> dict[str, Any]:
     path = operation.endpoint.path
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     parameters = [{"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS[name]} for name in names]

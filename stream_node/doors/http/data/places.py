@@ -5,7 +5,7 @@ from __future__ import annotations
 from ockam.identity.rules.rights import Demand, Right
 from stream_client import RequestRefused, Stream, StreamClient, StreamInfo, StreamNotFound
 from stream_client.core.service_route import STREAM_SERVICE
-from stream_node.doors.http.app import Call
+from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.problems import Problem
 from stream_service.extensions import LIST, ListRequest, StreamKey
 from stream_service.names import partition_of
@@ -32,7 +32,7 @@ async def find_partition(client: StreamClient, name: str, number: int) -> Stream
     return page.streams[0] if is_there else None
 
 
-async def get_partitions(call: Call, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
+async def get_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
     """Returns all partitions of a stream. Raises Problem if there is none, or for lack of the right to know it."""
     found = await find_partitions(client, name)
     if not found:
@@ -49,7 +49,7 @@ def partition_at(client: StreamClient, name: str, number: int) -> Stream:
 
 
 async def get_partition(
-    call: Call, client: StreamClient, name: str, number: int | None, key: bytes | None, right: Right
+    call: HttpCall, client: StreamClient, name: str, number: int | None, key: bytes | None, right: Right
 ) -> tuple[Stream, StreamInfo]:
     """Returns the partition with a number, the partition of a key, or the only one, with its description.
     Raises Problem if the partition does not exist, or if the stream has several and the request chooses none."""
@@ -79,7 +79,7 @@ def no_partition(infos: list[StreamInfo], name: str, number: int) -> Problem:
     return Problem(404, "stream-not-found", f"the stream {name!r} has no partition {number}; it has {numbers}")
 
 
-async def make_partition(call: Call, client: StreamClient, name: str, number: int | None) -> StreamInfo:
+async def make_partition(call: HttpCall, client: StreamClient, name: str, number: int | None) -> StreamInfo:
     """Creates a stream with one partition, and returns its description. Raises Problem for another partition than 0."""
     if number:
         detail = f"there is no stream {name!r}; create it with its partitions first by PUT"

@@ -7,7 +7,7 @@ import trio
 from starlette.responses import Response
 
 from stream_client import SavedIndexes, list_positions, set_position
-from stream_node.doors.http.app import Call, json_response
+from stream_node.doors.http.app import HttpCall, json_response
 from stream_node.doors.http.data.query import Index, NoQuery, PartitionNumber, path_text, read_query, stream_name
 from stream_node.doors.http.data.reading import time_text
 from stream_node.doors.http.problems import RETRY, Problem
@@ -64,7 +64,7 @@ class Saved(msgspec.Struct, frozen=True):
     index: int | None
 
 
-async def show_positions(call: Call) -> Response:
+async def show_positions(call: HttpCall) -> Response:
     name, client_id = _place(call)
     read_query(call.request, NoQuery)
     found: list[Position] = []
@@ -76,7 +76,7 @@ async def show_positions(call: Call) -> Response:
     return json_response(ConsumerPositions(name, client_id, found), end=b"\n")
 
 
-async def save_position(call: Call) -> Response:
+async def save_position(call: HttpCall) -> Response:
     name, client_id = _place(call)
     query = read_query(call.request, PositionQuery)
     index = query.index
@@ -93,7 +93,7 @@ async def save_position(call: Call) -> Response:
     return json_response(Saved(name, client_id, query.partition, index), end=b"\n")
 
 
-async def forget_position(call: Call) -> Response:
+async def forget_position(call: HttpCall) -> Response:
     name, client_id = _place(call)
     query = read_query(call.request, ForgetQuery)
     async with call.client() as client:
@@ -101,7 +101,7 @@ async def forget_position(call: Call) -> Response:
     return json_response(Saved(name, client_id, query.partition, None), end=b"\n")
 
 
-def _not_saved(call: Call) -> Problem:
+def _not_saved(call: HttpCall) -> Problem:
     reason = call.parts.statistics().services.index.write_failure
     detail = f"the position was not saved within {SAVE_S_MAX:g} s: "
     if reason is None:
@@ -112,7 +112,7 @@ def _not_saved(call: Call) -> Problem:
     return Problem(507, "no-room", detail + reason, headers=RETRY, members={"retriable": True, "in_doubt": False})
 
 
-def _place(call: Call) -> tuple[str, str]:
+def _place(call: HttpCall) -> tuple[str, str]:
     client_id = path_text(call.request, "client_id")
     if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise Problem(400, "invalid-request", f"the name of a consumer has at most {CLIENT_ID_BYTES_MAX} bytes")

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import Right
 from ockam.protocol import REFUSAL
 from stream_client import AccessDenied, FromIndex, LimitExceeded, NotSupported, RequestRefused
-from stream_node.doors.http.app import Call
+from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.data.follow import EVENTS, follow
 from stream_node.doors.http.data.places import get_partition
 from stream_node.doors.http.data.query import Base64, PartitionNumber, bytes_of, path_index, read_query, stream_name
@@ -21,7 +21,7 @@ from stream_node.doors.http.data.reading import (
     FROM,
     DataMessage,
     Form,
-    Found,
+    PageMessages,
     parse_from,
     pieces_of,
     read_found,
@@ -82,7 +82,7 @@ class MessagePage(msgspec.Struct, frozen=True):
     messages: list[DataMessage]
 
 
-async def pull(call: Call) -> Response:
+async def pull(call: HttpCall) -> Response:
     """Returns messages in the form that the header Accept names."""
     name, query = stream_name(call.request), read_query(call.request, PullQuery)
     kind = _accepted(call.request, (JSON, LINES, EVENTS))
@@ -100,13 +100,13 @@ async def pull(call: Call) -> Response:
     return answer_in_parts(_page(page, found, query.data), headers, JSON)
 
 
-def _lines(found: Found, form: Form) -> Iterator[bytes]:
+def _lines(found: PageMessages, form: Form) -> Iterator[bytes]:
     for message in found.messages:
         yield from pieces_of(message, form)
         yield b"\n"
 
 
-def _page(page: MessagePage, found: Found, form: Form) -> Iterator[bytes]:
+def _page(page: MessagePage, found: PageMessages, form: Form) -> Iterator[bytes]:
     """Returns a page with its messages. page: the page without messages."""
     yield msgspec.json.encode(page).removesuffix(b"]}")
     for number, message in enumerate(found.messages):
@@ -115,7 +115,7 @@ def _page(page: MessagePage, found: Found, form: Form) -> Iterator[bytes]:
     yield b"]}\n"
 
 
-async def pull_message(call: Call) -> Response:
+async def pull_message(call: HttpCall) -> Response:
     name, index = stream_name(call.request), path_index(call.request, "index")
     query = read_query(call.request, MessageQuery)
     key = bytes_of(query.key, query.key_base64, "key")
@@ -142,7 +142,7 @@ async def pull_message(call: Call) -> Response:
     return answer_raw(message.data, headers, RAW)
 
 
-def _headers(found: Found, name: str, partition: int) -> dict[str, str]:
+def _headers(found: PageMessages, name: str, partition: int) -> dict[str, str]:
     path = f"/v1/streams/{quote(name, safe='')}?partition={partition}&from={found.resume_index}"
     return {
         "Stream-Partition": str(partition),

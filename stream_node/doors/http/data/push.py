@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import Demand, Right
 from stream_client import ClientError, Header, Push, Stream, StreamClient, StreamInfo
 from stream_client.core.pushes import KeyedPush
-from stream_node.doors.http.app import Call, json_response
+from stream_node.doors.http.app import HttpCall, json_response
 from stream_node.doors.http.data.message_headers import read_headers
 from stream_node.doors.http.data.places import choose, find_partitions, make_partition, no_partition, partition_at
 from stream_node.doors.http.data.query import Base64, Index, PartitionNumber, bytes_of, read_query, stream_name
@@ -54,7 +54,7 @@ class Pushed(msgspec.Struct, frozen=True):
     duplicates: int
 
 
-async def push(call: Call) -> Response:
+async def push(call: HttpCall) -> Response:
     name, query = stream_name(call.request), read_query(call.request, PushQuery)
     key = bytes_of(query.key, query.key_base64, "key")
     if (query.publisher_id is None) != (query.sequence is None):
@@ -73,7 +73,7 @@ async def push(call: Call) -> Response:
     return _answer(name, stream.partition, pushes)
 
 
-async def _find(call: Call, client: StreamClient, name: str, query: PushQuery, key: bytes | None) -> Stream:
+async def _find(call: HttpCall, client: StreamClient, name: str, query: PushQuery, key: bytes | None) -> Stream:
     infos = await find_partitions(client, name)
     if not infos:
         if not query.create:

@@ -81,7 +81,7 @@ class Damaged(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Found(NamedTuple):
+class PageMessages(NamedTuple):
     """The messages of a page. first_index, next_index: of the partition. resume_index: where the next page begins."""
 
     messages: Sequence[RichMessage | Damaged]
@@ -104,7 +104,9 @@ def parse_from(text: str) -> StartLike:
         raise Problem(400, "invalid-request", detail) from error
 
 
-async def read_found(memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0) -> Found:
+async def read_found(
+    memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0
+) -> PageMessages:
     """Reads a page of messages. While there is none, waits for one, for `wait_s` seconds at most.
     Raises PositionBeyondEnd if an index lies beyond the end, where a reader would miss the messages before it."""
     deadline_s = trio.current_time() + wait_s
@@ -131,10 +133,10 @@ async def read_found(memory: RequestMemory, stream: Stream, start: StartLike, li
         # A later page continues where this one ended: "latest" is the end at the time of the request.
         start = page.resume_index
     # The node's own protocol reports both indexes.
-    return Found(page.messages, page.first_index or 0, page.next_index or 0, page.resume_index)
+    return PageMessages(page.messages, page.first_index or 0, page.next_index or 0, page.resume_index)
 
 
-async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: int) -> Found | None:
+async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: int) -> PageMessages | None:
     """Reads messages one by one, because a damaged one has failed the page. Returns None if none is damaged after
     all."""
     info = await stream.info()
@@ -156,7 +158,7 @@ async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: i
     async with memory.making(size_bytes * COPIES):
         for at in range(begin, end):
             messages += [damaged[at]] if at in damaged else (await stream.pull_page(FromIndex(at), 1)).messages
-    return Found(messages, info.first_index, info.next_index, end)
+    return PageMessages(messages, info.first_index, info.next_index, end)
 
 
 EACH_MAX = 100

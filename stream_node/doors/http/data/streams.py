@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import Demand, Right
 from stream_client import Retention, StreamInfo
 from stream_client.core.service_route import STREAM_SERVICE
-from stream_node.doors.http.app import Call, json_response
+from stream_node.doors.http.app import HttpCall, json_response
 from stream_node.doors.http.body import read_small
 from stream_node.doors.http.data.places import find_partitions, get_partitions, partition_at
 from stream_node.doors.http.data.query import INDEX_MAX, Index, NoQuery, read_query, stream_name
@@ -100,7 +100,7 @@ class Deleted(msgspec.Struct, frozen=True):
     messages: int
 
 
-async def list_streams(call: Call) -> Response:
+async def list_streams(call: HttpCall) -> Response:
     query = read_query(call.request, ListQuery)
     after = None if query.after is None else StreamKey(query.after, query.after_partition)
     async with call.client() as client:
@@ -108,7 +108,7 @@ async def list_streams(call: Call) -> Response:
     return json_response(StreamList([_partition(each) for each in page.streams], page.more), end=b"\n")
 
 
-async def describe(call: Call) -> Response:
+async def describe(call: HttpCall) -> Response:
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
     async with call.client() as client:
@@ -116,7 +116,7 @@ async def describe(call: Call) -> Response:
     return _description(name, found)
 
 
-async def create(call: Call) -> Response:
+async def create(call: HttpCall) -> Response:
     """Creates a stream with its partitions, or those of them that are missing. It is safe to repeat."""
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
@@ -136,7 +136,7 @@ async def create(call: Call) -> Response:
     return _description(name, found, 200 if before else 201)
 
 
-async def change(call: Call) -> Response:
+async def change(call: HttpCall) -> Response:
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
     call.check_early(Demand(Right.ADMIN, name))
@@ -149,7 +149,7 @@ async def change(call: Call) -> Response:
     return _description(name, found)
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: HttpCall) -> Response:
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
     async with call.client() as client:
@@ -158,7 +158,7 @@ async def delete(call: Call) -> Response:
     return json_response(Deleted(name, sum(deleted)), end=b"\n")
 
 
-async def _body(call: Call, kind: type[B]) -> B:
+async def _body(call: HttpCall, kind: type[B]) -> B:
     """Returns the body of a request as a struct; without a body, the struct of an empty object. Raises Problem."""
     body = await read_small(call.request, BODY_BYTES_MAX)
     try:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam.identity.channel.channel_machine import TRANSITIONS, ChannelMachine, Event, State
+from ockam.identity.channel.channel_machine import TRANSITIONS, ChannelMachine, SecureChannelEvent, SecureChannelState
 from ockam.identity.channel.errors import (
     ChannelClosed,
     CiphertextRefused,
@@ -58,10 +58,10 @@ def test_a_changed_bit_in_any_byte_of_message_2_is_refused_and_the_right_one_sti
         changed[place >> 3] ^= 1 << (place & 7)
         with pytest.raises(HandshakeFailed):
             initiator.receive_2(bytes(changed), NOW_S)
-        assert initiator.state is State.SENT_1
+        assert initiator.state is SecureChannelState.SENT_1
     initiator.check()
     initiator.receive_2(second, NOW_S)
-    assert initiator.state is State.OPEN
+    assert initiator.state is SecureChannelState.OPEN
 
 
 def test_every_changed_bit_of_message_3_is_refused_and_the_right_one_still_accepted() -> None:
@@ -72,10 +72,10 @@ def test_every_changed_bit_of_message_3_is_refused_and_the_right_one_still_accep
         changed[place >> 3] ^= 1 << (place & 7)
         with pytest.raises(HandshakeFailed):
             responder.receive_3(bytes(changed), NOW_S)
-        assert responder.state is State.SENT_2
+        assert responder.state is SecureChannelState.SENT_2
     responder.check()
     responder.receive_3(third, NOW_S)
-    assert responder.state is State.OPEN
+    assert responder.state is SecureChannelState.OPEN
 
 
 @given(st.binary(max_size=600))
@@ -113,12 +113,12 @@ def test_an_untrusted_initiator_gets_an_encrypted_close() -> None:
     third = initiator.receive_2(second, NOW_S)
     with pytest.raises(PeerRefused, match="is not trusted") as refused:
         responder.receive_3(third, NOW_S)
-    assert (refused.value.reason, responder.state) == ("not_trusted", State.CLOSED)
+    assert (refused.value.reason, responder.state) == ("not_trusted", SecureChannelState.CLOSED)
     responder.check()
     # The initiator believes that the channel is open, and learns better from the first message.
     assert initiator.open(refused.value.close) == CLOSE
     initiator.take_control(CLOSE)
-    assert initiator.state is State.CLOSED
+    assert initiator.state is SecureChannelState.CLOSED
     initiator.check()
 
 
@@ -127,7 +127,7 @@ def test_an_untrusted_responder_learns_nothing_of_the_initiator() -> None:
     with pytest.raises(PeerRefused) as refused:
         initiator.receive_2(second, NOW_S)
     assert (refused.value.reason, refused.value.close) == ("not_trusted", b"")
-    assert initiator.state is State.CLOSED
+    assert initiator.state is SecureChannelState.CLOSED
     initiator.check()
 
 
@@ -152,7 +152,7 @@ def test_a_close_is_the_last_message() -> None:
     assert responder.open(data) == CLOSE
     responder.take_control(CLOSE)
     for machine in (initiator, responder):
-        assert machine.state is State.CLOSED
+        assert machine.state is SecureChannelState.CLOSED
         machine.check()
         with pytest.raises(ChannelClosed):
             machine.seal(PAYLOAD)
@@ -162,18 +162,20 @@ def test_a_close_is_the_last_message() -> None:
         machine.end()
 
 
-@pytest.mark.parametrize("state", [State.NEW, State.SENT_1, State.SENT_2, State.OPEN])
-def test_an_end_forgets_the_keys_in_every_state(state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [SecureChannelState.NEW, SecureChannelState.SENT_1, SecureChannelState.SENT_2, SecureChannelState.OPEN]
+)
+def test_an_end_forgets_the_keys_in_every_state(state: SecureChannelState) -> None:
     initiator, responder, _, second = machines()
     machine = {
-        State.NEW: ChannelMachine(identity("x"), trust_all),
-        State.SENT_1: initiator,
-        State.SENT_2: responder,
-        State.OPEN: channel()[0],
+        SecureChannelState.NEW: ChannelMachine(identity("x"), trust_all),
+        SecureChannelState.SENT_1: initiator,
+        SecureChannelState.SENT_2: responder,
+        SecureChannelState.OPEN: channel()[0],
     }[state]
     assert machine.state is state
     machine.end()
-    assert machine.state is State.CLOSED
+    assert machine.state is SecureChannelState.CLOSED
     machine.check()
     with pytest.raises(HandshakeFailed):
         machine.receive_2(second, NOW_S)
@@ -191,8 +193,8 @@ def test_a_refresh_of_the_same_identity_is_taken_and_of_another_refused() -> Non
     with pytest.raises(IdentityRefused) as refused:
         responder.take_control(bytes.fromhex(refresh["plaintext"]))
     assert refused.value.reason == "wrong_subject"
-    assert responder.state is State.OPEN
-    assert initiator.state is State.OPEN
+    assert responder.state is SecureChannelState.OPEN
+    assert initiator.state is SecureChannelState.OPEN
 
 
 @pytest.mark.parametrize("text", ["", "82", "8282038040", "8282028140", "828202804000", "82820280", "82820280 60"])
@@ -200,11 +202,15 @@ def test_a_message_of_no_kind_is_refused_and_the_channel_stays(text: str) -> Non
     initiator, _ = channel()
     with pytest.raises(PlaintextRefused):
         initiator.take_control(bytes.fromhex(text))
-    assert initiator.state is State.OPEN
+    assert initiator.state is SecureChannelState.OPEN
 
 
 def test_the_table_is_whole() -> None:
     """Every state has an end, every state but the last is left, and every event happens."""
-    assert all(TRANSITIONS[state].get(Event.ENDED) is State.CLOSED for state in State)
-    assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
-    assert {after for events in TRANSITIONS.values() for after in events.values()} == set(State) - {State.NEW}
+    assert all(
+        TRANSITIONS[state].get(SecureChannelEvent.ENDED) is SecureChannelState.CLOSED for state in SecureChannelState
+    )
+    assert {event for events in TRANSITIONS.values() for event in events} == set(SecureChannelEvent)
+    assert {after for events in TRANSITIONS.values() for after in events.values()} == set(SecureChannelState) - {
+        SecureChannelState.NEW
+    }

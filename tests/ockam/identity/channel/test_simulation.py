@@ -207,7 +207,7 @@ class World:
             is_first, self._is_dead = True, False
             with trio.move_on_after(self.rng.choice((5.0, 60.0, 1e9))):
                 while not self._is_dead:
-                    data = self.core.data_to_send()
+                    data = self.core.connection.data_to_send()
                     if data and is_first:
                         data, is_first = data.removeprefix(HEAD.hello), False
                     for message in reader.feed(data) if data else ():
@@ -234,7 +234,7 @@ class World:
                 assert isinstance(request.error, ChannelSilent), request.error
                 request = self.core.create("s")
             await trio.sleep(0.1)
-        (handle,) = self.core.handles(request)
+        (handle,) = self.core.streams.handles(request)
         queue = self.core.open_queue(handle, SequenceMachine(b"publisher", 0, None))
         pushes: list[Push] = []
         for number in range(MESSAGES):

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from ockam.actors.address import Address, Route, local
 from ockam.actors.message import HERE, Message
 from ockam.identity.channel.cbor import CborReader
-from ockam.identity.channel.channel_machine import ChannelMachine, State
+from ockam.identity.channel.channel_machine import ChannelMachine, SecureChannelState
 from ockam.identity.channel.errors import CiphertextRefused, HandshakeFailed, IdentityRefused
 from ockam.identity.channel.identity_history import (
     format_identifier,
@@ -197,13 +197,13 @@ def test_points_of_low_order_are_refused(vectors: Any) -> None:
         responder = ChannelMachine(identity("responder"), trust_all)
         with pytest.raises(HandshakeFailed) as refused:
             responder.receive_1(point, ephemeral("responder"))
-        assert (refused.value.reason, responder.state) == ("low_order_point", State.NEW)
+        assert (refused.value.reason, responder.state) == ("low_order_point", SecureChannelState.NEW)
         # As an initiator, in message 2.
         initiator = ChannelMachine(identity("initiator"), trust_all)
         initiator.begin(ephemeral("initiator"))
         with pytest.raises(HandshakeFailed) as refused:
             initiator.receive_2(point + bytes(400), 0)
-        assert (refused.value.reason, initiator.state) == ("low_order_point", State.SENT_1)
+        assert (refused.value.reason, initiator.state) == ("low_order_point", SecureChannelState.SENT_1)
 
 
 @pytest.mark.parametrize("side", ["we_initiate", "they_initiate"])
@@ -226,7 +226,7 @@ def test_a_recorded_conversation(vectors: Any, side: str) -> None:
         assert machine.receive_1(frames[0][3], key) == frames[1][3]
         machine.receive_3(frames[2][3], now_s)
         sent_key = conversation["k1"]
-    assert machine.state is State.OPEN
+    assert machine.state is SecureChannelState.OPEN
     assert str(machine.peer) == recorded["elixir"]["identifier"]
     machine.check()
     # The keys of the recording open what we sent, which shows what to encrypt.

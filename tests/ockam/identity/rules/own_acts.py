@@ -28,8 +28,12 @@ class OwnAct(NamedTuple):
 
 OWN_ACTS = (
     OwnAct("looks for a source that is to be followed", "stream_node/fleet/mirror/service.py", FOLLOWS),
-    OwnAct("reads the messages of a source", "stream_node/fleet/mirror/follower.py", FOLLOWS),
-    OwnAct("reads the partitions, retention and positions of a source", "stream_node/fleet/mirror/keeper.py", FOLLOWS),
+    OwnAct("reads the messages of a source", "stream_node/fleet/mirror/message_copier.py", FOLLOWS),
+    OwnAct(
+        "reads the partitions, retention and positions of a source",
+        "stream_node/fleet/mirror/stream_copier.py",
+        FOLLOWS,
+    ),
     OwnAct("makes a source its mirror, and gives it its role back", "stream_node/fleet/mirror/promotion.py", REPLACES),
     OwnAct("makes a former source its mirror", "stream_node/fleet/mirror/fencer.py", REPLACES),
     OwnAct(
@@ -56,6 +60,7 @@ OWN_ACTS = (
 CARRIERS = {
     "ockam/transport/calling.py": "makes every connection; one for messages of others proves nothing",
     "ockam/actors/address.py": "reads a route from text",
+    "stream_node/fleet/mirror/mirror.py": "asks the source of a mirror, for the acts of its tasks",
     "stream_node/fleet/mirror/asking.py": "sends the requests of all acts of mirrors",
 }
 """The modules that call other nodes for these acts, and cause none themselves."""

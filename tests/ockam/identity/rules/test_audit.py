@@ -11,7 +11,7 @@ import pytest
 import structlog
 import structlog.testing
 
-from ockam.identity.rules.audit import FILE_MODE, TEXT_CHARACTERS_MAX, TOLD_INTERVALS, Audit
+from ockam.identity.rules.audit import FILE_MODE, REPORTED_INTERVALS, TEXT_CHARACTERS_MAX, Audit
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.rights import Right
 from stream_service.extensions import TRUNCATE, BeforeIndex, TruncateRequest
@@ -101,11 +101,11 @@ def test_a_full_disk_is_told_again_and_again() -> None:
     """Lines are lost and counted. The node's log says so at once, and then once in a minute."""
     with structlog.testing.capture_logs() as logs:
         audit = Audit(Path("/dev/full"), Clock())
-        for _ in range(3 * TOLD_INTERVALS // 2):
+        for _ in range(3 * REPORTED_INTERVALS // 2):
             audit.note(Entry("one"))
             audit.end_interval()
         audit.close()
-    assert audit.failed == 3 * TOLD_INTERVALS // 2
+    assert audit.failed == 3 * REPORTED_INTERVALS // 2
     told = [(line["event"], line["log_level"], line["reason"]) for line in logs]
     assert told == 2 * [("audit_not_written", "error", "No space left on device")]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ockam.identity.rules.audit import Audit
-from ockam.identity.rules.audit_chain import Examined, audit_files, examine_audit
+from ockam.identity.rules.audit_chain import AuditContent, audit_files, examine_audit
 from ockam.identity.rules.audit_lines import Entry
 from stream_node.care.doctor_access import check_audit
 from stream_node.node.config import Config
@@ -43,7 +43,7 @@ def write(file: Path, *events: str, chain: str = "w00") -> None:
     audit.close()
 
 
-def examined(file: Path) -> Examined:
+def examined(file: Path) -> AuditContent:
     return examine_audit(audit_files(file))
 
 

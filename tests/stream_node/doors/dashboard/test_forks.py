@@ -11,7 +11,7 @@ from pathlib import Path
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch
 from stream_client import connect
-from stream_node.doors.dashboard.forks import Block, draw_tree, find_reorgs
+from stream_node.doors.dashboard.forks import ForkBlock, draw_tree, find_reorgs
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import http_node
 
@@ -33,8 +33,8 @@ CHAIN = (
 """The head is a3 until b4, which is heavier and leaves two blocks behind. c5 never is the head."""
 
 
-def blocks(*batches: Batch) -> list[Block]:
-    return [Block(each, number, (0, number)) for number, each in enumerate(batches)]
+def blocks(*batches: Batch) -> list[ForkBlock]:
+    return [ForkBlock(each, number, (0, number)) for number, each in enumerate(batches)]
 
 
 async def test_the_page_has_the_tree_and_the_reorg(tmp_path: Path) -> None:

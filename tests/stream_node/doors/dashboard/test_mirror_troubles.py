@@ -14,7 +14,7 @@ import trio
 
 from ockam.identity.rules.rights import Right
 from stream_client import connect
-from stream_node.care.trouble import LISTED_MAX, Troubles
+from stream_node.care.trouble import LISTED_MAX, CurrentTroubles
 from stream_node.doors.dashboard import mirror_watch
 from stream_node.doors.dashboard.mirror_watch import KINDS, LASTS_S_MIN, MirrorWatch
 from stream_node.doors.dashboard.overview import listed
@@ -82,7 +82,9 @@ def test_each_stream_is_named_once_with_what_is_known_and_not_more_than_can_be_r
     assert (first.kind, first.level, first.lasts_s) == ("mirror_circle", "bad", 61.0)
     assert first.title == "Nobody takes pushes for {x}: this node and 10.0.0.5:4000 follow each other"
     assert [each.level for each in others] == ["warning"] * (LISTED_MAX + 5)
-    assert [each.title for each in listed(Troubles([first, *others]))][-1] == "5 more streams are in the same trouble"
+    assert [each.title for each in listed(CurrentTroubles([first, *others]))][
+        -1
+    ] == "5 more streams are in the same trouble"
     assert [each.title for each in others[:2]] == [f"s{n} does not follow 10.0.0.5:4000: why" for n in range(2)]
 
 

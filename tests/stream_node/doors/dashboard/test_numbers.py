@@ -198,11 +198,11 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
     from spark_export.exporter.metrics import ExporterStatistics, to_prometheus
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
-    from spark_export.exporter.runs.step import Step
+    from spark_export.exporter.runs.step import ExportStep
 
     lake, statistics = tmp_path / "lake", ExporterStatistics()
 
-    async def count(step: Step) -> None:
+    async def count(step: ExportStep) -> None:
         nonlocal statistics
         statistics = statistics.after_step(step)
 

@@ -19,18 +19,18 @@ from ockam.identity.rules.rights import ALL_RIGHTS, Demand, Right
 from ockam.identity.rules.rules import Rule
 from ockam.identity.rules.tokens import create_token, revoke_token
 from stream_node.doors.http import endpoints
-from stream_node.doors.http.app import Call, Endpoint, json_response
+from stream_node.doors.http.app import Endpoint, HttpCall, json_response
 from tests.ockam.identity.rules.guarded_node import may, read_audit, write_rules
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
 from tests.support.certificates import Authority, fingerprint
 from tests.support.served import wait_until
 
 
-async def who(call: Call) -> Response:
+async def who(call: HttpCall) -> Response:
     return json_response({"identity": str(call.caller.identity)})
 
 
-async def push(call: Call) -> Response:
+async def push(call: HttpCall) -> Response:
     async with call.client() as client:
         stream = await client.create(call.request.path_params["name"])
         index = await stream.push(await call.request.body())

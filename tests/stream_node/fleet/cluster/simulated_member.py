@@ -159,7 +159,7 @@ class Process:
                 Config(lease_ttl_s=LEASE_TTL_S, cluster=self.name, block_node=False),
                 now_us=lambda: int(trio.current_time() * 1e6),
                 new_id=lambda: self.rng.randbytes(8).hex(),
-                elsewhere=router,
+                remote_streams=router,
             )
             services.start([])
             member = self.member = ClusterMember(

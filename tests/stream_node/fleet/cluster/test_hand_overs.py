@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from stream_node.fleet.cluster.hand_overs import KEPT_MAX, HandOver, HandOvers
 from stream_node.fleet.cluster.shards import SHARDS
-from stream_node.fleet.cluster.view import UNOWNED, Member, Shard, View
+from stream_node.fleet.cluster.view import UNOWNED, ClusterView, Shard, StoredMember
 
 NAMES = ("a", "b", "c")
 
 
-def member(name: str, token: str = "1", *, leaves: bool = False) -> Member:
-    return Member(name, f"{name}:4000", token and name + token, 0, leaves)
+def member(name: str, token: str = "1", *, leaves: bool = False) -> StoredMember:
+    return StoredMember(name, f"{name}:4000", token and name + token, 0, leaves)
 
 
-def view(owner: str, *members: Member) -> View:
+def view(owner: str, *members: StoredMember) -> ClusterView:
     """A view in which one member owns all shards."""
-    return View({each.name: each for each in members}, (Shard(owner, 1),) * SHARDS)
+    return ClusterView({each.name: each for each in members}, (Shard(owner, 1),) * SHARDS)
 
 
 A, B, C = (member(name) for name in NAMES)
@@ -49,7 +49,7 @@ LEAVING, FENCED, AGAIN = member("a", leaves=True), member("a", ""), member("a", 
         pytest.param(view("a", A), view("b", AGAIN, B), "joined", id="started again, and gave them to a new member"),
     ],
 )
-def test_a_hand_over_has_its_reason(before: View, after: View, reason: str) -> None:
+def test_a_hand_over_has_its_reason(before: ClusterView, after: ClusterView, reason: str) -> None:
     found = HandOvers()
     found.note(before, 1.0, 10)
     assert found.latest() == ()
@@ -64,7 +64,9 @@ def test_a_hand_over_has_its_reason(before: View, after: View, reason: str) -> N
 
 VIEWS = st.lists(
     st.builds(
-        lambda owners, members: View({each.name: each for each in members}, tuple(Shard(owner, 0) for owner in owners)),
+        lambda owners, members: ClusterView(
+            {each.name: each for each in members}, tuple(Shard(owner, 0) for owner in owners)
+        ),
         st.lists(st.sampled_from((UNOWNED, *NAMES)), min_size=8, max_size=8),
         st.lists(
             st.builds(member, st.sampled_from(NAMES), st.sampled_from(("", "1", "2")), leaves=st.booleans()), max_size=3
@@ -75,7 +77,7 @@ VIEWS = st.lists(
 
 
 @given(VIEWS)
-def test_hand_overs_agree_with_each_shard_alone(views: list[View]) -> None:
+def test_hand_overs_agree_with_each_shard_alone(views: list[ClusterView]) -> None:
     """Each shard goes the way of its owners, and each one without an owner has had none since the first such view."""
     found = HandOvers()
     for number, each in enumerate(views):

@@ -14,24 +14,24 @@ from hypothesis import strategies as st
 from ockam.actors.address import local
 from stream_node.fleet.cluster.plan_machine import GAP_S, LIVES_S, SETTLE_S, PlanMachine
 from stream_node.fleet.cluster.shards import SHARDS, choose_owner, find_shard
-from stream_node.fleet.cluster.view import UNOWNED, Member, Shard, View
+from stream_node.fleet.cluster.view import UNOWNED, ClusterView, Shard, StoredMember
 from stream_service.names import stream_address
 
 NAMES = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=6)
 
 
-def view_of(*names: str, owner: str = UNOWNED, beats: int = 0) -> View:
-    members = {name: Member(name, f"{name}:4000", f"token of {name}", beats, False) for name in names}
-    return View(members, (Shard(owner, 0),) * SHARDS)
+def view_of(*names: str, owner: str = UNOWNED, beats: int = 0) -> ClusterView:
+    members = {name: StoredMember(name, f"{name}:4000", f"token of {name}", beats, False) for name in names}
+    return ClusterView(members, (Shard(owner, 0),) * SHARDS)
 
 
-def beaten(view: View, *names: str) -> View:
+def beaten(view: ClusterView, *names: str) -> ClusterView:
     """The view after a beat of these members."""
     members = {
         name: msgspec.structs.replace(member, beats=member.beats + (name in names))
         for name, member in view.members.items()
     }
-    return View(members, view.shards)
+    return ClusterView(members, view.shards)
 
 
 @given(NAMES, st.data())
@@ -126,18 +126,18 @@ def test_a_new_process_of_a_name_lives_although_the_old_one_was_silent() -> None
     for second in range(int(LIVES_S) + 1):
         machine.note(view, second)
     assert not machine.lives(view, "a")
-    again = View({**view.members, "a": Member("a", "a:4000", "another", 0, False)}, view.shards)
+    again = ClusterView({**view.members, "a": StoredMember("a", "a:4000", "another", 0, False)}, view.shards)
     machine.note(again, LIVES_S + 1)
     assert machine.lives(again, "a")
 
 
 def test_a_member_that_leaves_gives_everything_and_gets_nothing() -> None:
     view = view_of("a", "b", owner="a")
-    view = View({**view.members, "a": msgspec.structs.replace(view.members["a"], leaves=True)}, view.shards)
+    view = ClusterView({**view.members, "a": msgspec.structs.replace(view.members["a"], leaves=True)}, view.shards)
     machine = PlanMachine("a", 0.0)
     machine.note(view, SETTLE_S)
     assert machine.plan(view).give == {"b": list(range(SHARDS))}
-    alone = View({"a": view.members["a"]}, view.shards)
+    alone = ClusterView({"a": view.members["a"]}, view.shards)
     machine.note(alone, SETTLE_S)
     assert machine.plan(alone).give == {}
 
@@ -146,7 +146,7 @@ def test_members_that_all_leave_serve_the_shards_of_one_that_has_died() -> None:
     """Drained members are of use as long as nobody else is there."""
     view = view_of("a", "b", "c", owner="c")
     drained = {name: msgspec.structs.replace(view.members[name], leaves=True) for name in ("a", "b")}
-    view = View({**view.members, **drained}, view.shards)
+    view = ClusterView({**view.members, **drained}, view.shards)
     taken: list[int] = []
     for name in ("a", "b"):
         machine = PlanMachine(name, 0.0)

@@ -19,7 +19,7 @@ from stream_node.fleet.cluster.proofs import prove
 from stream_node.fleet.cluster.protocol import MEMBER, PROVE, ProveRequest
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.shards import shard_of
-from stream_node.fleet.cluster.view import Member
+from stream_node.fleet.cluster.view import StoredMember
 from stream_service.names import stream_address
 
 STREAM = stream_address("orders", 0)
@@ -42,7 +42,7 @@ class OtherMember:
         self._connection = local(f"tcp_{name}")
         self._origin = Origin("tcp", peer=f"{name}:1", identity=Identity("certificate", name))
         node.register([self._connection], Noting)
-        caller = Member(name, f"{name}:4000", f"token of {name}", 1, leaves=False)
+        caller = StoredMember(name, f"{name}:4000", f"token of {name}", 1, leaves=False)
         answer = router.proofs.begin(self._connection, caller, b"n" * 32)
         proof = prove(b"caller", (caller.token, "token of us"), (b"n" * 32, answer.nonce))
         self._send((MEMBER,), PROVE.encode_request(ProveRequest(proof)))

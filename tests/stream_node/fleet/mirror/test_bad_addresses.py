@@ -13,9 +13,10 @@ import pytest
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.services import stored_streams
 from stream_service.follower_rows import FollowerRow, note_follower
-from stream_service.mirror_rows import FOLLOWING, MirrorRow, Task, write_mirror
+from stream_service.mirror_rows import MirrorRow, write_mirror
 from stream_service.mirroring import MIRROR, ROLE, BeMirror, Follower, MirrorPull, Role, RoleRequest
 from stream_service.protocol import Status
+from stream_service.role_machine import FOLLOWING, STORED, StreamRole
 from tests.stream_node.fleet.mirror.mirrors import is_in, request, role_of, wait_for
 from tests.stream_node.fleet.mirror.publishing import S
 from tests.stream_node.fleet.mirror.test_several_mirrors import places
@@ -37,32 +38,32 @@ async def test_an_address_that_is_none_is_refused_where_it_comes_in(tmp_path: Pa
     assert places(tmp_path) == set()
 
 
-def write(data_dir: Path, address: str, task: Task | None) -> None:
+def write(data_dir: Path, address: str, role: StreamRole | None) -> None:
     """Writes a stream whose only mirror, and source, is at this address."""
     database = open_database(data_dir)
     session = database.session()
     session.begin()
     stream_id = session.log.ensure_stream("s", 0, 1).stream_id
     note_follower(session, FollowerRow(stream_id, address, "s", 1))
-    if task is not None:
-        write_mirror(session, MirrorRow(stream_id, task, address, "s"))
+    if role is not None:
+        write_mirror(session, MirrorRow(stream_id, role, address, "s"))
     session.commit()
     session.close()
     database.close()
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-@pytest.mark.parametrize("task", [None, *Task])
+@pytest.mark.parametrize("role", [None, *sorted(STORED)])
 async def test_an_address_that_is_none_and_stored_stops_no_start(
-    tmp_path: Path, address: str, task: Task | None
+    tmp_path: Path, address: str, role: StreamRole | None
 ) -> None:
-    write(tmp_path, address, task)
+    write(tmp_path, address, role)
     async with served(tmp_path, error_delay_s=0.0) as node, stream_peer(node.address) as peer:
-        if task in FOLLOWING:
-            told = MirrorCondition.UNREACHABLE if task is Task.FOLLOW else MirrorCondition.PROMOTING
+        if role in FOLLOWING:
+            told = MirrorCondition.UNREACHABLE if role is StreamRole.FOLLOWING else MirrorCondition.PROMOTING
             await wait_for(node.address, is_in(told))
             await request(node.address, MirrorAction.PROMOTE, "s", force=True)
-        if task is not None:
+        if role is not None:
             (found,) = await wait_for(node.address, is_in(MirrorCondition.FENCING))
             assert "HOST:PORT" in found.reason
             await request(node.address, MirrorAction.REMOVE, "s")
@@ -72,4 +73,4 @@ async def test_an_address_that_is_none_and_stored_stops_no_start(
     database.close()
     assert stored.mirror is None
     # A primary has forgotten the mirror at its start; a mirror asks nobody then.
-    assert task in FOLLOWING or not stored.followers
+    assert role in FOLLOWING or not stored.followers

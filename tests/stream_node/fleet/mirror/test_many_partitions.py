@@ -15,7 +15,8 @@ import trio
 from ockam.actors.node import Node
 from stream_node.fleet.mirror.tasks import MirrorTasks
 from stream_service.limits import StreamLimits
-from stream_service.mirror_rows import MirrorRow, Task
+from stream_service.mirror_rows import MirrorRow
+from stream_service.role_machine import StreamRole
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.sqlite.database import Database
@@ -24,8 +25,8 @@ from tests.support.storage.inline_runner import InlineRunner
 PARTITIONS = 50
 
 
-def calls_of_roles(tasks: MirrorTasks, partitions: int, task: Task | None) -> int:
-    """The number of calls while all partitions of a stream get a task."""
+def calls_of_roles(tasks: MirrorTasks, partitions: int, role: StreamRole | None) -> int:
+    """The number of calls while all partitions of a stream get a role."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -35,7 +36,7 @@ def calls_of_roles(tasks: MirrorTasks, partitions: int, task: Task | None) -> in
     sys.setprofile(count)
     try:
         for partition in range(partitions):
-            tasks.note_role(("s", partition), None if task is None else MirrorRow(1, task, "127.0.0.1:1", "s"))
+            tasks.note_role(("s", partition), None if role is None else MirrorRow(1, role, "127.0.0.1:1", "s"))
     finally:
         sys.setprofile(None)
     return calls
@@ -52,10 +53,13 @@ async def test_a_role_of_one_partition_costs_the_same_among_many(tmp_path: Path)
         for factor in (1, 2):
             tasks = MirrorTasks(node, directory, new_id=lambda: "id", now_us=lambda: 0)
             counts.append(
-                [calls_of_roles(tasks, PARTITIONS * factor, task) for task in (Task.FOLLOW, Task.FENCE, None)]
+                [
+                    calls_of_roles(tasks, PARTITIONS * factor, role)
+                    for role in (StreamRole.FOLLOWING, StreamRole.FENCING, None)
+                ]
             )
-            assert not tasks.figures
-            assert not tasks.keepers
+            assert not tasks.has_mirrors
+            assert not tasks.copiers
         # Four times as many calls would be those of a walk over all partitions at each change.
         assert all(0 < double < 2.5 * once for once, double in zip(*counts, strict=True)), counts
         await runner.aclose()

@@ -18,9 +18,10 @@ import trio
 from ockam.actors.address import Route
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.process import NodeProcess
-from stream_service.mirror_operations import CopyAside
-from stream_service.mirror_rows import MirrorRow, Task, write_mirror
+from stream_service.mirror_operations import copy_aside
+from stream_service.mirror_rows import MirrorRow, write_mirror
 from stream_service.names import stream_address
+from stream_service.role_machine import StreamRole
 from tests.stream_node.fleet.mirror.mirrors import add, contents, follows_to, is_in, request, states, wait_for
 from tests.support.databases import open_database
 from tests.support.served import served
@@ -126,8 +127,10 @@ async def test_a_move_that_goes_on_from_another_index_keeps_all_messages(tmp_pat
         session.begin()
         stream_id = session.log.ensure_stream("s", 0, 1).stream_id
         name = "s.aside-earlier"
-        write_mirror(session, MirrorRow(stream_id, Task.FOLLOW, a.address, "s", sets_aside=True, aside_name=name))
-        CopyAside(stream_id, earlier, name, 0, 1, lambda operation: None).apply(session)
+        write_mirror(
+            session, MirrorRow(stream_id, StreamRole.FOLLOWING, a.address, "s", sets_aside=True, aside_name=name)
+        )
+        copy_aside(session, stream_id, earlier, name, 0, 1)
         session.commit()
         session.close()
         database.close()

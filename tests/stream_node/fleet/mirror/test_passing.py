@@ -23,10 +23,11 @@ from stream_client import connect
 from stream_node.fleet.mirror.passing import Passing
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_service.extensions import RichStatus
-from stream_service.mirror_rows import MirrorRow, Task
+from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import Role
 from stream_service.names import stream_address
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
+from stream_service.role_machine import StreamRole
 from tests.ockam.identity.rules.guarded_node import guarded, may
 from tests.ockam.identity.rules.ways import WIRES, Token
 from tests.stream_node.fleet.mirror.mirrors import add, contents, follows_to, is_in, request, role_of, wait_for
@@ -163,7 +164,7 @@ async def test_a_source_answers_only_those_whose_pushes_it_has_got() -> None:
 
     async with trio.open_nursery() as nursery:
         node = Node(nursery)
-        passing = Passing(node, lambda identity: MirrorRow(1, Task.FOLLOW, "127.0.0.1:9", "s"))
+        passing = Passing(node, lambda identity: MirrorRow(1, StreamRole.FOLLOWING, "127.0.0.1:9", "s"))
         node.register([local("passing")], lambda: passing)
         for name in ("publisher", "victim"):
             node.register([local(name)], Victim)

@@ -14,9 +14,10 @@ import trio
 
 from ockam.actors.address import Route, local
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorCondition, MirrorRequest
-from stream_service.mirror_rows import Task, list_mirrors, write_mirror
+from stream_service.mirror_rows import list_mirrors, write_mirror
 from stream_service.mirroring import Role
 from stream_service.names import stream_address
+from stream_service.role_machine import StreamRole
 from tests.stream_node.fleet.mirror.mirrors import (
     PROMOTION_IDS,
     MirrorRefused,
@@ -79,7 +80,7 @@ async def test_an_operator_who_waits_is_told_that_another_one_has_promoted_by_fo
     session = database.session()
     session.begin()
     (row,) = list_mirrors(session).values()
-    write_mirror(session, msgspec.structs.replace(row, task=Task.PROMOTE))
+    write_mirror(session, msgspec.structs.replace(row, role=StreamRole.PROMOTING))
     session.commit()
     session.close()
     database.close()

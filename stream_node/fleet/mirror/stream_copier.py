@@ -1,26 +1,25 @@
-"""Keeper: copies new partitions, retention, and positions and fences of consumers from a source.
-`stream_node.fleet.mirror.follower` copies the messages."""
+"""StreamCopier: copies new partitions, retention, and positions and fences of consumers from a source.
+`stream_node.fleet.mirror.message_copier` copies the messages."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 import structlog
 import trio
 
 from index_service.extensions import MARKED_POSITIONS, POSITIONS, MarkedPosition, PositionKey, PositionsRequest
-from index_service.fences import FENCES, CopyPositions, FencesRequest, StoredFence
+from index_service.fences import FENCES, FencesRequest, StoredFence, copy_positions
 from index_service.worker import SERVICE_ADDRESSES as INDEX_ADDRESSES
 from ockam.actors.address import local
-from stream_node.fleet.mirror.asking import Asker, asking
+from stream_node.fleet.mirror.asking import RemoteNode, asking
 from stream_node.fleet.mirror.errors import MirrorError, SourceRefused
-from stream_node.fleet.mirror.local_stream import completed
-from stream_service.extensions import LIST, ListRequest, Retention, StreamInfo, StreamKey
+from stream_node.fleet.mirror.local_stream import completed, do
+from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import stream_address
-from stream_service.operations import ChangeStream
-from stream_service.stored import set_retention
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.service import SERVICE_ADDRESSES
 from stream_service.workers.stream import StreamWorker
@@ -33,7 +32,7 @@ PAGE = 1_000
 logger = structlog.get_logger(__name__)
 
 
-class Keeper:
+class StreamCopier:
     """Copies what belongs to one stream that is a mirror on this node. follow: makes a partition of the stream a
     mirror."""
 
@@ -65,24 +64,25 @@ class Keeper:
                 # The node is stopping.
                 return
             except (MirrorError, StorageError) as error:
-                # The followers of the partitions report a source that is lost.
+                # The copiers of messages report a source that is lost.
                 self._note(str(error))
             await trio.sleep(INTERVAL_S)
 
     async def copy_once(self) -> None:
         """Copies everything once. Raises MirrorError, StorageError."""
-        with asking(self._directory.node, self._row.source, self._new_id) as asker:
-            for info in await list_partitions(asker, self._row.source_name):
+        with asking(self._directory.node, self._row.source, self._new_id) as remote:
+            for info in await list_partitions(remote, self._row.source_name):
                 # By its creation time, a position is known to belong to this incarnation of the stream.
                 self._created[info.partition] = info.created_us
                 worker = self._find_worker(info.partition)
                 if worker is None:
                     await self._follow(info.partition)
                 elif worker.bounds.is_mirror and worker.admin.retention != info.retention:
-                    await self._keep_retention(worker, info.retention)
-            await self.copy_positions(asker)
+                    # The mirror obeys it when it becomes a primary.
+                    await completed(partial(worker.admin.set_retention, info.retention))
+            await self.copy_positions(remote)
 
-    async def copy_positions(self, asker: Asker) -> None:
+    async def copy_positions(self, remote: RemoteNode) -> None:
         """Copies the positions and the fences of all consumers of the stream. Raises MirrorError, StorageError."""
         positions: list[MarkedPosition] = []
         fences: list[StoredFence] = []
@@ -91,7 +91,7 @@ class Keeper:
         # Positions first, page by page.
         while True:
             request = PositionsRequest(0, self._row.source_name, None, after, PAGE)
-            page, more = await self._list_positions(asker, request)
+            page, more = await self._list_positions(remote, request)
             positions += page
             if not more or not page:
                 break
@@ -100,27 +100,30 @@ class Keeper:
         after = None
         # Fences then: a consumer that was fenced at the source stays fenced after a promotion.
         while True:
-            found = await asker.ask(index_service, FENCES, FencesRequest(0, self._row.source_name, after, PAGE))
+            found = await remote.ask(index_service, FENCES, FencesRequest(0, self._row.source_name, after, PAGE))
             fences += found.fences
             after = found.following
             if after is None:
                 break
-        storage = self._directory.storage
         if positions or fences:
             # Both are stored in one transaction, so no consumer has a position without its fence.
-            created = dict(self._created)
-            await completed(
-                storage.submit_write, lambda done: CopyPositions(self._name, positions, fences, created, done)
+            work = partial(
+                copy_positions,
+                stream_name=self._name,
+                positions=positions,
+                fences=fences,
+                created=dict(self._created),
             )
+            await do(self._directory.storage.submit_write, work)
 
-    async def _list_positions(self, asker: Asker, request: PositionsRequest) -> tuple[list[MarkedPosition], bool]:
+    async def _list_positions(self, remote: RemoteNode, request: PositionsRequest) -> tuple[list[MarkedPosition], bool]:
         index_service = local(INDEX_ADDRESSES[0])
         try:
-            page = await asker.ask(index_service, MARKED_POSITIONS, request)
+            page = await remote.ask(index_service, MARKED_POSITIONS, request)
             return page.positions, page.more
         except SourceRefused:
             # An older source does not say to which incarnation of the stream its positions belong.
-            plain = await asker.ask(index_service, POSITIONS, request)
+            plain = await remote.ask(index_service, POSITIONS, request)
             positions = [
                 MarkedPosition(**msgspec.structs.asdict(each), created_us=0, generation=0) for each in plain.positions
             ]
@@ -130,27 +133,18 @@ class Keeper:
         worker = self._directory.node.find_worker(stream_address(self._name, partition))
         return worker if isinstance(worker, StreamWorker) else None
 
-    async def _keep_retention(self, worker: StreamWorker, retention: Retention | None) -> None:
-        """Gives a mirror the retention of its source, which it obeys when it becomes a primary."""
-        stream_id = worker.bounds.stream_id
-        await completed(
-            self._directory.storage.submit_write,
-            lambda done: ChangeStream(lambda session: set_retention(session, stream_id, retention), done),
-        )
-        worker.admin.retention = retention
-
     def _note(self, reason: str) -> None:
         if reason and reason != self.reason:
             logger.warning("mirror_positions_not_copied", stream=self._name, reason=reason)
         self.reason = reason
 
 
-async def list_partitions(asker: Asker, name: str) -> list[StreamInfo]:
+async def list_partitions(remote: RemoteNode, name: str) -> list[StreamInfo]:
     """Returns the descriptions of all partitions of a stream of the other node. Raises MirrorError."""
     found: list[StreamInfo] = []
     after: StreamKey | None = None
     while True:
-        page = await asker.ask(local(SERVICE_ADDRESSES[0]), LIST, ListRequest(0, name, after, PAGE))
+        page = await remote.ask(local(SERVICE_ADDRESSES[0]), LIST, ListRequest(0, name, after, PAGE))
         # A prefix also finds longer names, which are sorted behind.
         found += [info for info in page.streams if info.stream_name == name]
         if not page.more or page.streams[-1].stream_name != name:

@@ -1,4 +1,4 @@
-"""Elsewhere: the streams of a cluster that other nodes serve, and the links to these nodes. Only interfaces."""
+"""RemoteStreams: the streams of a cluster that other nodes serve, and the links to these nodes. Only interfaces."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ockam.actors.message import Message
 from ockam.transport.forwarding import OpenRequests
 
 
-class Elsewhere(Protocol):
+class RemoteStreams(Protocol):
     """Tells which streams this node does not serve, and sends messages to those nodes. name: that of this node."""
 
     name: str
 
-    def is_elsewhere(self, stream: Address) -> bool: ...
+    def is_remote(self, stream: Address) -> bool: ...
 
     def send(self, stream: Address, message: Message) -> None:
         """Sends a message to the node that serves the stream, in the order of the calls, as soon as one serves it."""

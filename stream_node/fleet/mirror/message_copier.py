@@ -1,4 +1,4 @@
-"""Follower: copies one stream-partition from its source, without end. `stream_node.fleet.mirror.service` runs them.
+"""MessageCopier: copies one stream-partition from its source, without end. `stream_node.fleet.mirror.tasks` runs them.
 
 A page of the source is stored together with the history of the source in one transaction, so a mirror that is killed at
 any moment goes on where its last transaction ended. While a page is being stored, the next one is asked for. After each
@@ -9,25 +9,24 @@ got others since, whatever its history says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import trio
 
+from index_service.storage import move_positions
 from ockam.protocol import ProtocolError
 from stream_node.fleet.mirror.aside import cut, set_aside
-from stream_node.fleet.mirror.asking import Asker, asking, change_role
+from stream_node.fleet.mirror.asking import RemoteNode
 from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
-from stream_node.fleet.mirror.figures import Figures
-from stream_node.fleet.mirror.local_stream import LocalStream
+from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition
-from stream_node.fleet.mirror.taking import TakeCreated
+from stream_service import stored
 from stream_service.extensions import INFO, InfoRequest
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
-from stream_service.mirror_operations import ReadOne, SkipForward, StoreMirrored, TakeHistory
-from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, MirrorPull, MirrorStatus, SourceRole
-from stream_service.mirroring import Follower as FollowerAddress
+from stream_service.mirror_operations import AnyChange, find_record, skip_forward, store_mirrored, take_history
+from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, Follower, MirrorPull, MirrorStatus, SourceRole
 from stream_service.names import stream_address
+from stream_storage.contract import Session
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.history import History, find_parting
 
@@ -39,60 +38,51 @@ PARTED_RETRY_S = 5.0
 CIRCLE_S = 3.0
 """The interval in which a mirror asks a source that is itself a mirror whether it follows this node."""
 TRUNCATE_LOOK_S = 0.05
+FAILURES: tuple[tuple[type[Exception], MirrorCondition, float], ...] = (
+    (SourceLost, MirrorCondition.UNREACHABLE, RETRY_S),
+    (Parted, MirrorCondition.PARTED, PARTED_RETRY_S),
+    (Exception, MirrorCondition.FAILED, RETRY_S),
+)
+"""The condition of a mirror after each failure, and the pause before it tries again; the first kind that fits."""
 CIRCLE_TEXT = "this stream and its source follow each other, so neither takes pushes; promote one of both"
 
 
-class Follower:
+class MessageCopier:
     """Copies one stream-partition. own_address: where the source reaches this node; None if it is not known."""
 
-    def __init__(
-        self,
-        stream: LocalStream,
-        row: MirrorRow,
-        figures: Figures,
-        new_id: Callable[[], str],
-        own_address: str | None,
-    ) -> None:
-        self._self = None if own_address is None else FollowerAddress(own_address, stream.identity[0])
-        self._stream = stream
-        self._row = row
-        self.figures = figures
-        self._new_id = new_id
+    def __init__(self, mirror: Mirror, own_address: str | None) -> None:
+        self._mirror = mirror
+        self._stream, self._row = mirror.stream, mirror.row
+        self._self = None if own_address is None else Follower(own_address, mirror.stream.identity[0])
         self._failure: Exception | None = None
         self._circle = MirrorCondition.FOLLOWING
         self._circle_look_s = 0.0
 
     async def run(self) -> None:
         """Follows the source until it is cancelled. Failures become the mirror's condition, and it tries again."""
-        figures = self.figures
         while True:
             try:
-                with asking(self._stream.directory.node, self._row.source, self._new_id) as asker:
-                    await self._follow(asker)
-            except SourceLost as error:
-                figures.set(MirrorCondition.UNREACHABLE, str(error))
-                await trio.sleep(RETRY_S)
-            except Parted as error:
-                figures.set(MirrorCondition.PARTED, str(error))
-                await trio.sleep(PARTED_RETRY_S)
+                with self._mirror.asking() as remote:
+                    await self._follow(remote)
             except StorageClosed:
                 # The node is stopping.
                 return
             except (MirrorError, StorageError, ProtocolError) as error:
-                figures.set(MirrorCondition.FAILED, str(error))
-                await trio.sleep(RETRY_S)
+                condition, retry_s = next(each[1:] for each in FAILURES if isinstance(error, each[0]))
+                self._mirror.report(condition, str(error))
+                await trio.sleep(retry_s)
 
-    async def _follow(self, asker: Asker) -> None:
+    async def _follow(self, remote: RemoteNode) -> None:
         """Copies pages until something fails."""
         self._circle, self._circle_look_s = MirrorCondition.FOLLOWING, trio.current_time() + CIRCLE_S
         # Messages are compared before the first page: copying on top of other messages would mix two streams.
-        await self._compare_last(asker)
+        await self._compare_last(remote)
         page: MirrorAnswer | None = None
         while True:
             if page is None:
-                await self._take_created(asker)
+                await self._take_created(remote)
             # Stores the page at hand, and fetches the next one meanwhile.
-            page = await self._next_page(asker, page)
+            page = await self._next_page(remote, page)
             # A primary that has fewer messages than its mirror has lost some, even if its history agrees.
             has_less = page.next_index < self._stream.next_index and not page.is_mirror
             if page.status is MirrorStatus.PARTED or has_less:
@@ -100,14 +90,14 @@ class Follower:
                 page = None
                 continue
             # Two streams that follow each other stand still without a failure, so this is looked for.
-            await self._look_for_circle(asker, page)
-            self.figures.set(self._circle, CIRCLE_TEXT if self._circle is MirrorCondition.CIRCLE else "")
+            await self._look_for_circle(remote, page)
+            self._mirror.report(self._circle, CIRCLE_TEXT if self._circle is MirrorCondition.CIRCLE else "")
             # The source has deleted messages that were not copied yet.
             if page.start > self._stream.next_index or page.first_index > self._stream.next_index:
                 await self._skip(page.first_index)
                 page = None
 
-    async def _look_for_circle(self, asker: Asker, page: MirrorAnswer) -> None:
+    async def _look_for_circle(self, remote: RemoteNode, page: MirrorAnswer) -> None:
         """Finds out whether the source follows this stream. In such a circle neither takes pushes."""
         if page.role is not SourceRole.MIRROR:
             self._circle = MirrorCondition.FOLLOWING
@@ -116,7 +106,7 @@ class Follower:
             return
         self._circle_look_s = trio.current_time() + CIRCLE_S
         try:
-            there = await change_role(asker, self._row.source_name, self._stream.identity[1], None, force=False)
+            there = await self._mirror.change_source(remote)
         except SourceRefused:
             # A mirror of a mirror needs no right to ask for this. It asks again after its next connect.
             self._circle_look_s = math.inf
@@ -124,7 +114,7 @@ class Follower:
         is_circle = (there.source, there.stream_name) == (self._self.address, self._self.stream_name)
         self._circle = MirrorCondition.CIRCLE if is_circle else MirrorCondition.FOLLOWING
 
-    async def _next_page(self, asker: Asker, page: MirrorAnswer | None) -> MirrorAnswer:
+    async def _next_page(self, remote: RemoteNode, page: MirrorAnswer | None) -> MirrorAnswer:
         """Stores a page and fetches the one behind it at the same time. Returns the latter. page: None for the
         first."""
         # The request assumes that the page at hand will be stored.
@@ -136,7 +126,7 @@ class Follower:
             if page is not None:
                 nursery.start_soon(self._store, page)
             try:
-                answers.append(await self._ask(asker, start, entry_id))
+                answers.append(await self._ask(remote, start, entry_id))
             except (MirrorError, ProtocolError) as error:
                 # The page that is being stored is good.
                 failure: Exception | None = error
@@ -149,13 +139,13 @@ class Follower:
         return answers[0]
 
     async def _ask(
-        self, asker: Asker, start: int, entry_id: int, wait_s: float = WAIT_S, size_bytes: int = MIRROR_BYTES_MAX
+        self, remote: RemoteNode, start: int, entry_id: int, wait_s: float = WAIT_S, size_bytes: int = MIRROR_BYTES_MAX
     ) -> MirrorAnswer:
         source = stream_address(self._row.source_name, self._stream.identity[1])
-        asked_us = self.figures.now_us()
+        asked_us = self._mirror.now_us()
         request = MirrorPull(0, start, size_bytes, round(wait_s * 1000), entry_id, self._self)
-        page = decode_mirror_page(await asker.ask_raw(source, MIRROR, request, wait_s))
-        self.figures.note_heard(page.next_index, asked_us)
+        page = decode_mirror_page(await remote.ask_raw(source, MIRROR, request, wait_s))
+        self._mirror.note_heard(page.next_index, asked_us)
         return page
 
     async def _entry_id(self, page: MirrorAnswer | None) -> int:
@@ -184,30 +174,35 @@ class Follower:
         history = tuple(entry for entry in page.history if entry.first_index <= end)
         # A mirror without messages takes the history, too: by it, a promoted mirror recognizes its former source.
         if page.records or (history and history != bounds.history):
-            before_us, heard = worker.last_time_us, (page.next_index, self.figures.heard_us)
-            await self._stream.change(
-                lambda stream_id, done: StoreMirrored(stream_id, page.records, before_us, page.history, *heard, done)
+            work = partial(
+                store_mirrored,
+                records=page.records,
+                before_us=worker.last_time_us,
+                source_history=page.history,
+                source_next_index=page.next_index,
+                heard_us=self._mirror.heard_us,
             )
-        self.figures.note_stored(self._stream.next_index, len(page.records))
+            await self._stream.change(work)
+        self._mirror.note_stored()
         if page.first_index > self._stream.first_index:
             # The source has deleted its first messages. So does the mirror, in steps and beside the copying.
             worker.admin.follow(min(page.first_index, self._stream.next_index))
 
-    async def _compare_last(self, asker: Asker) -> None:
+    async def _compare_last(self, remote: RemoteNode) -> None:
         """Compares the mirror's last message with the message at that index of the source. Raises Parted."""
         bounds = self._stream.get_worker().bounds
         index = bounds.next_index - 1
         if bounds.first_index > index:
             return
         # A source that has lost messages and got others since has another message at this index.
-        found = await self._stream.read(lambda done: ReadOne(bounds.stream_id, index, done))
-        page = await self._ask(asker, index, (await self._stream.get_history())[-1].entry_id, 0.0, 1)
+        record = await self._stream.read(partial(find_record, stream_id=bounds.stream_id, index=index))
+        page = await self._ask(remote, index, (await self._stream.get_history())[-1].entry_id, 0.0, 1)
         if page.status is MirrorStatus.PARTED:
             await self._part(page)
-        elif page.records and page.start == index and page.records[0] != found.found:
+        elif page.records and page.start == index and page.records[0] != record:
             await self._part(page, differs_at=index)
 
-    async def _take_created(self, asker: Asker) -> None:
+    async def _take_created(self, remote: RemoteNode) -> None:
         """Gives a mirror without messages the creation time of its source, by which readers tell incarnations apart.
         A reader that goes on at the mirror after a promotion then reads the same stream. A mirror with messages keeps
         its own time, which readers may know; it differs from the source's if an earlier version of this program made
@@ -216,12 +211,16 @@ class Follower:
         if self._stream.next_index:
             return
         source = stream_address(self._row.source_name, partition)
-        created_us = (await asker.ask(source, INFO, InfoRequest(0))).info.created_us
+        created_us = (await remote.ask(source, INFO, InfoRequest(0))).info.created_us
         before_us = self._stream.get_worker().bounds.created_us
         if created_us != before_us:
-            await self._stream.change(
-                lambda stream_id, done: TakeCreated(stream_id, name, partition, before_us, created_us, done)
-            )
+
+            def take(session: Session, change: AnyChange) -> None:
+                # The positions of its consumers belong to the new time, too.
+                stored.set_created(session, change.stream_id, created_us)
+                move_positions(session, name, partition, before_us, created_us)
+
+            await self._stream.change(take)
 
     async def _part(self, page: MirrorAnswer, differs_at: int | None = None) -> None:
         """Finds the messages that the source does not have. If there are any, sets them aside or raises Parted.
@@ -234,7 +233,7 @@ class Follower:
             parting = bounds.first_index
         if bounds.next_index <= parting:
             # Nothing was stored under the entries that the source does not have.
-            await self._stream.change(lambda stream_id, done: TakeHistory(stream_id, page.history, done))
+            await self._stream.change(partial(take_history, source_history=page.history))
             return
         row = bounds.mirror
         if row is not None and bounds.first_index == bounds.next_index:
@@ -246,7 +245,7 @@ class Follower:
         what = f"the {bounds.next_index - first} messages from index {first} on are not those of the source"
         if row is None or not row.sets_aside:
             raise Parted(f"{what}; `mirror add --force` keeps them aside and follows")
-        await set_aside(self._stream, row, parting, page.history, self._new_id)
+        await set_aside(self._stream, row, parting, page.history, self._mirror.new_id)
 
     def _parting(self, history: History, page: MirrorAnswer) -> int:
         """Returns the first index where the mirror can have another message than its source."""
@@ -262,4 +261,4 @@ class Follower:
             stream.get_worker().admin.follow(stream.next_index)
             await trio.sleep(TRUNCATE_LOOK_S)
         if index > stream.next_index:
-            await stream.change(lambda stream_id, done: SkipForward(stream_id, index, done))
+            await stream.change(partial(skip_forward, index=index))

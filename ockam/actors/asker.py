@@ -1,0 +1,121 @@
+"""Asker: sends requests to workers, mostly of another node, and takes their answers. It does not decode them.
+
+The messages go through the node's own connections, with its own certificate and token
+(`ockam.transport.tcp.TcpTransport`)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TypeAlias
+
+import trio
+
+from ockam.actors.address import LOCAL, TCP, Address, Route
+from ockam.actors.message import Message
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import NOTHING, Demand
+
+LOOK_S = 0.2
+"""The interval in which a waiting request notices that its connection was closed."""
+
+
+class Unanswered(enum.Enum):
+    """Why a request has no answer. The value is the text for an operator, with the asked node in the braces."""
+
+    NO_ROUTE = "there is no way to {}"
+    CLOSED = "{} closed the connection"
+    SILENT = "{} does not answer"
+
+
+Answers: TypeAlias = list[bytes] | Unanswered
+"""The payloads of all answers to a request, or why they did not come."""
+
+
+class Asker(Worker):
+    """A worker with an address of its own, to which the asked workers answer.
+
+    asked: the first hop of the route to the asked node, from which alone answers are taken; None: from anybody.
+
+    Invariant: at most one request is unanswered. After a request without an answer the object must not be used again,
+    so that no late answer is taken for another one."""
+
+    def __init__(self, node: Node, asked: Address | None = None) -> None:
+        self._node = node
+        self._asked = asked
+        # Where the latest answer came from: the connection to the asked node.
+        self._return_route: Route = ()
+        self._answers: list[bytes] = []
+        self._wanted = 1
+        self._on_done: Callable[[Answers], None] | None = None
+        self._deadline_s = 0.0
+        self._is_watching = False
+
+    def demand(self, message: Message) -> Demand | None:
+        return NOTHING if self._asked is None else demand_of_answer(message, self._asked)
+
+    def ask(self, route: Route, payload: bytes, on_done: Callable[[Answers], None], patience_s: float) -> None:
+        """Sends a request. on_done: called once, with its answer."""
+        self.expect(1, on_done, patience_s)
+        if not self._node.send(Message(route, (self.context.address,), payload)):
+            self._end(Unanswered.NO_ROUTE)
+
+    def expect(self, wanted: int, on_done: Callable[[Answers], None], patience_s: float) -> None:
+        """Waits for answers to a request that the caller sends. on_done: called once, with `wanted` answers."""
+        self._answers, self._wanted, self._on_done = [], wanted, on_done
+        self._deadline_s = trio.current_time() + patience_s
+        # One timer serves all requests: an answered request would leave its own timer behind.
+        if not self._is_watching:
+            self._watch_later()
+
+    async def answer(self, route: Route, payload: bytes, patience_s: float) -> bytes | Unanswered:
+        """Sends a request and waits for its answer."""
+        ended, found = trio.Event(), list[Answers]()
+
+        def done(answers: Answers) -> None:
+            found.append(answers)
+            ended.set()
+
+        self.ask(route, payload, done, patience_s)
+        await ended.wait()
+        return found[0] if isinstance(found[0], Unanswered) else found[0][0]
+
+    def handle(self, message: Message) -> None:
+        self._return_route = message.return_route or self._return_route
+        self._answers.append(message.payload)
+        if len(self._answers) == self._wanted:
+            self._end(self._answers)
+
+    def _watch_later(self) -> None:
+        self._is_watching = True
+        self.context.call_later(min(LOOK_S, max(0.0, self._deadline_s - trio.current_time())), self._watch)
+
+    def _watch(self) -> None:
+        self._is_watching = False
+        if self._on_done is None:
+            return
+        # A lost connection is noticed long before the time is over.
+        if is_closed(self._node, self._return_route):
+            self._end(Unanswered.CLOSED)
+        elif trio.current_time() >= self._deadline_s:
+            self._end(Unanswered.SILENT)
+        else:
+            self._watch_later()
+
+    def _end(self, answers: Answers) -> None:
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(answers)
+
+
+def demand_of_answer(message: Message, asked: Address) -> Demand | None:
+    """Returns NOTHING (the sender needs no right) for a message that can be an answer: it comes through the connection
+    to the asked node, or from a worker of this node, for example because there is no way to the asked node."""
+    peer = asked.value.decode("utf-8", "replace") if asked.type == TCP else None
+    return NOTHING if message.origin.kind == "local" or message.origin.peer == peer else None
+
+
+def is_closed(node: Node, return_route: Route) -> bool:
+    """Whether the connection of this node through which an answer came is gone."""
+    return bool(return_route) and return_route[0].type == LOCAL and not node.is_registered(return_route[0])
