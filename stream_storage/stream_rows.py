@@ -7,6 +7,7 @@ from typing import Any
 
 from mypy_extensions import mypyc_attr
 
+from ockam.files.text_order import prefix_end
 from stream_storage.contract import Record, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text
 from stream_storage.log_statements import (
@@ -26,7 +27,6 @@ from stream_storage.log_statements import (
 )
 from stream_storage.seal import stream_seal
 from stream_storage.statement import Rows, Statement
-from stream_storage.text_order import prefix_end
 
 INDEX_MAX = 2**63 - 1
 """The largest index, and the largest integer of a database."""

@@ -27,7 +27,7 @@ from typing import Any
 
 import trio
 
-from bench.postgres_server import PostgresServer, find_programs
+from bench.servers.postgres_server import PostgresServer, find_programs
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock

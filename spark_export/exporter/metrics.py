@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ockam.files.durable_files import write_durably
 from spark_export.exporter.runs.run import Outcome
 from spark_export.exporter.runs.step import ExportStep
 from spark_export.exporter.tables.compact import Compaction
-from stream_storage.durable_files import write_durably
 
 
 @dataclass(frozen=True)

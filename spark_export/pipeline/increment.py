@@ -18,6 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ockam.files.durable_files import make_folder, write_durably
+from ockam.files.parsing import ParseError, parse_json
 from spark_export.exporter.errors import ExportError
 from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.tables.layout import ExportLock
@@ -30,8 +32,6 @@ from spark_export.pipeline.tables.message_tables import MESSAGES, MessageTables
 from spark_export.pipeline.tables.new_messages import ExportFile, ReadFiles, list_new, take_file
 from spark_export.pipeline.topics import Topics
 from spark_export.pipeline.versions import KEEP_S, STATE, Version, Versions
-from stream_storage.durable_files import make_folder, write_durably
-from stream_storage.parsing import ParseError, parse_json
 
 STATE_FILE: Final = f"{STATE}/state.json"
 STATE_FORMAT: Final = 2

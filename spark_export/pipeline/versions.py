@@ -20,10 +20,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ockam.files.durable_files import make_folder, sync
 from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.tables.layout import point_to, remove_tree, sync_tree
 from spark_export.exporter.tables.parquet_table import link_or_copy
-from stream_storage.durable_files import make_folder, sync
 
 LATEST, BUILDS, STATE = "latest", "builds", "state"
 KEEP_S: Final = 3600.0

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ockam.files.durable_files import give_to_folder, make_folder, rename_durably, sync
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
 from spark_export.store.store import Store, StoredObject, TaggedObject
-from stream_storage.durable_files import give_to_folder, make_folder, rename_durably, sync
 
 HIDDEN = "."
 """The first character of the names of files that are not objects: lock files, and files that are not complete yet."""

@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from bench import cluster, postgres
 from bench.goals import goals
 from bench.own import Own
 from bench.plan import QUICK
 from bench.report import Report, Sample
+from bench.works import cluster, postgres
 from stream_client import blocking
 from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, StatusRequest
 

@@ -183,7 +183,7 @@ KILLS = {
 DYING = """
 import os, signal, sys
 from pathlib import Path
-import ockam.identity.rules.tokens, stream_storage.durable_files as files
+import ockam.identity.rules.tokens, ockam.files.durable_files as files
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -200,7 +200,7 @@ async def test_a_flood_of_wrong_tokens_is_bounded(tmp_path: Path, monkeypatch: p
     """While 16 refusals to one host wait for their answer, further ones are closed without an answer and without a line
     in the audit log. A right token from the same host is accepted meanwhile."""
     token = first_token(tmp_path)
-    monkeypatch.setattr("stream_node.node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
+    monkeypatch.setattr("stream_node.node.identity.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
     async with token_node(tmp_path, error_delay_s=1_000.0) as node:
 
         def flood() -> None:

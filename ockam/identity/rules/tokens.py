@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from ockam.files.durable_files import lock_folder, make_folder, write_durably
+from ockam.files.parsing import parse_json
+from ockam.files.sealed_file import with_seal, without_seal
 from ockam.identity.authentication import Status, TokenVerdict
 from ockam.identity.identity import Identity
 from ockam.identity.token import new_token
-from stream_storage.durable_files import lock_folder, make_folder, write_durably
-from stream_storage.parsing import parse_json
-from stream_storage.sealed_file import with_seal, without_seal
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 """The names of tokens. They stand in rules and in logs, so they have no spaces and no quotation marks."""

@@ -18,6 +18,7 @@ from typing import Final
 from sqlalchemy import URL, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from ockam.files.durable_files import give_to_folder
 from spark_export.exporter.errors import ExportInUse, ExportMismatch, ExtraMissing
 from spark_export.exporter.ledger.connection import mapped
 from spark_export.exporter.ledger.ledger import (
@@ -33,7 +34,6 @@ from spark_export.exporter.ledger.url import SQLITE, parse_url
 from spark_export.exporter.tables.layout import ExportLock, Layout
 from spark_export.exporter.tables.table_mark import TableMark, check_no_table, check_place_of, name_ledger
 from spark_export.store.place import StoreLocation
-from stream_storage.durable_files import give_to_folder
 
 SCHEMA: Final = "stream_node_export"
 CONNECT_S: Final = 10

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ockam.files.durable_files import write_durably
 from spark_export.exporter.errors import LedgerError, TakenOver
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
 from spark_export.store.store import Store
-from stream_storage.durable_files import write_durably
 
 LEDGER_OBJECT = "_export/ledger.sqlite"
 

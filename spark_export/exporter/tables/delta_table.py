@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from ockam.files.durable_files import make_folder
 from spark_export.exporter.errors import ExportError, ExtraMissing, TableChanged, TakenOver
 from spark_export.exporter.ledger.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, RunFile
@@ -26,7 +27,6 @@ from spark_export.store.data import one_line
 from spark_export.store.options import azure_names, is_set
 from spark_export.store.paths import FilePath
 from spark_export.store.store import Store
-from stream_storage.durable_files import make_folder
 
 try:
     from deltalake import CommitProperties, DeltaTable, Field, Transaction

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ockam.files.durable_files import sync
 from spark_export.exporter.errors import TableChanged, TakenOver
 from spark_export.exporter.ledger.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, Range, RunFile
 from spark_export.exporter.runs.task import TaskSettings
 from spark_export.exporter.tables.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_tree
 from spark_export.store.paths import FilePath
-from stream_storage.durable_files import sync
 
 RUN_PREFIX, REWRITTEN_PREFIX = "run-", "rewritten-"
 """The beginnings of the names of data files: those that a run wrote, and those that a compaction or repair wrote."""

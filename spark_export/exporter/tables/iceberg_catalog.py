@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ockam.files.parsing import parse_json
 from spark_export.exporter.errors import ExportMismatch, ExtraMissing
 from spark_export.exporter.tables.iceberg_retries import name_strategy
 from spark_export.exporter.tables.layout import Layout
@@ -21,7 +22,6 @@ from spark_export.store.errors import ObjectExists, ObjectMissing
 from spark_export.store.local_store import LocalStore
 from spark_export.store.place import parse_place
 from spark_export.store.store import Store
-from stream_storage.parsing import parse_json
 
 CATALOG_FILE = "catalog.sqlite"
 CHOICE, STORED_CHOICE = "catalog.json", "_export/catalog.json"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from ockam.files.durable_files import make_folder
 from spark_export.exporter.errors import ExportError, ExportMismatch, ExtraMissing, TakenOver
 from spark_export.exporter.ledger.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, RunFile
@@ -22,7 +23,6 @@ from spark_export.exporter.tables.store_flat_table import StoreFlatTable, log_ad
 from spark_export.exporter.tables.write_files import ERA, FILE_SCHEMA_WITH_STREAM
 from spark_export.store.paths import FilePath
 from spark_export.store.store import Store
-from stream_storage.durable_files import make_folder
 
 try:
     from pyiceberg.catalog import Catalog

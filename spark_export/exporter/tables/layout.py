@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from ockam.files.durable_files import give_to_folder, give_tree, make_folder, rename_durably, sync
 from spark_export.exporter.errors import ExportError, ExportInUse, ExportMismatch
 from spark_export.exporter.tables.hive_names import stream_folder
 from spark_export.store.errors import PlaceRefused
 from spark_export.store.place import parse_place
-from stream_storage.durable_files import give_to_folder, give_tree, make_folder, rename_durably, sync
 
 if TYPE_CHECKING:
     from spark_export.store.store import Store

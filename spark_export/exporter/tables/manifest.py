@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from ockam.files.parsing import parse_json
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.model import FileEntry, Range
-from stream_storage.parsing import parse_json
 
 VERSION: Final = 1
 """The version of the JSON format. A change that older readers cannot read increases it."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ockam.files.durable_files import make_folder, rename_durably, sync
 from spark_export.exporter.errors import ExportError
 from spark_export.exporter.ledger.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, Range, RunFile
@@ -29,7 +30,6 @@ from spark_export.exporter.tables.layout import (
 )
 from spark_export.exporter.tables.table_link import read_link
 from spark_export.store.paths import FilePath
-from stream_storage.durable_files import make_folder, rename_durably, sync
 
 
 class ParquetTable:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import structlog
 
+from ockam.files.durable_files import make_folder
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.model import RunFile
 from spark_export.exporter.tables.layout import GENERATIONS, RUN_FOLDER_PREFIX, Layout, point_to
-from stream_storage.durable_files import make_folder
 
 logger = structlog.get_logger(__name__)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import URL
 
+from ockam.files.parsing import parse_json
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.tables.layout import TABLE, Layout
 from spark_export.exporter.tables.manifest import FOLDER
@@ -23,7 +24,6 @@ from spark_export.store.errors import ObjectExists, ObjectMissing
 from spark_export.store.local_store import LocalStore
 from spark_export.store.place import parse_place
 from spark_export.store.store import Store
-from stream_storage.parsing import parse_json
 
 TABLE_OBJECT, FOLDER_MARK = "_export/table.json", "table.json"
 """The names of the mark: on a store, and in a folder. The mark is written once."""

@@ -32,8 +32,8 @@ from stream_node.doors.http.clients import HttpClients
 from stream_node.doors.http.connection import HttpConnection, HttpStream, make_peer
 from stream_node.doors.http.places_machine import Admission, Places, share_of
 from stream_node.doors.http.statistics import HttpStatistics
+from stream_node.node.identity.tls_settings import make_listener
 from stream_node.node.parts import NodeParts
-from stream_node.node.tls_settings import make_listener
 
 BODY_PARTS_WAITING_MAX = 2
 """The largest number of parts of one body, of up to 64 KiB each, that wait in memory for their endpoint."""

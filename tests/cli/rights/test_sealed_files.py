@@ -20,11 +20,11 @@ from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.tokens import TokenFileError, create_token, load_tokens, revoke_token
 from stream_node.care.doctor import examine
 from stream_node.care.doctor_access import check_audit, check_private_files
-from stream_node.node.channel_services import trust_file
 from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.node.clock_note import Known, read_known, write_note
 from stream_node.node.config import Config
-from stream_node.node.token_services import token_file
+from stream_node.node.identity.channel_services import trust_file
+from stream_node.node.identity.token_services import token_file
 from stream_storage.sqlite.database import Database
 from tests.cli.command import CommandLine
 

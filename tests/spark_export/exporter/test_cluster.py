@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from bench.export import STREAM, fill
+from bench.works.export import STREAM, fill
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.java import JavaMissing, find_java_home
 from stream_client import blocking

@@ -30,7 +30,7 @@ from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, tasks_at_work
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.test_verify import files_of
+from tests.spark_export.exporter.tables.test_verify import files_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PATIENCE_S = 200.0

@@ -27,10 +27,10 @@ from spark_export.exporter.runs.run import Exporter, Outcome
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.tables.test_true_tables import data_files, flip
+from tests.spark_export.exporter.tables.test_verify import files_of
 from tests.spark_export.exporter.test_crashes import export_child
 from tests.spark_export.exporter.test_spark_process import jvm_below
-from tests.spark_export.exporter.test_true_tables import data_files, flip
-from tests.spark_export.exporter.test_verify import files_of
 
 PATIENCE_S = 200.0
 ROWS, SIZE = 8_000, 2_000

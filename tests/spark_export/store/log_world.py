@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stream_node.node.process import NodeProcess
-from tests.spark_export.exporter.table_readers import COLUMNS, LIBRARIES
+from tests.spark_export.exporter.tables.table_readers import COLUMNS, LIBRARIES
 from tests.spark_export.store.store_world import Row, StoreWorld
 from tests.support.s3_server import CREDENTIALS, S3Server
 

@@ -21,7 +21,7 @@ pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
 from stream_node.node.process import NodeProcess
-from tests.spark_export.exporter.table_readers import LIBRARIES
+from tests.spark_export.exporter.tables.table_readers import LIBRARIES
 from tests.spark_export.store.log_world import LogWorld
 from tests.support.s3_server import Fault, FaultProxy, Request, S3Server, fault_proxy
 

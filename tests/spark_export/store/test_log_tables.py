@@ -22,7 +22,7 @@ pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not
 from spark_export.exporter.errors import ExportError, TakenOver
 from spark_export.exporter.failpoint import SITES
 from stream_node.node.process import NodeProcess
-from tests.spark_export.exporter.table_readers import LIBRARIES
+from tests.spark_export.exporter.tables.table_readers import LIBRARIES
 from tests.spark_export.store.log_world import LogWorld
 from tests.support.s3_server import S3Server
 

@@ -23,13 +23,13 @@ pytest.importorskip("aiosqlite", reason="the extra `spark` is not installed")
 pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
-from bench.export import STREAM, fill
+from bench.works.export import STREAM, fill
 from spark_export.exporter.runs.task import PROGRESS_SUFFIX
 from spark_export.java import JavaMissing, find_java_home
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, wait_until
-from tests.spark_export.exporter.table_readers import LIBRARIES
+from tests.spark_export.exporter.tables.table_readers import LIBRARIES
 from tests.spark_export.spark_cluster import SparkCluster
 from tests.spark_export.store.log_world import LogWorld
 from tests.spark_export.store.store_world import StoreWorld

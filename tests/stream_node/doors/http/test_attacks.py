@@ -175,7 +175,7 @@ async def test_refused_requests_are_in_the_audit_log_and_secrets_nowhere(tmp_pat
 
 async def test_many_wrong_tokens_of_one_host_wait_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While 16 refusals wait, the next one is answered at once (429), and a right token is judged."""
-    monkeypatch.setattr("stream_node.node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
+    monkeypatch.setattr("stream_node.node.identity.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
     token = first_token(tmp_path)
     request = b"GET /metrics HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + UNKNOWN.encode() + b"\r\n" + END
     async with http_node(tmp_path, error_delay_s=1_000.0, **guarded(tmp_path)) as node:

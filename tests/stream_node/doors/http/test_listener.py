@@ -18,8 +18,8 @@ import trio
 from structlog.testing import capture_logs
 
 from stream_node.doors.http.places_machine import HEALTH_PLACES
-from stream_node.node.access import check_exposure
 from stream_node.node.config import Config, ConfigError
+from stream_node.node.identity.access import check_exposure
 from stream_node.node.process import NodeProcess
 from stream_node.node.server import CannotListen
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
