@@ -294,7 +294,7 @@ async def test_requests_that_wait_shut_no_operator_out(tmp_path: Path) -> None:
             await wait_until(lambda: both.near.running.server.statistics().services.mirrors)
 
 
-CALLS = {"tcp", "asking", "connect_link", "open_tcp_stream", "create_connection", "urlopen"}
+CALLS = {"tcp", "asking", "open_connection", "open_tcp_stream", "create_connection", "urlopen"}
 """The functions by which the code of the node reaches another node."""
 NODE = (
     "ockam",
