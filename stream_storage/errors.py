@@ -239,7 +239,7 @@ class RightsMissing(StorageError):
     def __init__(self, rights: Sequence[str]) -> None:
         super().__init__(
             f"the role of the node lacks rights in the database: {'; '.join(rights)}; grant them, or start the node "
-            "once with the role that owns the tables (docs/postgres.md, 'The rights of the role')"
+            "once with the role that owns the tables (docs/scale.md, 'The rights of the role')"
         )
         self.rights = rights
 

@@ -217,7 +217,7 @@ def figures(house: House) -> list[Figure]:
         listed("installed top-level packages", house.packages, 12, 12),
         listed("names that other distributions install", clashes(house), 0, 0),
         listed("entries of the root", root_entries(house), 32, 32),
-        listed(f"folders with more than {FOLDER_FILES_MAX} files", full_folders(house), 0, 1),
+        listed(f"folders with more than {FOLDER_FILES_MAX} files", full_folders(house), 0, 0),
         listed("__init__ with code, outside the faces", full_inits(house), 0, 1),
         listed("class names of three modules or more", shared_classes(house, 3), 0, 2),
         listed("class names of two modules or more", shared_classes(house, 2), 0, 23),

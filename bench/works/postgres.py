@@ -28,7 +28,7 @@ PULLED: Final = "postgres: pulled"
 ALONE: Final = "stream-node on PostgreSQL"
 WITH_STANDBY: Final = "stream-node on PostgreSQL with a standby"
 SETTINGS: Final = {"wal_compression": "on", "max_wal_size": "4GB"}
-"""The settings that docs/postgres.md recommends for every server."""
+"""The settings that docs/scale.md recommends for every server."""
 
 
 def why_impossible() -> str | None:

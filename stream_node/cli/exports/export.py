@@ -1,5 +1,4 @@
-"""The commands `stream-node export …`: export the messages of a node to a table, in a separate process.
-In this package, only these commands import `spark_export`."""
+"""The commands `stream-node export …`: export the messages of a node to a table, in a separate process."""
 
 from __future__ import annotations
 

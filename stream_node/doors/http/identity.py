@@ -1,4 +1,4 @@
-"""HttpCaller: the sender of an HTTP request. This is the one place where a request gets its identity.
+"""HttpCaller: the sender of an HTTP request.
 A connection proves an identity by its client certificate, exactly as on the node's own listener; else it is anonymous.
 A request on an anonymous connection can prove another identity by a token (`Authorization: Bearer …`)."""
 
