@@ -27,6 +27,7 @@ from stream_node.node.identity.channel_services import trust_file
 from stream_node.node.identity.token_services import token_file
 from stream_storage.sqlite.database import Database
 from tests.cli.command import CommandLine
+from tests.support.overwriting import overwrite
 
 
 def make_tokens(file: Path) -> None:
@@ -59,7 +60,7 @@ def test_one_flipped_bit_lets_nobody_in(
     content, expected = file.read_bytes(), read(file)
     refused = 0
     for flipped in flips(content):
-        file.write_bytes(flipped)
+        overwrite(file, flipped)
         with suppress(error):
             assert read(file) == expected
             continue
@@ -74,7 +75,7 @@ def test_a_damaged_clock_note_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / CLOCK_NAME
     content, known = file.read_bytes(), read_known(tmp_path, 7, 2**60)
     for flipped in flips(content):
-        file.write_bytes(flipped)
+        overwrite(file, flipped)
         assert read_known(tmp_path, 7, 2**60) in (known, Known(7, None))
 
 
