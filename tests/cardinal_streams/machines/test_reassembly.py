@@ -382,3 +382,17 @@ class TestMemory:
         machine.receive(batch_of("b", counts={"a/": 1}), "def:0", 4)
         assert machine.low_water() == {"ta:0": 9, "def:0": 3}
         assert machine.high_water() == {"ta:0": 9, "def:0": 4}
+
+
+@pytest.mark.parametrize(("offset", "is_put_off"), [(10, False), (11, True)])
+def test_a_block_that_was_given_up_is_known_after_a_restart(offset: int, is_put_off: bool) -> None:
+    """Goal: a message that comes after the place that was read calls for the earlier messages of its block."""
+    machine = Reassembler()
+    machine.resume_given_up({HASH: {"ta:0": 3}}, {"ta:0": 11})
+    assert machine.given_up() == {HASH: {"ta:0": 3}}
+    assert (machine.lacks([HASH]), machine.lacks([bytes(32)])) == (True, False)
+    assert machine.why_incomplete(HASH).state is MissingState.UNKNOWN
+    machine.receive(BatchMsg(HASH, "a/1", b""), "ta:0", offset)
+    machine.check()
+    assert machine.put_off.hashes == ({HASH} if is_put_off else set())
+    assert machine.given_up() == ({} if is_put_off else {HASH: {"ta:0": 3}})

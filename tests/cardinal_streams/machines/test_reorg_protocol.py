@@ -50,6 +50,17 @@ class TestReorg:
         shell.read_one(ancestor)
         assert shell.consumer.why_incomplete(first_new.key[1:33]).state is not MissingState.UNKNOWN
 
+    def test_given_up_by_the_consumer_the_normal_feed_goes_on(self) -> None:
+        world = World()
+        shell = world.shell()
+        shell.run_until(lambda: shell.application.reverts == 1)
+        ancestor = world.old[1].hash
+        assert not shell.consumer.feeds.normal
+        shell.consumer.abandon_reorg(ancestor)
+        assert shell.consumer.feeds.normal
+        # There is no reorg left that could be given up.
+        assert shell.consumer.abandon_reorg(ancestor) == []
+
     def test_redundant_producers(self) -> None:
         world = World(producers=3)
         shell = world.shell()
