@@ -37,7 +37,7 @@ from stream_node.node.process import NodeProcess
 from stream_node.node.setting_origins import load_effective
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.backup import MANIFEST_NAME, BackupError, read_manifest
-from tests.support.overwriting import overwrite
+from tests.support.data_dir import overwrite
 
 DEEP = 500
 DIGITS = 5_000

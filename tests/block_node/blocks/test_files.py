@@ -32,7 +32,7 @@ from block_node.blocks.items import Item, make_item, split_block
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
 from tests.support.blocks import ALL_BUT_TSS, ROOTS, join_block, own_verifier, real_blocks, signing_keys
-from tests.support.overwriting import overwrite
+from tests.support.data_dir import overwrite
 
 SUFFIXES = pytest.mark.parametrize("suffix", [PLAIN, GZIP, ZSTD])
 ITEMS = [make_item(11, bytes([number]) * (37 * number)) for number in range(1, 9)]

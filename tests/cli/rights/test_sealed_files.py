@@ -27,7 +27,7 @@ from stream_node.node.identity.channel_services import trust_file
 from stream_node.node.identity.token_services import token_file
 from stream_storage.sqlite.database import Database
 from tests.cli.command import CommandLine
-from tests.support.overwriting import overwrite
+from tests.support.data_dir import overwrite
 
 
 def make_tokens(file: Path) -> None:

@@ -20,7 +20,7 @@ from ockam.identity.rules.audit_chain import AuditContent, audit_files, examine_
 from ockam.identity.rules.audit_lines import Entry
 from stream_node.care.doctor_access import check_audit
 from stream_node.node.config import Config
-from tests.support.overwriting import overwrite
+from tests.support.data_dir import overwrite
 
 OLD = b'{"time":"2026-01-01T00:00:00.000Z","event":"admitted","identity":"token:a","count":3}\n'
 """A line of a version without seals."""
