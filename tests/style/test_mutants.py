@@ -54,7 +54,7 @@ def test_machines_commit_and_codec_are_changed() -> None:
 @pytest.mark.soak
 def test_the_tests_notice_changes() -> None:
     """Goal: of a sample, 95 % are noticed. What is not is printed."""
-    command = [sys.executable, "tools/mutants.py", "--count", "12", "--seconds", "240"]
+    command = [sys.executable, "tools/mutants.py", "--count", "20", "--seconds", "240"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
