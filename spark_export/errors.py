@@ -14,11 +14,11 @@ class OptionError(SourceError, ValueError):
     """An option does not exist, has an invalid value, or contradicts another option."""
 
 
-class NodeUnreachable(SourceError):
+class SourceUnreachable(SourceError):
     """No connection to the node could be opened, or it broke more often than the option `fetchRetries` allows."""
 
 
-class TlsFailed(NodeUnreachable):
+class SourceTlsFailed(SourceUnreachable):
     """No TLS connection to the node could be opened. The text says which side refused, and what to do."""
 
 
@@ -34,7 +34,7 @@ class ConnectionForked(SourceError):
     """The connection was opened in another process, of which this one is a child that fork() made."""
 
 
-class RequestRefused(SourceError):
+class NodeRefused(SourceError):
     """The node answered a request with an `error` message. The text is the reason that the node gave."""
 
 
@@ -53,7 +53,7 @@ class DataLoss(SourceError):
     """
 
 
-class PushFailed(SourceError):
+class SinkPushFailed(SourceError):
     """The node did not confirm a message, for example because its disk is full. Spark repeats the task."""
 
 

@@ -18,7 +18,7 @@ from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.message.types import Record
 from cardinal_streams.payload import Payload
-from cardinal_streams.produce.publishing import Block, publish
+from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.stream_transport import StreamTransport
 from cardinal_streams.transports.transport import partition_of
@@ -156,7 +156,7 @@ async def _timed(
 async def _send(transport: StreamTransport, blocks: list[Payload]) -> None:
     async with publish(APPLICATION, transport, redundant=False) as publisher:
         for at in range(0, len(blocks), GROUP_BLOCKS):
-            await publisher.send([Block(block) for block in blocks[at : at + GROUP_BLOCKS]])
+            await publisher.send([ChainBlock(block) for block in blocks[at : at + GROUP_BLOCKS]])
 
 
 async def _receive(transport: StreamTransport, blocks: list[Payload]) -> None:

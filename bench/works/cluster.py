@@ -23,7 +23,7 @@ from bench.servers.bench_node import BenchNode
 from bench.servers.postgres_server import PostgresServer
 from bench.works.postgres import SETTINGS, why_impossible
 from stream_client import blocking
-from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, STATUS, DrainRequest, StatusRequest
+from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, STATUS, ClusterStatusRequest, DrainRequest
 from stream_node.node.config import ENVIRONMENT_PREFIX
 
 PUSHED: Final = "cluster: pushed"
@@ -76,7 +76,9 @@ def _wait_owned(node: BenchNode) -> None:
     """Returns when this node knows that OWNER owns all streams."""
     deadline_s = time.monotonic() + PATIENCE_S
     with blocking.connect(node.address) as client:
-        while any(shard.owner != OWNER for shard in client.session.ask((CLUSTER,), STATUS, StatusRequest(0)).shards):
+        while any(
+            shard.owner != OWNER for shard in client.session.ask((CLUSTER,), STATUS, ClusterStatusRequest(0)).shards
+        ):
             if time.monotonic() > deadline_s:
                 raise BenchFailed("cluster: the drained node still owns streams")
             time.sleep(0.05)

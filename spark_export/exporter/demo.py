@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.runs.job import ExportSettings, open_exporter
-from spark_export.exporter.runs.run import Outcome
+from spark_export.exporter.runs.run import ExportOutcome
 from spark_export.exporter.runs.spark_engine import SparkEngine, no_output_of_java
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.session import open_session
@@ -42,7 +42,7 @@ def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
         engine = SparkEngine("", None, {}, session=session)
         settings = ExportSettings(folder, node, selection=Selection((stream,)))
 
-        async def main() -> Outcome:
+        async def main() -> ExportOutcome:
             async with open_exporter(settings, engine=engine) as exporter:
                 return await exporter.run()
 

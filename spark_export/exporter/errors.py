@@ -44,7 +44,7 @@ class DataLost(ExportError):
     Retention or a deletion removed the messages, or the node was restored to an earlier state."""
 
 
-class DiskFull(ExportError):
+class ExportDiskFull(ExportError):
     """The disk has no space for the files of a run."""
 
 
@@ -69,7 +69,7 @@ class TakenOver(ExportError):
 class StreamsLeftOut(ExportError):
     """Some streams could not be exported. All other streams were exported, and their rows are in the table.
 
-    outcome: the `spark_export.exporter.runs.run.Outcome` of the export, which lists all these streams.
+    outcome: the `spark_export.exporter.runs.run.ExportOutcome` of the export, which lists all these streams.
     """
 
     def __init__(self, outcome: Any) -> None:
@@ -85,7 +85,7 @@ class ExtraMissing(ExportError):
     """A Python library that the chosen table format needs is not installed."""
 
 
-class NodeFailed(ExportError):
+class ExportNodeFailed(ExportError):
     """The node could not be reached, or did not answer, during `run_export`, the call for schedulers such
     as Airflow.
     """

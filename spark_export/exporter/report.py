@@ -9,13 +9,13 @@ from typing import Any
 
 from spark_export.exporter.model import Run
 from spark_export.exporter.repair import Repair
-from spark_export.exporter.runs.run import Outcome
+from spark_export.exporter.runs.run import ExportOutcome
 from spark_export.exporter.tables.compact import Compaction
 from spark_export.exporter.verify import VerificationResult
 from spark_export.store.place import StoreLocation
 
 
-def outcome_row(outcome: Outcome, folder: Path | StoreLocation) -> dict[str, Any]:
+def outcome_row(outcome: ExportOutcome, folder: Path | StoreLocation) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "run": outcome.run_id,
@@ -36,7 +36,7 @@ def outcome_row(outcome: Outcome, folder: Path | StoreLocation) -> dict[str, Any
     }
 
 
-def outcome_lines(outcome: Outcome, folder: Path | StoreLocation) -> Iterator[str]:
+def outcome_lines(outcome: ExportOutcome, folder: Path | StoreLocation) -> Iterator[str]:
     yield from outcome.recovered
     if outcome.run_id is None:
         what = (

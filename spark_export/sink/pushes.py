@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from spark_export.errors import BadAnswer, ConnectionBroken, NodeUnreachable, OptionError, PushFailed, RowsDiffer
+from spark_export.errors import BadAnswer, ConnectionBroken, OptionError, RowsDiffer, SinkPushFailed, SourceUnreachable
 from spark_export.sink.sink_record import (
     MARK,
     Place,
@@ -207,7 +207,7 @@ class Pushes:
             try:
                 with NodeConnection.to(self._options) as node:
                     return ask(node)
-            except (ConnectionBroken, NodeUnreachable):
+            except (ConnectionBroken, SourceUnreachable):
                 if not left:
                     raise
                 pause(RETRY_DELAY_S)
@@ -297,12 +297,12 @@ class Pushes:
             failure = BareReader(body_of(answer, FAILED))
             failure.uint()
             what = OUTCOMES.get(failure.uint(), "was not confirmed")
-            raise PushFailed(f"{self._node.endpoint}: a message of {place[0]}/{place[1]} {what}: {failure.text()}")
+            raise SinkPushFailed(f"{self._node.endpoint}: a message of {place[0]}/{place[1]} {what}: {failure.text()}")
         reader = BareReader(body_of(answer, PROTOCOL))
         _, status, index, _ = (reader.uint() for _ in range(4))
         if status == ERROR:
             where = f"{place[0]}/{place[1]}"
-            raise PushFailed(
+            raise SinkPushFailed(
                 f"{self._node.endpoint} answers ERROR to a message of {where}, without a reason; see its log"
             )
         if status not in (OK, DUPLICATE):
@@ -329,6 +329,6 @@ class Pushes:
                 for return_address, (place, body, _, _) in self._unconfirmed.items():
                     self._node.send(stream_address(*place), PROTOCOL, body, return_address)
                 return
-            except (ConnectionBroken, NodeUnreachable) as error:
+            except (ConnectionBroken, SourceUnreachable) as error:
                 reason = error
-        raise NodeUnreachable(f"pushes have no answer, tried {self._options.fetch_retries} times more: {reason}")
+        raise SourceUnreachable(f"pushes have no answer, tried {self._options.fetch_retries} times more: {reason}")

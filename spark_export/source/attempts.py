@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow.compute as compute
 
-from spark_export.errors import RequestRefused, RowsDiffer, SourceError
+from spark_export.errors import NodeRefused, RowsDiffer, SourceError
 from spark_export.sink.write_rows import digest_of
 from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.node_client import NodeConnection, push_body
@@ -95,7 +95,7 @@ def find_messages(node: NodeConnection, wanted: ReadRange, attempt: Attempt, fet
                     key = page.batch.column("key")[row].as_py() if "key" in names else None
                     data = page.batch.column("data")[row].as_py()
                     found.own[number] = digest_of(push_body(0, data, key, headers))
-    except RequestRefused as error:
+    except NodeRefused as error:
         raise SourceError(
             f"{node.endpoint} refuses the bulk read with which a writer finds what it has stored: {error}; install "
             "stream-node[spark] where the node runs, or write with delivery=atLeastOnce"

@@ -88,7 +88,7 @@ class BulkPages:
         self._answers: dict[bytes, PageBatch] = {}
 
     def pages(self) -> Iterator[PageBatch]:
-        """Yields the pages in the order of their indexes. Raises RequestRefused, ConnectionBroken, BadAnswer."""
+        """Yields the pages in the order of their indexes. Raises NodeRefused, ConnectionBroken, BadAnswer."""
         while True:
             while len(self._asked) < PAGES_AHEAD and self._ask_from < self._end:
                 stop = min(self._end, self._ask_from + self._rows_per_page)

@@ -27,7 +27,7 @@ from spark_export.source.options import ReadOptions
 DECODE_NAMES = ("json", "cbor", "avro", "protobuf", "cardinal", "block")
 
 
-class Decoder(Protocol):
+class MessageDecoder(Protocol):
     """The interface of a decoder, which turns the keys, data and headers of messages into columns."""
 
     @property
@@ -49,7 +49,7 @@ class Decoder(Protocol):
         ...
 
 
-def find_decoder(options: ReadOptions) -> Decoder | None:
+def find_decoder(options: ReadOptions) -> MessageDecoder | None:
     """Returns the decoder of the option `decode`; None without this option. Raises OptionError."""
     if options.decode is None:
         return None

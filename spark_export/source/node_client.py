@@ -23,10 +23,10 @@ from spark_export.errors import (
     BadAnswer,
     ConnectionBroken,
     ConnectionForked,
-    NodeUnreachable,
-    RequestRefused,
+    NodeRefused,
+    SourceTlsFailed,
+    SourceUnreachable,
     StreamMissing,
-    TlsFailed,
 )
 from spark_export.source.endpoint import resolve_endpoint, split_endpoint
 from spark_export.source.node_tls import ALERT, REFUSED, NodeTls, tls_failed, tls_needed
@@ -73,7 +73,7 @@ class Way(Protocol):
 
 
 class NodeConnection:
-    """A connection to a node, as a context manager. Raises NodeUnreachable, TokenRefused.
+    """A connection to a node, as a context manager. Raises SourceUnreachable, TokenRefused.
 
     timeout_s: the seconds without data after which the wait for an answer ends.
     when_quiet: called once in each wait of more than QUIET_S, and can raise. A node does not answer requests to a
@@ -90,7 +90,7 @@ class NodeConnection:
         try:
             plain = socket.create_connection(split_endpoint(self.endpoint), min(timeout_s, CONNECT_TIMEOUT_S))
         except OSError as error:
-            raise NodeUnreachable(
+            raise SourceUnreachable(
                 f"cannot reach a stream node at {self.endpoint}: {error}; set the option endpoint, and start the node"
             ) from error
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -123,7 +123,7 @@ class NodeConnection:
             raise
 
     def _greet_over_tls(self) -> None:
-        """Exchanges the hello bytes. Raises TlsFailed if the node now refuses this process's certificate."""
+        """Exchanges the hello bytes. Raises SourceTlsFailed if the node now refuses this process's certificate."""
         try:
             self._socket.sendall(HELLO)
             first = self._incoming.read(1)
@@ -134,13 +134,15 @@ class NodeConnection:
             raise tls_failed(self.endpoint, error) from error
         except OSError as error:
             self.close()
-            raise NodeUnreachable(f"{self.endpoint} does not answer over TLS: {error}") from error
+            raise SourceUnreachable(f"{self.endpoint} does not answer over TLS: {error}") from error
         if first.startswith(REFUSED):
             self.close()
-            raise TlsFailed(f"{self.endpoint} refuses tlsCert: {first.removeprefix(REFUSED).decode().strip()}")
+            raise SourceTlsFailed(f"{self.endpoint} refuses tlsCert: {first.removeprefix(REFUSED).decode().strip()}")
         if first != HELLO:
             self.close()
-            raise NodeUnreachable(f"{self.endpoint} ended the connection after the TLS handshake: is it a stream node?")
+            raise SourceUnreachable(
+                f"{self.endpoint} ended the connection after the TLS handshake: is it a stream node?"
+            )
         self._unsent, self._greeted = b"", True
 
     @classmethod
@@ -193,7 +195,7 @@ class NodeConnection:
         self._greeted = True
 
     def ask(self, address: bytes, protocol: str, body: bytes) -> memoryview:
-        """Sends a request and returns the body of its answer. Raises RequestRefused, ConnectionBroken, BadAnswer."""
+        """Sends a request and returns the body of its answer. Raises NodeRefused, ConnectionBroken, BadAnswer."""
         wanted = self.send(address, protocol, body)
         while True:
             answer = self.receive()
@@ -313,9 +315,9 @@ class _Incoming(io.RawIOBase):
 
 
 def body_of(answer: Answer, protocol: str) -> memoryview:
-    """Returns the body of an answer. Raises RequestRefused, and BadAnswer for another protocol."""
+    """Returns the body of an answer. Raises NodeRefused, and BadAnswer for another protocol."""
     if answer.protocol == "error":
-        raise RequestRefused(BareReader(answer.body).text())
+        raise NodeRefused(BareReader(answer.body).text())
     if answer.protocol != protocol:
         raise BadAnswer(f"an answer of {answer.protocol!r} to a request of {protocol!r}")
     return answer.body

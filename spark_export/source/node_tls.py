@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_export.errors import OptionError, TlsFailed
+from spark_export.errors import OptionError, SourceTlsFailed
 
 SYSTEM = "system"
 """The value of `tlsCa` that stands for the authorities that the system trusts."""
@@ -45,7 +45,7 @@ class NodeTls:
     server_name: str | None = None
 
     def wrap(self, connection: socket.socket, endpoint: str) -> ssl.SSLSocket:
-        """Completes the handshake. Raises OptionError if a file cannot be used, and TlsFailed."""
+        """Completes the handshake. Raises OptionError if a file cannot be used, and SourceTlsFailed."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
@@ -65,7 +65,7 @@ class NodeTls:
         except ssl.SSLError as error:
             raise tls_failed(endpoint, error) from error
         except (ConnectionError, EOFError) as error:
-            raise TlsFailed(
+            raise SourceTlsFailed(
                 f"{endpoint} ended the connection during the TLS handshake; does it speak TLS at this port?"
             ) from error
 
@@ -80,18 +80,18 @@ def tls_of(find: Callable[[str], str | None]) -> NodeTls | None:
     return NodeTls(ca or SYSTEM, certificate, key, server_name)
 
 
-def tls_failed(endpoint: str, error: ssl.SSLError) -> TlsFailed:
+def tls_failed(endpoint: str, error: ssl.SSLError) -> SourceTlsFailed:
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"its certificate is not accepted: {error.verify_message}; see the options tlsCa and tlsServerName"
     elif isinstance(error, ssl.SSLEOFError):
         text = _ADVICE["WRONG_VERSION_NUMBER"]
     else:
         text = _ADVICE.get(error.reason or "", str(error))
-    return TlsFailed(f"no TLS connection to {endpoint}: {text}")
+    return SourceTlsFailed(f"no TLS connection to {endpoint}: {text}")
 
 
-def tls_needed(endpoint: str) -> TlsFailed:
-    return TlsFailed(
+def tls_needed(endpoint: str) -> SourceTlsFailed:
+    return SourceTlsFailed(
         f"{endpoint} speaks TLS, and this process does not; set the option tlsCa to the authority of its certificate"
     )
 

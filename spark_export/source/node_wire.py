@@ -234,7 +234,7 @@ def read_stream_info(reader: BareReader) -> StreamEnds:
 
 
 @dataclass(frozen=True)
-class StoredMessage:
+class PulledMessage:
     """A message of a page, stored at `time_us` (microseconds since 1970)."""
 
     index: int
@@ -251,7 +251,7 @@ class StoredPage:
     first_index: int
     next_index: int
     resume_index: int
-    messages: list[StoredMessage]
+    messages: list[PulledMessage]
 
 
 def read_page(body: memoryview) -> StoredPage:
@@ -264,7 +264,7 @@ def read_page(body: memoryview) -> StoredPage:
         index, time_us = reader.uint(), reader.u64()
         key = bytes(reader.data()) if reader.is_there() else None
         headers = read_headers(reader)
-        messages.append(StoredMessage(index, time_us, key, headers, bytes(reader.data())))
+        messages.append(PulledMessage(index, time_us, key, headers, bytes(reader.data())))
     return StoredPage(first_index, next_index, resume_index, messages)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnreachable, RequestRefused, SourceError
+from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeRefused, SourceError, SourceUnreachable
 from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.node_client import PULL_PAGE_MESSAGES, NodeConnection
 from spark_export.source.options import ReadOptions
@@ -60,7 +60,7 @@ class RangeReader:
         self._options = options
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the range. Raises DataLoss, NodeUnreachable and other SourceErrors."""
+        """Yields the rows of the range. Raises DataLoss, SourceUnreachable and other SourceErrors."""
         if self._options.path is not None:
             yield from self._file(self._options.path)
             self._check()
@@ -77,10 +77,10 @@ class RangeReader:
                         yield from self._pages(node)
             except _Changed:
                 continue
-            except (ConnectionBroken, NodeUnreachable) as error:
+            except (ConnectionBroken, SourceUnreachable) as error:
                 attempts_left = self._options.fetch_retries if self.next_index > reached else attempts_left - 1
                 if attempts_left < 0:
-                    raise NodeUnreachable(
+                    raise SourceUnreachable(
                         f"{self.wanted.stream}/{self.wanted.partition} was read up to {self.next_index} "
                         f"of {self.wanted.end} and no further, tried {self._options.fetch_retries} times more: {error}"
                     ) from error
@@ -91,7 +91,7 @@ class RangeReader:
         """Reads by bulk requests, and after a refusal by pulls, which every node supports."""
         try:
             yield from self._bulk(node)
-        except RequestRefused as error:
+        except NodeRefused as error:
             self.bulk_refusal = str(error)
             logger.debug("%s refuses a bulk read: %s", node.endpoint, error)
             yield from self._pulls(node)

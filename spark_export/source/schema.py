@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from spark_export.errors import BadAnswer
-from spark_export.source.node_wire import BareReader, StoredMessage, read_headers
+from spark_export.source.node_wire import BareReader, PulledMessage, read_headers
 from spark_export.source.options import ReadOptions
 from stream_storage.checksum import checksum_full, seed_base
 
@@ -96,7 +96,7 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 
 
 def batch_of_messages(
-    messages: Sequence[StoredMessage], stream: str, partition: int, options: ReadOptions
+    messages: Sequence[PulledMessage], stream: str, partition: int, options: ReadOptions
 ) -> pa.RecordBatch:
     """Returns the messages of a pull as a record batch with the schema of `arrow_schema`."""
     columns = {

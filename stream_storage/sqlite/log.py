@@ -123,7 +123,7 @@ class SqliteLog(StreamRows):
         return records
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
-        """Moves the next index of several streams. Raises StreamNotFound and IndexConflict.
+        """Moves the next index of several streams. Raises UnknownStreamId and IndexConflict.
 
         ends: for each stream id, the expected next index, the new next index, and the number of appended bytes."""
         flat: list[int] = []

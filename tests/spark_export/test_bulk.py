@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 
-from spark_export.errors import BadAnswer, DataLoss, NodeUnreachable, RequestRefused
+from spark_export.errors import BadAnswer, DataLoss, NodeRefused, SourceUnreachable
 from spark_export.source.bulk_pages import read_batch, read_bulk_page
 from spark_export.source.node_client import NodeConnection
 from spark_export.source.node_wire import stream_address, uint
@@ -138,7 +138,7 @@ def test_a_server_that_fails_in_the_middle_is_noticed(node: NodeProcess) -> None
     assert table.column("data").to_pylist() == [b"%06d" % number for number in range(5_000)]
     with (
         door(node.address, [30, 30]) as address,
-        pytest.raises(NodeUnreachable, match="read up to 0 of 5000 and no further"),
+        pytest.raises(SourceUnreachable, match="read up to 0 of 5000 and no further"),
     ):
         read_all(wanted, options_for(node, "breaks", endpoint=address, fetchRetries="1"))
 
@@ -192,7 +192,7 @@ def test_a_range_beyond_the_end_is_refused(node: NodeProcess) -> None:
     push(node, "short", [b"x"] * 3)
     with NodeConnection(node.address, 30) as connection:
         body = uint(1) + uint(0) + uint(9) + uint(1000) + b"\x01\x01\x00"
-        with pytest.raises(RequestRefused, match="a range from 0 to 9; this stream ends at 3"):
+        with pytest.raises(NodeRefused, match="a range from 0 to 9; this stream ends at 3"):
             connection.ask(stream_address("short", 0), "node/stream_bulk/1", body)
     with pytest.raises(DataLoss, match="short/0 indexes 3 to 8: the stream ends at 3"):
         read_all(ReadRange("short", 0, 0, 9), options_for(node, "short"))

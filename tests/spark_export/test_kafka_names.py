@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from spark_export.errors import DataLoss, OptionError
 from spark_export.source.lag import LagListener, offsets_behind_latest
-from spark_export.source.node_wire import StoredMessage
+from spark_export.source.node_wire import PulledMessage
 from spark_export.source.options import read_options
 from spark_export.source.projection import full_schema
 from spark_export.source.readers import BatchReader, StreamReader
@@ -102,7 +102,7 @@ def test_a_mark_of_null_becomes_null_again(node: NodeProcess) -> None:
     assert own["data"].to_pylist() == [b"", b"", b"x"]
     options = replace(read_options({"subscribe": "s", "columns": "kafka"}), marks=True)
     pulled = [
-        StoredMessage(index, 0, b"k", headers, b"")
+        PulledMessage(index, 0, b"k", headers, b"")
         for index, headers in enumerate([[("node/null/1", b"")], [("a", b"node/null/1")]])
     ]
     batch = batch_of_messages(pulled, "s", 0, options)

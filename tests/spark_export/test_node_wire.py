@@ -11,7 +11,7 @@ from ockam.actors.message import Origin
 from ockam.protocol import error_payload
 from ockam.transport.frames import FrameReader
 from ockam.transport.wire_head import HEAD
-from spark_export.errors import BadAnswer, RequestRefused
+from spark_export.errors import BadAnswer, NodeRefused
 from spark_export.source import node_wire
 from stream_service import bulk, names
 from stream_service.extensions import (
@@ -130,7 +130,7 @@ def test_an_error_is_the_nodes_reason() -> None:
     frame = HEAD.encode_routes((local("spark-1"),), (local("x"),)) + HEAD.encode_payload(error_payload("no"))
     answer = node_wire.read_frame(memoryview(frame))
     assert answer is not None
-    with pytest.raises(RequestRefused, match="Invalid request: no"):
+    with pytest.raises(NodeRefused, match="Invalid request: no"):
         body_of(answer, "stream_push")
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 
 from spark_export import register
-from spark_export.errors import NodeUnreachable, OptionError, SourceError, TlsFailed
+from spark_export.errors import OptionError, SourceError, SourceTlsFailed, SourceUnreachable
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 from spark_export.source.node_client import NodeConnection
@@ -126,17 +126,17 @@ def test_each_fault_says_which_option_to_set(keys: Keys, tls_node: NodeProcess, 
     ca = keys.strangers.ca if fault == "strange node" else keys.ca
     name = "other.example" if fault == "wrong name" else None
     tls = NodeTls(ca, server_name=name) if fault == "none" else NodeTls(ca, *who, server_name=name)
-    with pytest.raises(TlsFailed, match=said), NodeConnection(tls_node.address, 10, tls):
+    with pytest.raises(SourceTlsFailed, match=said), NodeConnection(tls_node.address, 10, tls):
         pass
 
 
 def test_one_side_without_tls_is_told(keys: Keys, tls_node: NodeProcess, node: NodeProcess) -> None:
     with (
         NodeConnection(tls_node.address, 10) as connection,
-        pytest.raises(TlsFailed, match="speaks TLS, and this process does not; set the option tlsCa"),
+        pytest.raises(SourceTlsFailed, match="speaks TLS, and this process does not; set the option tlsCa"),
     ):
         connection.list_partitions("orders")
-    with pytest.raises(NodeUnreachable, match="leave out the option tlsCa"):
+    with pytest.raises(SourceUnreachable, match="leave out the option tlsCa"):
         NodeConnection(node.address, 10, NodeTls(keys.ca))
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ockam.identity.rules.tokens import create_token
 from spark_export import register
-from spark_export.errors import ConnectionBroken, OptionError, RequestRefused, TokenRefused
+from spark_export.errors import ConnectionBroken, NodeRefused, OptionError, TokenRefused
 from spark_export.exporter.node_side import Selection, source_options
 from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 from spark_export.source.node_client import NodeConnection
@@ -78,7 +78,7 @@ def test_a_range_is_read_with_a_token_and_not_without(place: Place) -> None:
     options = read_options({"subscribe": "orders", **place.options})
     table = pa.Table.from_batches(list(RangeReader(ReadRange("orders", 0, 0, COUNT), options).batches()))
     assert table["index"].to_pylist() == list(range(COUNT))
-    with NodeConnection(place.node.address, 10) as connection, pytest.raises(RequestRefused, match="for anonymous"):
+    with NodeConnection(place.node.address, 10) as connection, pytest.raises(NodeRefused, match="for anonymous"):
         connection.create_stream("other", 1)
 
 

@@ -18,7 +18,7 @@ import structlog
 from spark_export.errors import SourceError
 from spark_export.exporter.errors import ExportError, StreamsLeftOut, TakenOver
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
-from spark_export.exporter.runs.run import Exporter, Outcome
+from spark_export.exporter.runs.run import Exporter, ExportOutcome
 from spark_export.exporter.runs.schedule import next_start
 from spark_export.exporter.runs.step import ExportStep, log_step
 from spark_export.exporter.upkeep import ExportUpkeep
@@ -32,7 +32,7 @@ async def run_daemon(
     *,
     every_s: float,
     metrics_file: Path | None = None,
-    on_outcome: Callable[[Outcome], None] | None = None,
+    on_outcome: Callable[[ExportOutcome], None] | None = None,
     upkeep: ExportUpkeep | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
@@ -94,10 +94,10 @@ async def _run_once(
     stop: asyncio.Event,
     on_step: Callable[[ExportStep], Awaitable[None]],
     upkeep: ExportUpkeep | None,
-) -> Outcome | None:
+) -> ExportOutcome | None:
     """Exports all new messages once. Returns None after an expected error, or if `stop` was set. Raises TakenOver."""
 
-    async def recover_and_run() -> Outcome:
+    async def recover_and_run() -> ExportOutcome:
         if upkeep is not None:
             await upkeep.recover()
         return await exporter.run(on_step=on_step)

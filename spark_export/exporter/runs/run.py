@@ -57,7 +57,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExportOutcome:
     """The result of an export of all new messages.
 
     run_id: the run of the last step, None if there were no new messages.
@@ -129,7 +129,7 @@ class Exporter:
         self._on_progress = on_progress
         self._steps = StepRunner(layout, ledger, table, node, engine, settings=settings, now_us=now_us)
 
-    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> Outcome:
+    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are published separately.
 
         Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller
@@ -161,7 +161,7 @@ class Exporter:
                 raise asyncio.CancelledError
             # Each step is planned again, since retention and deletions may have removed messages during the last step.
             left = [] if part == left else await self._plan(until, left_out)
-        outcome = Outcome(
+        outcome = ExportOutcome(
             run_id=steps[-1].run_id if steps else None,
             rows=sum(each.rows for each in steps),
             data_bytes=sum(each.data_bytes for each in steps),

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from spark_export.exporter.cleaning import remove_own
-from spark_export.exporter.errors import NO_ROOM, DiskFull, ExportError
+from spark_export.exporter.errors import NO_ROOM, ExportDiskFull, ExportError
 from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.ledger.ledger import Ledger
 from spark_export.exporter.model import FileEntry, LeftOutStream, Range, RunState
@@ -36,14 +36,11 @@ PROGRESS_INTERVAL_S = 0.2
 class ExportStep:
     """A published step of an export, which is one run in the ledger, the record of all runs.
 
-    run_id: the number of the run.
     rows: the number of exported messages.
     data_bytes: the size of the data of these messages.
     file_bytes: the total size of the files.
-    files: the number of files.
     places: the exported streams and partitions.
     lost: the number of messages that retention removed before they could be exported.
-    seconds: the duration of the step.
     """
 
     run_id: int
@@ -111,10 +108,12 @@ class StepRunner:
             step has written so far.
         """
         started_s = time.monotonic()
+        # From here on the ledger has the run, so that after a crash the next export finishes or abandons it.
         run_id = await self._ledger.begin_run(ranges, self._now_us())
         failpoint("planned")
         try:
             written = await self._write(run_id, ranges, bytes_left, on_rows)
+            # One stream that cannot be read does not hold up the others: its messages stay for a later run.
             for each in written.left_out:
                 left_out.setdefault(each.stream, each)
                 logger.warning("stream left out", stream=each.stream, reason=each.reason)
@@ -123,11 +122,13 @@ class StepRunner:
                 raise _NothingRead(written.left_out[0].reason)
             entries = await to_its_end(self._arrange(run_id, ranges, written))
         except BaseException as error:
+            # Readers see nothing of the run yet. A further cancellation, such as a second Ctrl-C, ends this wait, and
+            # the abandoning goes on.
             await asyncio.shield(self._abandon(run_id, error))
             if isinstance(error, _NothingRead):
                 return None
             if isinstance(error, OSError) and error.errno in NO_ROOM:
-                raise DiskFull(
+                raise ExportDiskFull(
                     f"no room in {self._layout.folder} for what is new: {error.strerror}; nothing of it is in the "
                     "table, free space and run again"
                 ) from error
@@ -164,8 +165,10 @@ class StepRunner:
         attempts = self._layout.attempts(run_id)
         attempts.mkdir(parents=True)
         await self._ledger.advance(run_id, RunState.WRITING)
+        # The engine starts first, because only a started engine knows how many tasks it executes side by side.
         tasks = plan_tasks(ranges, await self._engine.prepare(bytes_left))
         settings = self._table.place_files(run_id, replace(self._settings, folder=str(attempts)))
+        # The tasks may be in other processes. They note their progress in files, which are read until the tasks end.
         watching = asyncio.create_task(_watch(attempts, on_rows))
         try:
             written = await self._engine.run(tasks, settings)
@@ -183,6 +186,7 @@ class StepRunner:
         """
         without = {each.stream for each in written.left_out}
         files = [each for each in written.files if each.stream not in without]
+        # Each task has checked its own range. The sum also shows a task whose result is missing or came twice.
         self._check_rows(ranges, files)
         entries = await asyncio.to_thread(self._table.arrange, run_id, files)
         await self._ledger.record_written(run_id, await self._ledger.current_generation(), entries, without)
@@ -203,6 +207,8 @@ class StepRunner:
         Raises ExportError if this fails. The next run then publishes the files.
         """
         ranges = await self._ledger.load_ranges(run_id)
+        # 1. Readers see all rows of the run, or none. After a crash behind this step, the next export finds the run in
+        # the table, and goes on with step 2.
         try:
             await asyncio.to_thread(self._table.publish, run_id, entries, ranges)
         except OSError as error:
@@ -210,6 +216,7 @@ class StepRunner:
                 f"run {run_id} is written, and cannot be put into the table: {error}; the next run does it"
             ) from error
         failpoint("between_publish_and_ledger")
+        # 2. Files of failed attempts are listed here, and removed only when the ledger has the publication.
         leftovers = await asyncio.to_thread(self._table.find_leftovers, run_id, entries)
         await self._ledger.advance(run_id, RunState.PUBLISHED)
         failpoint("published")
@@ -217,10 +224,12 @@ class StepRunner:
 
     async def save(self, run_id: int) -> None:
         """Saves the end indexes of a published run at the node, and removes the staging folder of the run."""
+        # After a crash before `advance`, the next run saves the same indexes again, which changes nothing.
         taken = await self._ledger.load_ranges(run_id)
         await asyncio.to_thread(self._node.save_positions, self._ledger.identity.client_id, taken)
         await self._ledger.advance(run_id, RunState.SAVED, now_us=self._now_us())
         failpoint("saved")
+        # A folder that a crash leaves here is removed by the next run, which empties the staging folder.
         await asyncio.to_thread(remove_tree, self._layout.run_staging(run_id))
 
     async def _abandon(self, run_id: int, error: BaseException) -> None:

@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_export.errors import ConnectionBroken, NodeUnreachable, OptionError, SourceError
+from spark_export.errors import ConnectionBroken, OptionError, SourceError, SourceUnreachable
 from spark_export.exporter.errors import FolderNotSeen, RangeIncomplete
 from spark_export.exporter.model import ExportTask, FileEntry, LeftOutStream
 from spark_export.exporter.tables.file_target import open_target
@@ -70,7 +70,7 @@ class TaskResult:
 def run_task(task: ExportTask, settings: TaskSettings) -> TaskResult:
     """Executes a task once. The caller removes the files after an error, and those of streams that are left out.
 
-    If a stream cannot be read, the task goes on with the other streams. Raises NodeUnreachable if the node no longer
+    If a stream cannot be read, the task goes on with the other streams. Raises SourceUnreachable if the node no longer
     answers, FolderNotSeen, StoreError and OSError.
     """
     folder = Path(settings.folder)
@@ -128,7 +128,7 @@ def _is_of_the_stream(error: Exception, options: ReadOptions) -> bool:
     The node also closes the connection at a damaged page of one stream. So this function sends another request, and
     returns False if the node does not answer.
     """
-    if options.path is not None or not isinstance(error, (NodeUnreachable, ConnectionBroken)):
+    if options.path is not None or not isinstance(error, (SourceUnreachable, ConnectionBroken)):
         return True
     try:
         with NodeConnection.to(options) as node:

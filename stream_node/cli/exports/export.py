@@ -55,14 +55,14 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.runs.job import ExportSettings, open_exporter
-        from spark_export.exporter.runs.run import Outcome
+        from spark_export.exporter.runs.run import ExportOutcome
         from spark_export.exporter.runs.step import log_step
 
         _configure_logs(log_level)
         os.nice(nice)
         chosen = ExportSettings(**export.settings())
 
-        async def main() -> Outcome:
+        async def main() -> ExportOutcome:
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
                 return await exporter.run(on_step=log_step)
 
@@ -109,14 +109,14 @@ def daemon(
         from spark_export.exporter.report import outcome_row
         from spark_export.exporter.runs.daemon import run_daemon
         from spark_export.exporter.runs.job import ExportSettings, open_kept_exporter
-        from spark_export.exporter.runs.run import Outcome
+        from spark_export.exporter.runs.run import ExportOutcome
 
         every_s = max(1, parse_duration(every))
         _configure_logs(log_level)
         os.nice(nice)
         chosen = ExportSettings(**export.settings(), keep_s=None if keep is None else parse_duration(keep))
 
-        def told(outcome: Outcome) -> None:
+        def told(outcome: ExportOutcome) -> None:
             say_each([outcome_row(outcome, chosen.folder)], ())
             sys.stdout.flush()
 

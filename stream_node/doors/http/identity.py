@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.requests import HTTPConnection
 
 from ockam.actors.message import Origin
-from ockam.identity.authentication import Status
+from ockam.identity.authentication import TokenStatus
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import Identity
 from ockam.quotas.memory import Holdings
@@ -91,7 +91,7 @@ async def judge_token(text: str, request: HTTPConnection, authenticator: Authent
     verdict = await authenticator.judge_text(text, peer.address, peer.identity, peer.is_encrypted)
     if verdict is None:
         raise Problem(429, "too-many-refusals", "too many refused tokens of this host wait for their answer; wait")
-    if verdict.status is Status.SECOND:
+    if verdict.status is TokenStatus.SECOND:
         raise Problem(400, "second-identity", verdict.reason)
     if verdict.identity is None:
         raise _unauthorized(verdict.reason)

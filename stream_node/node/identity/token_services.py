@@ -16,7 +16,7 @@ from ockam.actors.address import split_host_port
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.errors import InvalidAddress
-from ockam.identity.authentication import NODE_AUTHENTICATE, Status, TokenVerdict
+from ockam.identity.authentication import NODE_AUTHENTICATE, TokenStatus, TokenVerdict
 from ockam.identity.authenticator import Authenticator, LateAuthentication
 from ockam.identity.identity import Identity
 from ockam.identity.outgoing_tokens import ANSWERS, AuthenticationAnswers, OutgoingTokens
@@ -161,7 +161,7 @@ class NodeTokens:
 
     def _note_refusal(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
         if self._audit is not None:
-            reason = f"{Status(verdict.status).name.lower()}: {verdict.reason}"
+            reason = f"{TokenStatus(verdict.status).name.lower()}: {verdict.reason}"
             self._audit.refused(Entry("token_refused", str(known), peer, reason=reason))
 
     def _note(self, event: str, *, reason: str) -> None:

@@ -12,7 +12,7 @@ from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import PayloadOutOfRange
 from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.machines.consumer_events import Checkpoint
-from cardinal_streams.produce.publishing import Block, publish
+from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import PositionBeyondEnd, PositionReset, SavedIndexes, StreamRemade, set_position
 from tests.cardinal_streams.chains import (
@@ -97,8 +97,8 @@ class TestChain:
         async with served_transport(tmp_path) as (_, transport):
             async with publish(EVERYTHING, transport) as publisher:
                 with pytest.raises(PayloadOutOfRange, match="at most 4096"):
-                    await publisher.send([Block(long)])
-                assert await publisher.send([Block(payload("a", "g", 1))]) == 1
+                    await publisher.send([ChainBlock(long)])
+                assert await publisher.send([ChainBlock(payload("a", "g", 1))]) == 1
             assert sum((await transport.ends(["ta"])).values()) == 0
 
     async def test_records_that_are_gone_are_told(self, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cardinal_streams.application import Application
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.limits import ConsumerLimits, ReassemblyLimits
-from cardinal_streams.produce.publishing import Block, publish
+from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.partition_merge import PartitionMerge
 from cardinal_streams.transports.transport import Delivery
 from tests.cardinal_streams.chains import EVERYTHING, served_transport
@@ -99,7 +99,7 @@ async def test_a_consumer_that_catches_up_holds_few_blocks(tmp_path: Path) -> No
     for number in range(1, 2_001):
         values = {f"a/{number}/{index}": b"" for index in range(15)}
         parent = "g" if number == 1 else f"x{number - 1}"
-        blocks.append(Block(payload(f"x{number}", parent, number, updates=values | {f"b/{number}": b""})))
+        blocks.append(ChainBlock(payload(f"x{number}", parent, number, updates=values | {f"b/{number}": b""})))
     async with served_transport(tmp_path, partitions=1) as (_, transport):
         async with publish(application, transport, redundant=False) as publisher:
             for at in range(0, len(blocks), 50):

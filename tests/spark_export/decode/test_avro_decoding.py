@@ -28,7 +28,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from spark_export.decode.registry import RegistryFailed
 from spark_export.errors import OptionError
-from spark_export.source.decoding import Decoder, find_decoder
+from spark_export.source.decoding import MessageDecoder, find_decoder
 from spark_export.source.options import read_options
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
@@ -47,13 +47,13 @@ def registry() -> Iterator[RegistryServer]:
         yield running
 
 
-def decoder(**options: str) -> Decoder:
+def decoder(**options: str) -> MessageDecoder:
     found = find_decoder(read_options({"subscribe": "s", "decode": "avro", "fetchRetries": "0", **options}))
     assert found is not None
     return found
 
 
-def decoded(made: Decoder, messages: list[bytes], columns: StructType = COLUMNS) -> list[dict[str, Any]]:
+def decoded(made: MessageDecoder, messages: list[bytes], columns: StructType = COLUMNS) -> list[dict[str, Any]]:
     fields = list(to_arrow_schema(columns, timezone="UTC"))
     made.check(fields)
     data = pa.array(messages, pa.binary())

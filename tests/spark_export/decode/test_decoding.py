@@ -41,7 +41,7 @@ from spark_export.decode.rows import RowRules
 from spark_export.errors import OptionError
 from spark_export.source.block_decoding import BlockMessages
 from spark_export.source.decoding import find_decoder
-from spark_export.source.node_wire import StoredMessage
+from spark_export.source.node_wire import PulledMessage
 from spark_export.source.options import read_options
 from spark_export.source.projection import Projection, full_schema
 from spark_export.source.schema import ARROW_HEADERS, batch_of_messages
@@ -180,8 +180,8 @@ def test_cardinal_messages_become_rows() -> None:
         Reorg(two, 6),
     ]
     messages = [
-        StoredMessage(index, 1, record.key, [], record.value) for index, record in enumerate(map(encode, sent))
-    ] + [StoredMessage(4, 1, None, [], b"x")]
+        PulledMessage(index, 1, record.key, [], record.value) for index, record in enumerate(map(encode, sent))
+    ] + [PulledMessage(4, 1, None, [], b"x")]
     options = read_options({"subscribe": "s", "decode": "cardinal"})
     schema = full_schema(options)
     projection = Projection(options, schema)
@@ -201,16 +201,16 @@ def test_blocks_become_rows_with_their_items() -> None:
     """
     whole, large = ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=5)).blocks(2)
 
-    def message(index: int, block: Any, data: bytes, part: int = 0, parts: int = 1) -> StoredMessage:
+    def message(index: int, block: Any, data: bytes, part: int = 0, parts: int = 1) -> PulledMessage:
         mark = BlockMark(block.number, part, parts, len(block.items), len(join_block(block.items)), block.root)
-        return StoredMessage(index, 1, key_of(block.number), [("other", b""), (MARK_HEADER, bare.encode(mark))], data)
+        return PulledMessage(index, 1, key_of(block.number), [("other", b""), (MARK_HEADER, bare.encode(mark))], data)
 
     data, second = join_block(whole.items), join_block(large.items)
     messages = [
         message(0, whole, data),
         message(1, large, second[:50], 0, 2),
         message(2, large, second[50:], 1, 2),
-        StoredMessage(3, 1, None, [], data),
+        PulledMessage(3, 1, None, [], data),
         message(4, whole, data[:-1]),
     ]
     options = read_options({"subscribe": "s", "decode": "block"})

@@ -25,7 +25,7 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 
 from spark_export.decode.registry import RegistryFailed
 from spark_export.errors import OptionError
-from spark_export.source.decoding import Decoder, find_decoder
+from spark_export.source.decoding import MessageDecoder, find_decoder
 from spark_export.source.options import read_options
 from tests.spark_export.decode.json_messages import schema
 from tests.spark_export.decode.registry_server import RegistryServer, registry_server
@@ -123,13 +123,13 @@ def descriptor(tmp_path: Path) -> str:
     return str(path)
 
 
-def decoder(**options: str) -> Decoder:
+def decoder(**options: str) -> MessageDecoder:
     found = find_decoder(read_options({"subscribe": "s", "decode": "protobuf", "fetchRetries": "0", **options}))
     assert found is not None
     return found
 
 
-def decoded(made: Decoder, messages: list[bytes], columns: StructType = COLUMNS) -> list[dict[str, Any]]:
+def decoded(made: MessageDecoder, messages: list[bytes], columns: StructType = COLUMNS) -> list[dict[str, Any]]:
     fields = list(to_arrow_schema(columns, timezone="UTC"))
     made.check(fields)
     data = pa.array(messages, pa.binary())

@@ -15,7 +15,7 @@ import pyarrow.dataset as dataset
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.runs.engine import ExportEngine
 from spark_export.exporter.runs.job import INLINE, ExportSettings, open_compactor, open_exporter, open_for_reading
-from spark_export.exporter.runs.run import Exporter, Outcome, Progress
+from spark_export.exporter.runs.run import Exporter, ExportOutcome, Progress
 from spark_export.exporter.tables.compact import Compaction
 from spark_export.exporter.verify import VerificationResult, verify
 from stream_client import blocking
@@ -52,8 +52,8 @@ class World:
         engine: ExportEngine | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         **changes: Any,
-    ) -> Outcome:
-        async def main() -> Outcome:
+    ) -> ExportOutcome:
+        async def main() -> ExportOutcome:
             settings = replace(self.settings, **changes)
             async with open_exporter(settings, engine=engine, on_progress=on_progress) as exporter:
                 return await exporter.run()

@@ -23,7 +23,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
 from spark_export.exporter.model import LeftOutStream
 from spark_export.exporter.runs.job import ExportSettings
-from spark_export.exporter.runs.run import Outcome
+from spark_export.exporter.runs.run import ExportOutcome
 from spark_export.exporter.runs.step import ExportStep
 from spark_export.exporter.tables.compact import Compaction
 from stream_node.node.process import NodeProcess
@@ -104,8 +104,8 @@ def test_a_daemon_tells_a_stream_that_it_leaves_out_at_each_run(tmp_path: Path) 
 
 
 def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> None:
-    outcome = Outcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
-    idle = Outcome(None, 0, 0, 0, 0, 0, 0, 0.25)
+    outcome = ExportOutcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
+    idle = ExportOutcome(None, 0, 0, 0, 0, 0, 0, 0.25)
     step = ExportStep(3, rows=7, data_bytes=70, file_bytes=50, files=2, places=frozenset(), lost=4, seconds=1.5)
     partly = replace(outcome, left_out=(LeftOutStream("a", "lost"), LeftOutStream("b", "lost")))
     statistics = ExporterStatistics().after_step(step).after_run(outcome, 10.0).after_run(idle, 12.5).after_skips(2)

@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.exporter.errors import DataLost, ExportInUse, ExportMismatch, ExportStopped, NodeFailed
+from spark_export.exporter.errors import DataLost, ExportInUse, ExportMismatch, ExportNodeFailed, ExportStopped
 from spark_export.exporter.runs.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
 from spark_export.exporter.tables.layout import ExportLock
 from stream_node.node.process import NodeProcess
@@ -51,7 +51,7 @@ def test_an_export_is_one_call(world: World) -> None:
 def test_what_went_wrong_is_told_by_type_and_by_exit_code(world: World, tmp_path: Path) -> None:
     """Goal: a scheduler tries again where that may help, and only there."""
     world.push(10)
-    with pytest.raises(NodeFailed) as unreachable:
+    with pytest.raises(ExportNodeFailed) as unreachable:
         run_export(replace(world.settings, node="127.0.0.1:1"))
     world.run()
     with ExportLock(world.folder), pytest.raises(ExportInUse) as in_use:

@@ -24,7 +24,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.dataset as dataset
 
-from spark_export.errors import NodeUnreachable
+from spark_export.errors import SourceUnreachable
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.model import ExportTask, RangePart
 from spark_export.exporter.node_side import Selection
@@ -308,5 +308,5 @@ def test_a_node_that_ends_each_read_is_told_from_a_node_that_has_gone(world: Wor
             assert (written.files, [each.stream for each in written.left_out]) == ([], [world.stream])
             assert "was read up to 0 of 1000 and no further" in written.left_out[0].reason
         else:
-            with pytest.raises(NodeUnreachable, match="was read up to 0 of 1000"):
+            with pytest.raises(SourceUnreachable, match="was read up to 0 of 1000"):
                 run_task(ExportTask(0, (piece,)), settings)

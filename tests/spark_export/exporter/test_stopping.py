@@ -23,7 +23,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.model import RunState
-from spark_export.exporter.runs.run import Exporter, Outcome
+from spark_export.exporter.runs.run import Exporter, ExportOutcome
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World
@@ -121,7 +121,7 @@ def test_told_to_end_in_a_step_that_is_not_given_up(world: World, step: str) -> 
         (ended,) = await asyncio.gather(run, return_exceptions=True)
         (recorded,) = await exporter._ledger.load_runs()
         if step == "publish":
-            assert isinstance(ended, Outcome)
+            assert isinstance(ended, ExportOutcome)
             assert (ended.rows, recorded.state) == (100, RunState.SAVED)
         else:
             assert isinstance(ended, asyncio.CancelledError)

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
-from spark_export.errors import NodeUnreachable, OptionError
+from spark_export.errors import OptionError, SourceUnreachable
 from spark_export.sink.pushes import Pushes
 from spark_export.sink.write_rows import RowToPush, check_columns, read_row
 from spark_export.source.options import WriteOptions, write_options
@@ -203,5 +203,5 @@ def test_a_node_that_takes_connections_and_ends_each_is_given_up(node: NodeProce
         Pushes(WriteOptions(endpoint=address, stream="w_shut", fetch_retries=2)) as pushes,
     ):
         pushes.push(row_of({"data": b"x", "stream": "w_shut"}))
-        with pytest.raises(NodeUnreachable, match="tried 2 times more"):
+        with pytest.raises(SourceUnreachable, match="tried 2 times more"):
             pushes.flush()
