@@ -27,7 +27,6 @@ USED = {
     "mkdocs, when it builds the site": ("on_page_content", "on_page_markdown", "on_post_build"),
     "Alembic, which orders the revisions by it": ("down_revision",),
     "SQLAlchemy, when it compiles a statement": ("_greatest", "visit_INTEGER", "visit_TEXT", "visit_VARCHAR"),
-    "hypercorn, whose methods these replace": ("_check_protocol", "_send_error_response"),
     "cbor2 and PySpark, which pass it to a function of ours": ("client_address", "immutable"),
     "Spark, which calls a source by these names": (
         *("getDefaultReadLimit", "initialOffset", "prepareForTriggerAvailableNow", "reportLatestOffset"),

@@ -264,7 +264,7 @@ class Server:
         parts.services.start_mirrors(nursery, stored, own_address(parts.config, self.addresses))
         if not parts.config.http:
             return
-        # Only a node with HTTP waits for hypercorn and starlette, which take a quarter of a second.
+        # Only a node with HTTP waits for starlette and h11, which take a tenth of a second.
         from stream_node.doors.dashboard.dashboard import Dashboard
         from stream_node.doors.http.endpoints import ENDPOINTS
         from stream_node.doors.http.listener import HttpListener
@@ -306,7 +306,7 @@ class Server:
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         # HTTP takes no more connections, and answers the requests that it has.
         if self._http is not None:
-            await self._http.stop_accepting()
+            self._http.stop_accepting()
         # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile.
         if self._cluster is not None:
             await self._cluster.leave(deadline_s)

@@ -60,7 +60,7 @@ STATUS: dict[str, tuple[bytes, int]] = {
     "headers without an end": (GET + b"a:" + b"b" * 100_000, 431),
     "HTTP/0.9": (b"GET /livez\r\n\r\n", 400),
 }
-FAILURES = ("http_connection_failed", "http_request_failed", "http_failed")
+FAILURES = ("http_connection_failed", "http_request_failed")
 
 
 async def test_odd_requests_are_answered_once_and_nothing_fails(tmp_path: Path) -> None:
