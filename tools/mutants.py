@@ -69,13 +69,15 @@ class Mutant(NamedTuple):
 
     @property
     def source(self) -> str:
-        return self.module.code
+        text: str = self.module.code
+        return text
 
     @property
     def changed(self) -> str:
         changed = self.module.deep_replace(self.mutation.original_node, self.mutation.mutated_node)
         assert isinstance(changed, libcst.Module)
-        return changed.code
+        text: str = changed.code
+        return text
 
     @property
     def difference(self) -> str:
