@@ -23,7 +23,7 @@ PROGRAMS = ("bench", "examples", "tools")
 USED = {
     "Python, for a name that a module lacks": ("__getattr__",),
     "importlib, which loads a module by it": ("exec_module",),
-    "hatchling, when it builds a wheel": ("CompileHook", "PLUGIN_NAME", "initialize"),
+    "hatchling, when it builds a wheel": ("ClientHook", "CompileHook", "PLUGIN_NAME", "initialize"),
     "mkdocs, when it builds the site": ("on_page_content", "on_page_markdown", "on_post_build"),
     "Alembic, which orders the revisions by it": ("down_revision",),
     "SQLAlchemy, when it compiles a statement": ("_greatest", "visit_INTEGER", "visit_TEXT", "visit_VARCHAR"),
