@@ -3,6 +3,8 @@ application of ASGI for each request, and bounds the peer. Upgrades, such as to 
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,7 +56,7 @@ class HttpStream:
         with trio.move_on_after(self._send_s) as scope:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
-            self.close()
+            self.reset()
             raise trio.BrokenResourceError("the peer does not take its answer")
 
     async def receive_some(self) -> bytes:
@@ -77,6 +79,12 @@ class HttpStream:
 
     def close(self) -> None:
         self._stream.socket.close()
+
+    def reset(self) -> None:
+        """Closes the connection so that the peer gets an error, and not an end."""
+        with suppress(OSError):
+            self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def _put_raw(self, data: bytes) -> None:
         if data:
@@ -134,10 +142,11 @@ class HttpConnection:
                     if self._is_last or not self._h11.our_state is self._h11.their_state is h11.DONE:
                         break
                     self._h11.start_next_cycle()
+                    self._is_head = False
                     self._waiting = trio.CancelScope()
                 await self._say_end()
         finally:
-            self.stream.close()
+            self._close_stream()
             self._holdings.end()
             self._roster.end(self)
 
@@ -201,6 +210,8 @@ class HttpConnection:
         }
 
     async def _receive(self) -> Message:
+        # One read can bring ten thousand chunks. Others must get their turns between them.
+        await trio.lowlevel.checkpoint()
         event = await self._next_event()
         if isinstance(event, h11.Data):
             return {"type": "http.request", "body": bytes(event.data), "more_body": True}
@@ -257,8 +268,15 @@ class HttpConnection:
     def close(self, reason: str) -> None:
         """Ends the connection at once, and drops all answers."""
         self._closed[reason] += 1
-        self.stream.close()
+        self._close_stream()
         self._scope.cancel()
+
+    def _close_stream(self) -> None:
+        # To a peer of HTTP/1.0, the end of the connection is the end of the answer, so a part of one ends by a reset.
+        if self._h11.our_state in (h11.SEND_BODY, h11.ERROR) and self._h11.their_http_version != b"1.1":
+            self.stream.reset()
+        else:
+            self.stream.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Requests count as received messages, and answers as sent ones."""

@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 
 from ockam.actors.address import split_host_port
 from stream_client import connect
-from stream_node.doors.http.app import Endpoint, HttpCall
+from stream_node.doors.http.app import Endpoint, HttpCall, json_response
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
 from tests.support.served import wait_until
 
@@ -154,6 +154,53 @@ async def test_head_has_the_headers_of_get_and_no_body(tmp_path: Path) -> None:
         assert await peer.end() == b""
 
 
+async def test_after_head_other_answers_have_their_bodies(tmp_path: Path) -> None:
+    """A request that is not HTTP gets its whole refusal. HEAD for a follower ends with its headers."""
+    with capture_logs() as logs:
+        async with http_node(tmp_path) as node, connect(node.running.address) as client:
+            await client.create("s")
+            peer = await peer_of(
+                node, GET.replace(b"GET", b"HEAD") + FOLLOW.replace(b"GET", b"HEAD") + b"no HTTP\r\n\r\n"
+            )
+            heads = [await peer.until(b"\r\n\r\n") for _ in range(2)]
+            assert [head.split(b" ")[1] for head in heads] == [b"200", b"200"]
+            assert b"text/event-stream" in heads[1]
+            status, _, body = await peer.answer()
+            assert (status, json.loads(body)["status"]) == (400, 400)
+            assert await peer.end() == b""
+    assert [line["event"] for line in logs if "failed" in line["event"]] == []
+
+
+async def test_small_chunks_leave_others_their_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While any three parts of a body are taken, another task runs, however many parts came by one read."""
+    turns: list[int] = []
+
+    async def count(call: HttpCall) -> Any:
+        ran = 0
+
+        async def run() -> None:
+            nonlocal ran
+            while True:
+                ran += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            async for _ in call.request.stream():
+                turns.append(ran)
+            nursery.cancel_scope.cancel()
+        return json_response({})
+
+    monkeypatch.setattr("stream_node.doors.http.endpoints.ENDPOINTS", (Endpoint("POST", "/counts", count),))
+    async with http_node(tmp_path) as node:
+        head = b"POST /counts HTTP/1.1\r\n" + HOST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        received = await node.exchange(head + b"1\r\na\r\n" * 1000 + b"0\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert len(turns) >= 1000
+    # A batch of trio runs each task once, in any order.
+    assert all(before < after for before, after in zip(turns, turns[2:], strict=False))
+
+
 async def test_http_1_0_ends_after_its_answer(tmp_path: Path) -> None:
     """An answer of unknown length has no chunks, and ends with the connection."""
     async with http_node(tmp_path) as node, connect(node.running.address) as client:
@@ -282,6 +329,9 @@ async def test_an_answer_that_breaks_off_does_not_look_whole(tmp_path: Path, mon
                     connection.getresponse().read()
 
             await in_thread(node, ask)
+            # Without chunks, only an error says that the answer is not whole.
+            with pytest.raises(trio.BrokenResourceError):
+                await node.exchange(fails.replace(b"1.1", b"1.0"))
     assert {line["event"] for line in logs if "failed" in line["event"]} == {"http_request_failed"}
 
 
