@@ -220,7 +220,8 @@ class HttpConnection:
 
     async def _send(self, message: Message) -> None:
         """The function `send` of ASGI. Raises ClientDisconnect if the peer cannot get the answer."""
-        if self._is_over:
+        # In the state ERROR, a part of other bytes may have left.
+        if self._is_over or self._h11.our_state is h11.ERROR:
             raise ClientDisconnect
         try:
             if message["type"] == "http.response.start":
