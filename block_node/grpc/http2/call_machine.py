@@ -1,0 +1,172 @@
+"""CallMachine: one gRPC call on one stream of HTTP/2, as the side that answers or the side that asks. No I/O.
+
+The connection machine has the stream's frames and windows; this one knows how far each half of the call is, the bytes
+that wait to be sent, and the message that is arriving.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from block_node.grpc.http2.message_reader import MessageReader
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class CallProgress(enum.Enum):
+    """How far the two halves of a call are.
+
+    - OPEN: both sides may send. ANSWERING: the remote half is closed.
+    - ENDING, ENDING_ALONE: our last bytes wait to be sent; the remote half is open, or closed.
+    - LINGERING: our half is closed, and the remote half is open.
+    - CLOSED: the stream is gone.
+    """
+
+    OPEN = "open"
+    ANSWERING = "answering"
+    ENDING = "ending"
+    ENDING_ALONE = "ending alone"
+    LINGERING = "lingering"
+    CLOSED = "closed"
+
+
+class CallInput(enum.Enum):
+    """PEER_ENDED: the remote half has ended. FINISH: our half ends behind what waits. SENT: its end is framed.
+    RESET: either side has reset the stream, or the connection is gone."""
+
+    PEER_ENDED = "peer ended"
+    FINISH = "finish"
+    SENT = "sent"
+    RESET = "reset"
+
+
+_OPEN, _ANSWERING, _ENDING, _ENDING_ALONE, _LINGERING, _CLOSED = CallProgress
+
+TRANSITIONS: Final[dict[tuple[CallProgress, CallInput], CallProgress]] = {
+    (_OPEN, CallInput.PEER_ENDED): _ANSWERING,
+    (_OPEN, CallInput.FINISH): _ENDING,
+    (_OPEN, CallInput.RESET): _CLOSED,
+    (_ANSWERING, CallInput.FINISH): _ENDING_ALONE,
+    (_ANSWERING, CallInput.RESET): _CLOSED,
+    # The peer may end or reset its half while our last bytes wait for its window.
+    (_ENDING, CallInput.PEER_ENDED): _ENDING_ALONE,
+    (_ENDING, CallInput.SENT): _LINGERING,
+    (_ENDING, CallInput.RESET): _CLOSED,
+    (_ENDING_ALONE, CallInput.SENT): _CLOSED,
+    (_ENDING_ALONE, CallInput.RESET): _CLOSED,
+    # The peer reads our end before anything closes, and then ends its half.
+    (_LINGERING, CallInput.PEER_ENDED): _CLOSED,
+    (_LINGERING, CallInput.RESET): _CLOSED,
+}
+"""For each state and input, the next state. A pair that is not listed changes nothing."""
+
+
+class CallRequest(msgspec.Struct, frozen=True):
+    """The request headers of a call.
+
+    path: `/SERVICE/METHOD`. accepts: the encodings of messages that the peer can read. timeout_s: from `grpc-timeout`.
+    metadata: all other headers, with small names; the last one of a name.
+    """
+
+    path: bytes
+    encoding: str
+    accepts: tuple[str, ...]
+    timeout_s: float | None
+    metadata: dict[bytes, bytes]
+
+
+class CallMachine:
+    """One call. reader: the messages of the remote half. reads: whether what the peer sends still means something.
+
+    - window_bytes: the window that the remote half has when nothing is under way. window_left_bytes: what is left.
+    - closed_since_s, closed_s_longest: since when the window is 0, and the longest such time.
+    - wants_room: whether the taker was refused room, so that it is told when there is some.
+    - trailers: the headers that follow `pending`; empty for a client, whose half ends without headers.
+    - is_framed: whether our half has begun, with its headers.
+
+    Invariant (`check`): `pending_bytes` is the size of `pending`. Nothing is pending in LINGERING and CLOSED.
+    """
+
+    def __init__(self, stream_id: int, request: CallRequest, window_bytes: int, reader: MessageReader) -> None:
+        self.stream_id = stream_id
+        self.request = request
+        self.state = CallProgress.OPEN
+        self.reader = reader
+        self.reads = True
+        self.window_bytes = self.window_left_bytes = window_bytes
+        self.window_due_bytes = 0
+        self.closed_since_s: float | None = None
+        self.closed_s_longest = 0.0
+        self.deadline_s: float | None = None
+        self.linger_until_s: float | None = None
+        self.message_until_s: float | None = None
+        self.pending: deque[bytes | memoryview] = deque()
+        self.pending_bytes = 0
+        self.moved_s = 0.0
+        self.wants_room = False
+        self.trailers: Headers | None = None
+        self.is_framed = False
+
+    @property
+    def peer_ended(self) -> bool:
+        return self.state in (_ANSWERING, _ENDING_ALONE, _CLOSED)
+
+    @property
+    def may_send(self) -> bool:
+        return self.state in (_OPEN, _ANSWERING)
+
+    def take(self, happened: CallInput) -> bool:
+        """Makes one step of the table. Returns whether the state has changed."""
+        before = self.state
+        self.state = TRANSITIONS.get((before, happened), before)
+        if self.state in (_LINGERING, _CLOSED):
+            self.drop_pending()
+        return self.state is not before
+
+    def add(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self.pending += pieces
+        self.pending_bytes += sum(map(len, pieces))
+
+    def cut(self, bytes_max: int) -> bytes | memoryview:
+        """Removes up to `bytes_max` bytes from the front of what is pending, for one frame."""
+        first = self.pending[0]
+        if len(first) >= bytes_max:
+            return self._cut_first(bytes_max)
+        # Small messages share a frame.
+        gathered, room_bytes = [], bytes_max
+        while self.pending and room_bytes:
+            piece = self._cut_first(min(room_bytes, len(self.pending[0])))
+            gathered.append(piece)
+            room_bytes -= len(piece)
+        return gathered[0] if len(gathered) == 1 else b"".join(gathered)
+
+    def drop_pending(self) -> None:
+        self.pending.clear()
+        self.pending_bytes = 0
+
+    def note_window(self, change_bytes: int, now_s: float) -> None:
+        """Notes a change of the window of the remote half, and for how long it stood at 0."""
+        self.window_left_bytes += change_bytes
+        if self.window_left_bytes <= 0:
+            self.closed_since_s = now_s if self.closed_since_s is None else self.closed_since_s
+        elif self.closed_since_s is not None:
+            self.closed_s_longest = max(self.closed_s_longest, now_s - self.closed_since_s)
+            self.closed_since_s = None
+
+    def check(self) -> None:
+        assert self.pending_bytes == sum(map(len, self.pending))
+        assert not self.pending or self.state not in (_LINGERING, _CLOSED)
+
+    def _cut_first(self, size_bytes: int) -> bytes | memoryview:
+        first = self.pending[0]
+        self.pending_bytes -= size_bytes
+        if size_bytes == len(first):
+            return self.pending.popleft()
+        view = memoryview(first)
+        self.pending[0] = view[size_bytes:]
+        return view[:size_bytes]

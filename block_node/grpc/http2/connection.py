@@ -1,0 +1,336 @@
+"""ServerConnection: moves the bytes of one connection between its socket and `Http2Machine`, and calls handlers.
+
+It decides nothing about frames, windows or messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+import structlog
+import trio
+
+from block_node.grpc.http2.call_machine import CallMachine
+from block_node.grpc.http2.handler import CallHandler, GrpcCall, Routes
+from block_node.grpc.http2.http2_machine import (
+    CallArrived,
+    CallLost,
+    CallOpened,
+    CallRoom,
+    ConnectionFailed,
+    Event,
+    Http2Machine,
+)
+from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.message_reader import MessageBudget
+from block_node.grpc.http2.socket_bytes import SocketBytes
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
+from ockam.log_rate import LogRate
+
+LAST_WORDS_S: Final = 1.0
+"""How long a connection that fails may take to send its GOAWAY, and to read what was under way."""
+
+logger = structlog.get_logger(__name__)
+
+
+class DoorCounts:
+    """What all connections of a door count. calls: by the status of their end. closed: connections, by the reason."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.closed: Counter[str] = Counter()
+        self.closed_s_longest = 0.0
+        self.lines = LogRate()
+
+
+class ServedCall:
+    """A call with its handler. has_half_closed: whether the handler knows that no message follows."""
+
+    def __init__(self, machine: CallMachine, handler: CallHandler) -> None:
+        self.machine = machine
+        self.handler = handler
+        self.has_half_closed = False
+
+
+class ServerConnection:
+    """One connection, from the end of its TLS handshake on. address: `host:port` of the peer, for the log.
+
+    peer: handed to the handlers. batch: what surrounds all calls of handlers that one read causes.
+    Invariant: `_served` has each call that is open for its handler.
+    """
+
+    def __init__(
+        self,
+        stream: SocketBytes,
+        routes: Routes,
+        limits: Http2Limits,
+        budget: MessageBudget,
+        counts: DoorCounts,
+        *,
+        address: str,
+        peer: object = None,
+        prefers: Sequence[str] = (),
+        batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        self._stream = stream
+        self._routes = routes
+        self._limits = limits
+        self._counts = counts
+        self._prefers = prefers
+        self._batch = batch
+        self.address = address
+        self.peer = peer
+        self._machine = Http2Machine(limits, budget, trio.current_time())
+        self._served: dict[int, ServedCall] = {}
+        self._resumed: dict[int, None] = {}
+        self._wake = trio.Event()
+        self._sent = trio.Event()
+        self._scope = trio.CancelScope()
+        self._clock_scope = trio.CancelScope()
+        self._closed_by: str | None = None
+
+    @property
+    def open_calls(self) -> int:
+        return len(self._machine.calls)
+
+    async def run(self) -> None:
+        """Serves until either side ends the connection. Then no handler of it is called any more."""
+        kind, reason = "peer", "the peer has closed the connection"
+        try:
+            with self._scope:
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._run_clock)
+                        nursery.start_soon(self._read)
+                        await self._write()
+                        kind, reason = "shutdown", "the node stops"
+                        nursery.cancel_scope.cancel()
+                    await self._say_end()
+                except* ConnectionFailed as group:
+                    failed = _first_of(group, ConnectionFailed)
+                    kind, reason = failed.kind, str(failed)
+                    # The handlers know at once: others may take over what the peer has begun.
+                    self._lose_calls(reason)
+                    await self._say_end()
+                except* (trio.BrokenResourceError, trio.ClosedResourceError):
+                    kind, reason = "broken", "the connection is broken"
+        finally:
+            kind = self._closed_by or kind
+            self._stream.close()
+            self._counts.closed[kind] += 1
+            if kind not in ("peer", "shutdown", "broken"):
+                self._counts.lines.log(
+                    logger.warning, "grpc_connection_closed", peer=self.address, kind=kind, reason=reason
+                )
+            self._lose_calls(reason)
+
+    def drain(self) -> None:
+        """Has the peer open no more calls, and ends the connection after the last one."""
+        self._machine.drain(trio.current_time())
+        self._wake.set()
+
+    def close(self, reason: str) -> None:
+        """Ends the connection at once. reason: a short, fixed word for counters."""
+        self._closed_by = reason
+        self._scope.cancel()
+
+    # The three tasks.
+
+    async def _read(self) -> None:
+        while True:
+            # Frames that h2 answers itself are not bounded by a window: a peer that takes no answers is not read.
+            while self._machine.unsent_bytes > 2 * self._limits.unsent_bytes_max:
+                self._sent = trio.Event()
+                await self._sent.wait()
+            data = await self._stream.receive_some()
+            if not data:
+                raise ConnectionFailed("peer", "the peer has closed the connection")
+            self._take_events(self._machine.receive(data, trio.current_time()))
+
+    async def _write(self) -> None:
+        machine = self._machine
+        while True:
+            self._pull_resumed()
+            found = machine.pump(trio.current_time())
+            if found:
+                self._take_events(found)
+            elif machine.out:
+                # The clock looks whether the peer takes anything.
+                look_s = trio.current_time() + self._limits.send_s_max
+                self._clock_scope.deadline = min(self._clock_scope.deadline, look_s)
+                sent = await self._stream.send_some(machine.out)
+                machine.note_sent(sent, trio.current_time())
+                self._sent.set()
+            elif machine.is_done:
+                return
+            elif not self._wake.is_set():
+                await self._wake.wait()
+            else:
+                self._wake = trio.Event()
+
+    async def _run_clock(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._machine.next_tick_s()) as self._clock_scope:
+                await trio.sleep_forever()
+            self._take_events(self._machine.tick(trio.current_time()))
+
+    def _lose_calls(self, reason: str) -> None:
+        self._take_events(self._machine.lose(reason, trio.current_time()))
+
+    async def _say_end(self) -> None:
+        """Sends the last frames. A socket that is closed while it has unread bytes would take them away again."""
+        with trio.move_on_after(LAST_WORDS_S), contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while self._machine.out:
+                sent = await self._stream.send_some(self._machine.out)
+                self._machine.note_sent(sent, trio.current_time())
+            await self._stream.send_end()
+            while await self._stream.receive_some():
+                pass
+
+    # Events of the machine.
+
+    def _take_events(self, events: Iterable[Event]) -> None:
+        with self._batch():
+            for event in events:
+                if isinstance(event, CallOpened):
+                    self._open(event.call)
+                elif isinstance(event, CallArrived):
+                    self._pull(event.call.stream_id)
+                elif isinstance(event, CallRoom):
+                    self._run(event.call.stream_id, lambda served: served.handler.room())
+                elif isinstance(event, CallLost):
+                    self._end(event.call.stream_id, event.reason)
+        self._counts.closed_s_longest = max(self._counts.closed_s_longest, self._machine.closed_s_longest)
+        self._note_work()
+
+    def _open(self, machine: CallMachine) -> None:
+        path, request = machine.request.path, machine.request
+        route = self._routes.get(path)
+        if route is None:
+            name = path[:200].decode("latin-1")
+            self._finish(machine, GrpcStatus.UNIMPLEMENTED, f"this node has no method {name}")
+            return
+        stream_id = machine.stream_id
+        machine.reader.bytes_max = route.message_bytes_max
+        machine.reader.when_room = lambda: self.resume(stream_id)
+        call = GrpcCall(self, stream_id, request, self.peer, self._prefers)
+        try:
+            handler = route.open(call)
+        except CallRefused as refused:
+            self._finish(machine, refused.status, refused.text)
+        except Exception as error:
+            self._note_failure(machine, error)
+        else:
+            # The headers go out at once: some peers wait for them before they send.
+            if machine.may_send:
+                self._served[stream_id] = ServedCall(machine, handler)
+                self._machine.begin(machine, call.encoding)
+
+    def _pull(self, stream_id: int) -> None:
+        """Hands the messages that have arrived to the handler, as long as it takes them."""
+        self._run(stream_id, self._pull_messages)
+
+    def _pull_messages(self, served: ServedCall) -> None:
+        machine, reader = served.machine, served.machine.reader
+        while machine.reads and not served.handler.is_held:
+            message = reader.next()
+            if message is None:
+                break
+            served.handler.take(message)
+        self._machine.absorbed(machine, trio.current_time())
+        is_over = machine.peer_ended and machine.reads and not (served.handler.is_held or reader.is_waiting)
+        if is_over and not served.has_half_closed:
+            if not reader.is_between:
+                raise CallRefused(GrpcStatus.INTERNAL, "the call ends within a message")
+            served.has_half_closed = True
+            served.handler.half_closed()
+
+    def _run(self, stream_id: int, act: Callable[[ServedCall], None]) -> None:
+        """Calls the handler of a call, if that is still open. An error of the handler ends its call only."""
+        served = self._served.get(stream_id)
+        if served is None:
+            return
+        try:
+            act(served)
+        except CallRefused as refused:
+            self._finish(served.machine, refused.status, refused.text)
+            self._end(stream_id, refused.text)
+        except Exception as error:
+            self._note_failure(served.machine, error)
+            self._end(stream_id, "the node has failed")
+
+    def _end(self, stream_id: int, reason: str) -> None:
+        """Tells a handler that its call is over."""
+        served = self._served.pop(stream_id, None)
+        self._resumed.pop(stream_id, None)
+        if served is not None:
+            self._counts.calls["LOST"] += served.machine.may_send
+            try:
+                served.handler.ended(reason)
+            except Exception as error:
+                self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, exc_info=error)
+
+    def _pull_resumed(self) -> None:
+        while self._resumed:
+            resumed, self._resumed = self._resumed, {}
+            with self._batch():
+                for stream_id in resumed:
+                    self._pull(stream_id)
+            self._note_work()
+
+    def _note_failure(self, machine: CallMachine, error: Exception) -> None:
+        path = machine.request.path[:200].decode("latin-1")
+        self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, method=path, exc_info=error)
+        self._finish(machine, GrpcStatus.INTERNAL, "the node could not answer; its log has the reason")
+
+    def _finish(self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False) -> None:
+        if machine.may_send:
+            self._counts.calls[status.name] += 1
+        self._machine.finish(machine, status, text, at_once=at_once)
+        self._note_work()
+
+    def _note_work(self) -> None:
+        self._wake.set()
+        self._clock_scope.deadline = self._machine.next_tick_s()
+
+    # The wire of a call (`CallWire`).
+
+    def send(self, stream_id: int, pieces: list[bytes | memoryview]) -> bool:
+        served = self._served.get(stream_id)
+        machine = self._machine.calls.get(stream_id) if served is None else served.machine
+        if machine is None:
+            return True
+        self._wake.set()
+        return self._machine.send(machine, pieces, trio.current_time())
+
+    def finish(self, stream_id: int, status: GrpcStatus, text: str, *, at_once: bool) -> None:
+        served = self._served.pop(stream_id, None)
+        machine = self._machine.calls.get(stream_id) if served is None else served.machine
+        if machine is not None:
+            self._finish(machine, status, text, at_once=at_once)
+
+    def resume(self, stream_id: int) -> None:
+        self._resumed[stream_id] = None
+        self._wake.set()
+
+    def widen(self, stream_id: int, window_bytes: int) -> None:
+        machine = self._machine.calls.get(stream_id)
+        if machine is not None:
+            self._machine.widen(machine, window_bytes, trio.current_time())
+            self._note_work()
+
+    def replace(self, stream_id: int, handler: CallHandler) -> None:
+        served = self._served.get(stream_id)
+        if served is not None:
+            served.handler = handler
+            self.resume(stream_id)
+
+
+def _first_of(group: BaseExceptionGroup[ConnectionFailed], kind: type[ConnectionFailed]) -> ConnectionFailed:
+    for each in group.exceptions:
+        return _first_of(each, kind) if isinstance(each, BaseExceptionGroup) else each
+    raise AssertionError("a group has an exception")

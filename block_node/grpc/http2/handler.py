@@ -1,0 +1,147 @@
+"""The interface between a connection and what answers its calls: `CallHandler`, `GrpcCall` and `Route`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from block_node.grpc.http2.call_machine import CallRequest
+from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
+from block_node.grpc.http2.message_reader import prefix_of_message
+from block_node.grpc.http2.status import GrpcStatus
+
+COMPRESSED_BYTES_MIN: Final = 1024
+"""Smaller messages are sent as they are."""
+
+
+class CallHandler(Protocol):
+    """Takes the messages of one call. Its methods are called in the trio thread, and never while one of them runs.
+    They can raise CallRefused, which ends the call. None is called after `ended`, or after the handler has ended the
+    call.
+
+    is_held: whether the handler takes no message now. `GrpcCall.resume` must follow when it takes them again.
+    """
+
+    @property
+    def is_held(self) -> bool: ...
+
+    def take(self, message: bytes) -> None: ...
+
+    def half_closed(self) -> None:
+        """Called when the peer sends no more messages."""
+        ...
+
+    def room(self) -> None:
+        """Called after `GrpcCall.send` has returned False, when there is room."""
+        ...
+
+    def ended(self, reason: str) -> None:
+        """Called when the call is over, and the handler has not ended it."""
+        ...
+
+
+class CallWire(Protocol):
+    """The connection of a call, as `GrpcCall` uses it."""
+
+    def send(self, stream_id: int, pieces: list[bytes | memoryview]) -> bool: ...
+
+    def finish(self, stream_id: int, status: GrpcStatus, text: str, *, at_once: bool) -> None: ...
+
+    def resume(self, stream_id: int) -> None: ...
+
+    def widen(self, stream_id: int, window_bytes: int) -> None: ...
+
+    def replace(self, stream_id: int, handler: CallHandler) -> None: ...
+
+
+class GrpcCall:
+    """One call, as its handler answers it. peer: the other side, as the door describes it.
+
+    encoding: with which large messages of the answer are compressed.
+    """
+
+    def __init__(
+        self, wire: CallWire, stream_id: int, request: CallRequest, peer: object, prefers: Sequence[str]
+    ) -> None:
+        """prefers: the encodings with which this side compresses, the best first. The peer must accept one of them."""
+        self._wire = wire
+        self._stream_id = stream_id
+        self.request = request
+        self.peer = peer
+        self.encoding = next((each for each in prefers if each in request.accepts and each in (ZSTD, GZIP)), IDENTITY)
+
+    def send(self, message: bytes) -> bool:
+        """Sends a message. Returns whether there is room for more; if not, `CallHandler.room` follows."""
+        if self.encoding != IDENTITY and len(message) >= COMPRESSED_BYTES_MIN:
+            packed = compress(message, self.encoding)
+            if len(packed) < len(message):
+                return self._wire.send(self._stream_id, [prefix_of_message(len(packed), compressed=True), packed])
+        return self.begin_message(len(message), message)
+
+    def begin_message(self, size_bytes: int, part: bytes = b"") -> bool:
+        """Begins a message of `size_bytes` bytes, which is not compressed, with its first part. Returns as `send`."""
+        return self._wire.send(self._stream_id, [prefix_of_message(size_bytes), part])
+
+    def send_part(self, part: bytes) -> bool:
+        """Sends the next part of the message that was begun. Returns as `send`."""
+        return self._wire.send(self._stream_id, [part])
+
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
+        """Ends the call behind all messages that were sent. Safe to repeat."""
+        self._wire.finish(self._stream_id, status, text, at_once=False)
+
+    def abort(self, status: GrpcStatus, text: str) -> None:
+        """Ends the call now, and drops the messages that wait for their peer. Safe to repeat."""
+        self._wire.finish(self._stream_id, status, text, at_once=True)
+
+    def resume(self) -> None:
+        """Has the messages that wait taken, soon."""
+        self._wire.resume(self._stream_id)
+
+    def widen(self, window_bytes: int) -> None:
+        """Lets the peer send more bytes that were not taken yet."""
+        self._wire.widen(self._stream_id, window_bytes)
+
+    def replace(self, handler: CallHandler) -> None:
+        """Has another handler take all further messages, soon."""
+        self._wire.replace(self._stream_id, handler)
+
+
+class Route(NamedTuple):
+    """One method of a service. open: makes the handler of a call; can raise CallRefused."""
+
+    open: Callable[[GrpcCall], CallHandler]
+    message_bytes_max: int
+
+
+Routes: TypeAlias = Mapping[bytes, Route]
+
+
+class UnaryHandler:
+    """Takes the one message of a call that has one, and answers it. answer: called with the message, once."""
+
+    is_held = False
+
+    def __init__(self, call: GrpcCall, answer: Callable[[bytes], bytes | None]) -> None:
+        self._call = call
+        self._answer = answer
+        self._has_taken = False
+
+    def take(self, message: bytes) -> None:
+        # The answer goes out at once, not at the end of the half: some peers keep it open.
+        if not self._has_taken:
+            self._has_taken = True
+            answer = self._answer(message)
+            if answer is not None:
+                self._call.send(answer)
+                self._call.finish()
+
+    def half_closed(self) -> None:
+        if not self._has_taken:
+            self._call.finish(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
+
+    def room(self) -> None:
+        pass
+
+    def ended(self, reason: str) -> None:
+        pass

@@ -1,0 +1,607 @@
+"""Http2Machine: one HTTP/2 connection with its gRPC calls, as server or client. Bytes in, events out; no I/O.
+
+`h2` reads and writes frames. This module decides what h2 leaves open: which call may send how much, when a window is
+given back, how a call and a connection end, and what a peer may do in how short a time.
+
+Of the two windows that received bytes take from, the connection's is given back when they arrive, and that of their
+call when a message has absorbed them. So a call whose taker waits never stops its neighbours.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+import h2.events
+from h2.config import H2Configuration
+from h2.connection import ConnectionInputs, H2Connection, H2ConnectionStateMachine
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from block_node.grpc.http2.call_machine import CallInput, CallMachine, CallProgress, CallRequest, Headers
+from block_node.grpc.http2.compression import ACCEPTED, IDENTITY
+from block_node.grpc.http2.flood_machine import PREFACE_BYTES, Flood, FloodGuard
+from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.message_reader import MessageBudget, MessageReader
+from block_node.grpc.http2.status import CallRefused, GrpcStatus, encode_message, read_timeout
+
+TURN_BYTES: Final = 64 * 1024
+"""How much one call sends before another one has its turn."""
+STREAM_ID_MAX: Final = 2**31 - 1
+DRAIN_PING: Final = b"leaving!"
+DRAIN_S: Final = 1.0
+"""The longest wait for the answer to DRAIN_PING. Calls that cross with the first GOAWAY are still served."""
+CONTENT_TYPE: Final = b"application/grpc"
+ACCEPTED_HEADER: Final = (b"grpc-accept-encoding", ",".join(ACCEPTED).encode())
+
+
+class ConnectionFailed(Exception):
+    """The error of a connection that must end. kind: a short, fixed word for counters."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class CallOpened(NamedTuple):
+    """A peer asks for a call. The caller gives it a reader and begins it, or finishes it."""
+
+    call: CallMachine
+
+
+class CallArrived(NamedTuple):
+    """The call has new bytes, or its remote half has ended."""
+
+    call: CallMachine
+
+
+class CallAnswered(NamedTuple):
+    """The headers or trailers of an answer, at the side that asks."""
+
+    call: CallMachine
+    headers: dict[bytes, bytes]
+
+
+class CallRoom(NamedTuple):
+    """The call may add more bytes to be sent."""
+
+    call: CallMachine
+
+
+class CallLost(NamedTuple):
+    """The call is over, and nothing of it can be sent any more."""
+
+    call: CallMachine
+    reason: str
+
+
+Event: TypeAlias = CallOpened | CallArrived | CallAnswered | CallRoom | CallLost
+
+
+class DrainStage(enum.Enum):
+    """DRAINING: the peer was asked to open no more calls. LEAVING: calls that it opens now are not served."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+
+
+class _FrameStates(H2ConnectionStateMachine):
+    """The connection states of h2, without GOAWAY. h2 takes a GOAWAY for the end of the connection, while open calls go
+    on behind it (RFC 9113 §6.8)."""
+
+    def process_input(self, input_: ConnectionInputs) -> list[h2.events.Event]:
+        if input_ in (ConnectionInputs.SEND_GOAWAY, ConnectionInputs.RECV_GOAWAY):
+            return []
+        found: list[h2.events.Event] = super().process_input(input_)
+        return found
+
+
+class Http2Machine:
+    """One connection. calls: the open ones, by stream. out: the framed bytes that the socket has not taken.
+
+    heard_s: when the last bytes came. closed_s_longest: the longest time for which the window of a call stood at 0.
+
+    Invariant (`check`): `_sending` has each call that has bytes or trailers to send and is not `_blocked` by a window.
+    `unsent_bytes` is the size of `out`.
+    """
+
+    def __init__(self, limits: Http2Limits, budget: MessageBudget, now_s: float, *, is_client: bool = False) -> None:
+        self._limits = limits
+        self._budget = budget
+        self._is_client = is_client
+        self._guard = FloodGuard(limits, 0 if is_client else PREFACE_BYTES)
+        self._sending: dict[int, CallMachine] = {}
+        self._blocked: dict[int, CallMachine] = {}
+        self._connection_due_bytes = 0
+        self._pinged_s: float | None = None
+        self._drained_by_s: float | None = None
+        self._sent_s: float | None = None
+        self.heard_s = self._used_s = self._ping_from_s = now_s
+        self.stage = DrainStage.SERVING
+        self.peer_leaves = False
+        self.closed_s_longest = 0.0
+        self.calls: dict[int, CallMachine] = {}
+        self.out: deque[bytes] = deque()
+        self.unsent_bytes = 0
+        self._h2 = self._make_h2()
+        self._take_frames()
+
+    def _make_h2(self) -> H2Connection:
+        # Requests of real peers have headers that h2 would refuse, with the whole connection. What matters is checked
+        # in `_open`.
+        made = H2Connection(
+            H2Configuration(
+                client_side=self._is_client,
+                header_encoding=None,
+                validate_inbound_headers=False,
+                normalize_inbound_headers=False,
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
+        )
+        made.state_machine = _FrameStates()
+        limits = self._limits
+        # Settings that are changed later are sent later, and a peer would begin with the small ones.
+        values = {
+            SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+            SettingCodes.MAX_FRAME_SIZE: limits.frame_bytes_max,
+            SettingCodes.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
+        }
+        if self._is_client:
+            values[SettingCodes.ENABLE_PUSH] = 0
+        else:
+            values[SettingCodes.MAX_CONCURRENT_STREAMS] = limits.streams_max
+        made.local_settings = Settings(client=self._is_client, initial_values=values)
+        made.max_inbound_frame_size = limits.frame_bytes_max
+        made.decoder.max_header_list_size = limits.header_bytes_max
+        made.initiate_connection()
+        made.increment_flow_control_window(limits.connection_window_bytes - 65_535)
+        # h2 would end the connection of a peer that opens too many calls, even before it has seen our settings. `_open`
+        # refuses the calls instead.
+        made.local_settings.max_concurrent_streams = STREAM_ID_MAX
+        made.local_settings.acknowledge()
+        return made
+
+    # What the peer has sent.
+
+    def receive(self, data: bytes, now_s: float) -> list[Event]:
+        """Takes received bytes. Raises ConnectionFailed, after the GOAWAY that tells the peer why is in `out`."""
+        self.heard_s = now_s
+        if self._pinged_s is not None:
+            # Any byte shows that the peer is alive.
+            self._pinged_s, self._ping_from_s = None, now_s
+        found: list[Event] = []
+        try:
+            self._guard.frames(data, now_s)
+            for event in self._h2.receive_data(data):
+                take = _TAKEN.get(type(event))
+                if take is not None:
+                    take(self, event, now_s, found)
+        except Flood as error:
+            self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM, str(error).encode())
+            raise ConnectionFailed("flood", str(error)) from error
+        except ProtocolError as error:
+            # h2 has framed its GOAWAY already.
+            raise ConnectionFailed("protocol", f"{type(error).__name__}: {error}") from error
+        finally:
+            self._take_frames()
+        # The connection's window is given back at once, in few frames.
+        if self._connection_due_bytes * 4 >= self._limits.connection_window_bytes:
+            due, self._connection_due_bytes = self._connection_due_bytes, 0
+            self._h2.increment_flow_control_window(due)
+            self._take_frames()
+        return found
+
+    def _note_request(self, event: h2.events.RequestReceived, now_s: float, found: list[Event]) -> None:
+        stream_id = event.stream_id
+        if len(self.calls) >= self._limits.streams_max or self.stage is DrainStage.LEAVING:
+            self._guard.refused(now_s)
+            self._quietly(self._h2.reset_stream, stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        headers = dict(event.headers)
+        if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(CONTENT_TYPE):
+            is_post = headers.get(b":method") == b"POST"
+            status = b"415" if is_post else b"405"
+            self._quietly(self._h2.send_headers, stream_id, [(b":status", status)], True)
+            # Whatever body comes means nothing.
+            self._quietly(self._h2.reset_stream, stream_id, ErrorCodes.NO_ERROR)
+            return
+        refused = None
+        timeout_s = None
+        encoding = headers.get(b"grpc-encoding", IDENTITY.encode()).decode("latin-1")
+        try:
+            if b"grpc-timeout" in headers:
+                timeout_s = read_timeout(headers[b"grpc-timeout"])
+            if encoding not in ACCEPTED:
+                raise CallRefused(GrpcStatus.UNIMPLEMENTED, f"messages compressed with {encoding[:50]} cannot be read")
+        except CallRefused as error:
+            refused = error
+        accepts = tuple(each.strip() for each in headers.get(b"grpc-accept-encoding", b"").decode("latin-1").split(","))
+        request = CallRequest(headers.get(b":path", b""), encoding, accepts, timeout_s, headers)
+        reader = MessageReader(encoding, self._budget)
+        call = CallMachine(stream_id, request, self._limits.stream_window_bytes, reader)
+        call.moved_s = now_s
+        call.deadline_s = None if timeout_s is None else now_s + timeout_s
+        self.calls[stream_id] = call
+        if refused is not None:
+            self.finish(call, refused.status, refused.text)
+        else:
+            found.append(CallOpened(call))
+
+    def _note_response(
+        self, event: h2.events.ResponseReceived | h2.events.TrailersReceived, now_s: float, found: list[Event]
+    ) -> None:
+        call = self.calls.get(event.stream_id)
+        if call is not None and self._is_client:
+            found.append(CallAnswered(call, dict(event.headers)))
+
+    def _note_data(self, event: h2.events.DataReceived, now_s: float, found: list[Event]) -> None:
+        self._connection_due_bytes += event.flow_controlled_length
+        call = self.calls.get(event.stream_id)
+        # After the end of a call its peer gets no more window for it.
+        if call is None or not call.reads:
+            return
+        call.note_window(-event.flow_controlled_length, now_s)
+        call.window_due_bytes += event.flow_controlled_length - len(event.data)
+        call.reader.feed(event.data)
+        if not found or not isinstance(found[-1], CallArrived) or found[-1].call is not call:
+            found.append(CallArrived(call))
+
+    def _note_end(self, event: h2.events.StreamEnded, now_s: float, found: list[Event]) -> None:
+        call = self.calls.get(event.stream_id)
+        if call is None:
+            return
+        call.take(CallInput.PEER_ENDED)
+        if call.reads:
+            found.append(CallArrived(call))
+        if call.state is CallProgress.CLOSED:
+            self._forget(call, now_s)
+
+    def _note_reset(self, event: h2.events.StreamReset, now_s: float, found: list[Event]) -> None:
+        call = self.calls.get(event.stream_id)
+        if call is None:
+            return
+        # A peer may leave a call that has ended without more ado; leaving one that is served costs the server.
+        if call.state is not CallProgress.LINGERING and not self._is_client:
+            self._guard.reset(now_s)
+        # A code that RFC 9113 does not define is a plain number.
+        code = event.error_code.name if isinstance(event.error_code, ErrorCodes) else event.error_code
+        self._lose(call, f"the peer has reset the call ({code})", now_s, found)
+
+    def _note_window(self, event: h2.events.WindowUpdated, now_s: float, found: list[Event]) -> None:
+        if event.stream_id:
+            call = self._blocked.pop(event.stream_id, None)
+            if call is not None:
+                self._sending[event.stream_id] = call
+        else:
+            self._unblock()
+
+    def _note_settings(self, event: h2.events.RemoteSettingsChanged, now_s: float, found: list[Event]) -> None:
+        self._unblock()
+
+    def _note_ping_answer(self, event: h2.events.PingAckReceived, now_s: float, found: list[Event]) -> None:
+        if event.ping_data == DRAIN_PING and self.stage is DrainStage.DRAINING:
+            self._leave()
+
+    def _note_goaway(self, event: h2.events.ConnectionTerminated, now_s: float, found: list[Event]) -> None:
+        self.peer_leaves = True
+
+    # What the taker of a call does.
+
+    def begin(self, call: CallMachine, encoding: str) -> None:
+        """Sends the headers of an answer at once. encoding: of its compressed messages."""
+        headers = [(b":status", b"200"), (b"content-type", CONTENT_TYPE)]
+        headers += [(b"grpc-encoding", encoding.encode()), ACCEPTED_HEADER]
+        if not call.is_framed:
+            call.is_framed = self._quietly(self._h2.send_headers, call.stream_id, headers)
+
+    def ask(self, request: CallRequest, headers: Headers, now_s: float) -> CallMachine:
+        """Opens a call at the other side. Raises ProtocolError if that allows no more calls."""
+        stream_id = self._h2.get_next_available_stream_id()
+        self._h2.send_headers(stream_id, headers)
+        self._take_frames()
+        reader = MessageReader(IDENTITY, self._budget)
+        call = CallMachine(stream_id, request, self._limits.stream_window_bytes, reader)
+        call.moved_s, call.is_framed = now_s, True
+        call.deadline_s = None if request.timeout_s is None else now_s + request.timeout_s
+        self.calls[stream_id] = call
+        return call
+
+    def send(self, call: CallMachine, pieces: list[bytes | memoryview], now_s: float) -> bool:
+        """Adds bytes to those that wait for the window. Returns whether there is room for more; if not, CallRoom
+        follows. Bytes for a call that has ended are dropped."""
+        if not call.may_send:
+            return True
+        if not call.pending:
+            call.moved_s = now_s
+        call.add(pieces)
+        if call.stream_id not in self._blocked:
+            self._sending[call.stream_id] = call
+        call.wants_room = call.wants_room or call.pending_bytes >= self._limits.pending_bytes_max
+        return not call.wants_room
+
+    def finish(self, call: CallMachine, status: GrpcStatus, text: str = "", *, at_once: bool = False) -> None:
+        """Ends a call with its status, behind all bytes that wait. at_once: these are dropped. Safe to repeat."""
+        if at_once:
+            call.drop_pending()
+        trailers = [(b"grpc-status", str(int(status)).encode())]
+        if text:
+            trailers.append((b"grpc-message", encode_message(text)))
+        if status is GrpcStatus.UNIMPLEMENTED:
+            trailers.append(ACCEPTED_HEADER)
+        self._end_half(call, trailers)
+
+    def end_half(self, call: CallMachine) -> None:
+        """Ends the half of a side that asks, behind all bytes that wait."""
+        self._end_half(call, [])
+
+    def _end_half(self, call: CallMachine, trailers: Headers) -> None:
+        if call.take(CallInput.FINISH):
+            call.trailers = trailers
+            # What the peer still sends is not read, unless it is the answer to what this side has asked.
+            if not self._is_client:
+                self.stop_reading(call)
+            if not call.pending or call.stream_id not in self._blocked:
+                self._blocked.pop(call.stream_id, None)
+                self._sending[call.stream_id] = call
+
+    def stop_reading(self, call: CallMachine) -> None:
+        """Drops what has arrived for a call, and what will arrive."""
+        call.reads = False
+        call.reader.close()
+
+    def reset(self, call: CallMachine, code: ErrorCodes, now_s: float) -> None:
+        self._quietly(self._h2.reset_stream, call.stream_id, code)
+        call.take(CallInput.RESET)
+        self._forget(call, now_s)
+
+    def absorbed(self, call: CallMachine, now_s: float) -> None:
+        """Gives back the window of the bytes that messages of the call have absorbed."""
+        if not call.reads:
+            return
+        call.window_due_bytes += call.reader.take_absorbed()
+        # A message that is unfinished must end in time; a large one gets more.
+        missing_bytes = call.reader.missing_bytes
+        if not missing_bytes:
+            call.message_until_s = None
+        elif call.message_until_s is None:
+            limits = self._limits
+            call.message_until_s = now_s + limits.message_s_max + missing_bytes / limits.message_bytes_per_s
+        if call.window_due_bytes * 4 >= call.window_bytes and not call.peer_ended:
+            due, call.window_due_bytes = call.window_due_bytes, 0
+            if self._quietly(self._h2.increment_flow_control_window, due, call.stream_id):
+                call.note_window(due, now_s)
+        self.closed_s_longest = max(self.closed_s_longest, call.closed_s_longest)
+
+    def widen(self, call: CallMachine, window_bytes: int, now_s: float) -> None:
+        """Gives a call a larger window, for which a peer that was admitted does not have to wait."""
+        more_bytes = window_bytes - call.window_bytes
+        if (
+            more_bytes > 0
+            and not call.peer_ended
+            and self._quietly(self._h2.increment_flow_control_window, more_bytes, call.stream_id)
+        ):
+            call.window_bytes = window_bytes
+            call.note_window(more_bytes, now_s)
+
+    # What the socket takes.
+
+    def pump(self, now_s: float) -> list[Event]:
+        """Frames what may be sent, as long as the socket keeps up. Returns which calls have room now."""
+        found: list[Event] = []
+        while self._sending and self.unsent_bytes < self._limits.unsent_bytes_max:
+            stream_id, call = next(iter(self._sending.items()))
+            del self._sending[stream_id]
+            self._frame(call, now_s)
+            # The room is owed to each call that was refused it, also to one whose bytes are all framed.
+            if call.wants_room and call.pending_bytes * 2 <= self._limits.pending_bytes_max:
+                call.wants_room = False
+                found.append(CallRoom(call))
+        return found
+
+    def note_sent(self, size_bytes: int, now_s: float) -> None:
+        """Removes bytes from the front of `out`, which the socket has taken."""
+        self.unsent_bytes -= size_bytes
+        self._sent_s = now_s if self.unsent_bytes else None
+        while size_bytes:
+            first = self.out.popleft()
+            if len(first) > size_bytes:
+                self.out.appendleft(first[size_bytes:])
+                return
+            size_bytes -= len(first)
+
+    def _frame(self, call: CallMachine, now_s: float) -> None:
+        """Frames what one call may send in its turn, and its end."""
+        stream_id = call.stream_id
+        left_bytes = TURN_BYTES
+        while call.pending and left_bytes > 0:
+            room_bytes = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
+            if room_bytes <= 0:
+                self._blocked[stream_id] = call
+                return
+            if self.unsent_bytes >= self._limits.unsent_bytes_max:
+                break
+            data = call.cut(room_bytes)
+            call.moved_s = now_s
+            if not self._quietly(self._h2.send_data, stream_id, data):
+                return
+            left_bytes -= len(data)
+        if call.pending:
+            self._sending[stream_id] = call
+        elif call.trailers is not None:
+            self._frame_end(call, now_s)
+
+    def _frame_end(self, call: CallMachine, now_s: float) -> None:
+        trailers = call.trailers or []
+        if self._is_client:
+            self._quietly(self._h2.end_stream, call.stream_id)
+        else:
+            # Without headers before them, the trailers are the whole answer.
+            if not call.is_framed:
+                trailers = [(b":status", b"200"), (b"content-type", CONTENT_TYPE), *trailers]
+            self._quietly(self._h2.send_headers, call.stream_id, trailers, True)
+        call.take(CallInput.SENT)
+        if call.state is CallProgress.CLOSED:
+            self._forget(call, now_s)
+        elif not self._is_client:
+            call.linger_until_s = now_s + self._limits.linger_s
+
+    # Time.
+
+    def next_tick_s(self) -> float:
+        """Returns when `tick` must be called at the latest."""
+        limits = self._limits
+        until_s = [
+            self._ping_from_s + limits.ping_s if self._pinged_s is None else self._pinged_s + limits.ping_answer_s
+        ]
+        if not self.calls:
+            until_s.append(self._used_s + limits.idle_s_max)
+        if self.unsent_bytes and self._sent_s is not None:
+            until_s.append(self._sent_s + limits.send_s_max)
+        if self._drained_by_s is not None:
+            until_s.append(self._drained_by_s)
+        for call in self.calls.values():
+            until_s += [
+                each for each in (call.deadline_s, call.linger_until_s, call.message_until_s) if each is not None
+            ]
+        return min(until_s)
+
+    def tick(self, now_s: float) -> list[Event]:
+        """Checks every deadline. Raises ConnectionFailed for a peer that is gone, stuck, or idle for too long."""
+        found: list[Event] = []
+        for call in list(self.calls.values()):
+            self._tick_call(call, now_s, found)
+        self._tick_connection(now_s)
+        self._take_frames()
+        return found
+
+    def _tick_call(self, call: CallMachine, now_s: float, found: list[Event]) -> None:
+        if call.linger_until_s is not None and now_s >= call.linger_until_s:
+            # The peer has had the end of the call for long enough.
+            self.reset(call, ErrorCodes.NO_ERROR, now_s)
+            return
+        if call.deadline_s is not None and now_s >= call.deadline_s:
+            call.deadline_s, reason = None, "the deadline of the call has passed"
+        elif call.message_until_s is not None and now_s >= call.message_until_s:
+            call.message_until_s, reason = None, "a message was not complete in time"
+        else:
+            return
+        if self._is_client:
+            self.reset(call, ErrorCodes.CANCEL, now_s)
+        else:
+            self.finish(call, GrpcStatus.DEADLINE_EXCEEDED, reason, at_once=True)
+        found.append(CallLost(call, reason))
+
+    def _tick_connection(self, now_s: float) -> None:
+        limits = self._limits
+        if self._drained_by_s is not None and now_s >= self._drained_by_s:
+            self._leave()
+        if not self.unsent_bytes:
+            self._sent_s = None
+        elif self._sent_s is None:
+            self._sent_s = now_s
+        elif now_s - self._sent_s >= limits.send_s_max:
+            raise ConnectionFailed("stuck", f"the peer has taken nothing for {limits.send_s_max:g} s")
+        if not self.calls and now_s - self._used_s >= limits.idle_s_max:
+            self._h2.close_connection(ErrorCodes.NO_ERROR, b"idle")
+            self._take_frames()
+            raise ConnectionFailed("idle", f"no call was open for {limits.idle_s_max:g} s")
+        # A peer that lost its power sends no end.
+        if self._pinged_s is not None:
+            if now_s - self._pinged_s >= limits.ping_answer_s:
+                raise ConnectionFailed("silent", f"nothing came for {now_s - self.heard_s:.0f} s, not even to a PING")
+        elif now_s - self._ping_from_s >= limits.ping_s:
+            self._pinged_s = now_s
+            self._h2.ping(b"alive? ?")
+
+    # The end of the connection.
+
+    def drain(self, now_s: float) -> None:
+        """Asks the peer to open no more calls. Those that it has opened before it reads this are served."""
+        if self.stage is DrainStage.SERVING:
+            self.stage = DrainStage.DRAINING
+            self._drained_by_s = now_s + DRAIN_S
+            self._h2.close_connection(ErrorCodes.NO_ERROR, last_stream_id=STREAM_ID_MAX)
+            self._h2.ping(DRAIN_PING)
+            self._take_frames()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no call is open, none will be, and everything was sent."""
+        return self.stage is DrainStage.LEAVING and not self.calls and not self.unsent_bytes
+
+    def lose(self, reason: str, now_s: float) -> list[Event]:
+        """Ends all calls, because the connection is gone."""
+        found: list[Event] = []
+        for call in list(self.calls.values()):
+            self._lose(call, reason, now_s, found)
+        return found
+
+    def check(self) -> None:
+        assert self.unsent_bytes == sum(map(len, self.out))
+        for call in self.calls.values():
+            call.check()
+            waits = bool(call.pending) or (call.trailers is not None and call.state is not CallProgress.LINGERING)
+            assert waits is (call.stream_id in self._sending or call.stream_id in self._blocked)
+        assert not self._sending.keys() & self._blocked.keys()
+
+    def _leave(self) -> None:
+        self.stage, self._drained_by_s = DrainStage.LEAVING, None
+        self._h2.close_connection(ErrorCodes.NO_ERROR)
+        self._take_frames()
+
+    def _lose(self, call: CallMachine, reason: str, now_s: float, found: list[Event]) -> None:
+        was_served = call.state not in (CallProgress.LINGERING, CallProgress.CLOSED)
+        call.take(CallInput.RESET)
+        self._forget(call, now_s)
+        if was_served:
+            found.append(CallLost(call, reason))
+
+    def _forget(self, call: CallMachine, now_s: float) -> None:
+        self.calls.pop(call.stream_id, None)
+        self._sending.pop(call.stream_id, None)
+        self._blocked.pop(call.stream_id, None)
+        # The side that asked takes the last messages after the end of the stream.
+        if not self._is_client:
+            self.stop_reading(call)
+        self._used_s = now_s
+
+    def _unblock(self) -> None:
+        self._sending |= self._blocked
+        self._blocked.clear()
+
+    def _quietly(self, function: Callable[..., object], *arguments: object) -> bool:
+        """Calls h2 for one stream. Returns False if the peer has reset that stream, whose event follows."""
+        try:
+            function(*arguments)
+        except (ProtocolError, KeyError):
+            return False
+        finally:
+            # Taken after each frame: data that gather in h2 are copied several times.
+            self._take_frames()
+        return True
+
+    def _take_frames(self) -> None:
+        data = self._h2.data_to_send()
+        if data:
+            self.out.append(data)
+            self.unsent_bytes += len(data)
+
+
+_TAKEN: Final[dict[type[object], Callable[..., None]]] = {
+    h2.events.RequestReceived: Http2Machine._note_request,
+    h2.events.ResponseReceived: Http2Machine._note_response,
+    h2.events.TrailersReceived: Http2Machine._note_response,
+    h2.events.DataReceived: Http2Machine._note_data,
+    h2.events.StreamEnded: Http2Machine._note_end,
+    h2.events.StreamReset: Http2Machine._note_reset,
+    h2.events.WindowUpdated: Http2Machine._note_window,
+    h2.events.RemoteSettingsChanged: Http2Machine._note_settings,
+    h2.events.PingAckReceived: Http2Machine._note_ping_answer,
+    h2.events.ConnectionTerminated: Http2Machine._note_goaway,
+}
+"""What each event of h2 does. Events that are not listed need nothing: h2 acknowledges settings and PINGs itself."""

@@ -1,0 +1,183 @@
+"""MessageReader: turns the bytes of one direction of a call into gRPC messages, as its taker asks for them.
+
+    message = flag (1 byte: 0, or 1 if compressed) | length (4 bytes, big-endian) | data
+
+It does not know windows. Bytes that no message has absorbed stay in the reader, and their sender gets no window for
+them: so a call whose taker waits holds one window at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from block_node.grpc.http2.compression import IDENTITY, decompress
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
+
+PREFIX_BYTES: Final = 5
+FREE_BYTES: Final = 64 * 1024
+"""A smaller message takes nothing from the budget: the first window of its call bounds it already."""
+MERGED_BYTES: Final = 4 * 1024
+"""Smaller pieces are joined as they come: a peer that sends one byte in a frame would else cost 60 bytes for each."""
+
+
+class MessageBudget:
+    """The announced bytes of all large messages that have not arrived completely, on all connections of a door.
+
+    Invariant: `held_bytes` is at most `bytes_max`, or one message holds it all. A message that has its bytes gets all
+    of them before its reader needs more, so that no two wait for each other.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._waiting: dict[Callable[[], None], None] = {}
+        self.held_bytes = 0
+
+    def take(self, size_bytes: int, when_room: Callable[[], None]) -> bool:
+        """Takes the bytes of a message, or returns False and calls `when_room` once when it is worth another try."""
+        if self.held_bytes and self.held_bytes + size_bytes > self._bytes_max:
+            self._waiting[when_room] = None
+            return False
+        self.held_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        self.held_bytes -= size_bytes
+        waiting, self._waiting = self._waiting, {}
+        for when_room in waiting:
+            when_room()
+
+    def forget(self, when_room: Callable[[], None]) -> None:
+        self._waiting.pop(when_room, None)
+
+
+class MessageReader:
+    """The bytes of one direction of a call.
+
+    bytes_max: of a message, also when it is decompressed. when_room: called when the budget has room for one again.
+    is_waiting: whether the next message waits for the budget.
+
+    Invariant: `_body` has the absorbed bytes of the present message, whose whole size is `_size_bytes`, or None while
+    its prefix is not complete. `_chunks` has `waiting_bytes` bytes from `_offset` of the first chunk on.
+    """
+
+    def __init__(self, encoding: str, budget: MessageBudget) -> None:
+        self._encoding = encoding
+        self._budget = budget
+        self.bytes_max = 0
+        self.when_room: Callable[[], None] = lambda: None
+        self._chunks: deque[bytes] = deque()
+        self._offset = 0
+        self._body: deque[bytes] = deque()
+        self._body_bytes = 0
+        self._size_bytes: int | None = None
+        self._is_compressed = False
+        self._budgeted_bytes = 0
+        self._absorbed_bytes = 0
+        self.waiting_bytes = 0
+        self.is_waiting = False
+
+    @property
+    def missing_bytes(self) -> int:
+        """The bytes of the present message that were not absorbed; 0 between two messages."""
+        return 0 if self._size_bytes is None else self._size_bytes - self._body_bytes
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the last message is complete, and nothing of another one is here."""
+        return self._size_bytes is None and not self.waiting_bytes
+
+    def feed(self, data: bytes) -> None:
+        if data:
+            append_merged(self._chunks, data)
+            self.waiting_bytes += len(data)
+
+    def next(self) -> bytes | None:
+        """Returns the next message, or None if it is not complete or its size has no room. Raises CallRefused."""
+        if self._size_bytes is None and not self._begin():
+            return None
+        assert self._size_bytes is not None, "a message has begun"
+        # What is there of the message is absorbed, so that its sender may send the rest.
+        while self._chunks and self._body_bytes < self._size_bytes:
+            piece = self._take_some(self._size_bytes - self._body_bytes)
+            append_merged(self._body, piece)
+            self._body_bytes += len(piece)
+        if self._body_bytes < self._size_bytes:
+            return None
+        message = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._end_message()
+        return decompress(message, self._encoding, self.bytes_max) if self._is_compressed else message
+
+    def take_absorbed(self) -> int:
+        """Returns how many bytes were absorbed since the last call: their sender may send as many more."""
+        absorbed, self._absorbed_bytes = self._absorbed_bytes, 0
+        return absorbed
+
+    def close(self) -> int:
+        """Forgets everything. Returns the number of bytes that were not absorbed."""
+        self._end_message()
+        self._budget.forget(self.when_room)
+        left, self.waiting_bytes = self.waiting_bytes, 0
+        self._chunks.clear()
+        self._offset = 0
+        return left
+
+    def _begin(self) -> bool:
+        """Reads the prefix of a message. Returns whether the message may be absorbed."""
+        if self.waiting_bytes < PREFIX_BYTES:
+            return False
+        # The prefix is only looked at until the message has its room.
+        head = self._chunks[0][self._offset : self._offset + PREFIX_BYTES]
+        if len(head) < PREFIX_BYTES:
+            head = b"".join((self._chunks[0][self._offset :], *list(self._chunks)[1:]))[:PREFIX_BYTES]
+        flag, size_bytes = head[0], int.from_bytes(head[1:], "big")
+        if flag > 1 or (flag and self._encoding == IDENTITY):
+            raise CallRefused(GrpcStatus.INTERNAL, f"a message has the flag {flag}, and grpc-encoding {self._encoding}")
+        if size_bytes > self.bytes_max:
+            raise CallRefused(
+                GrpcStatus.INVALID_ARGUMENT, f"a message of {size_bytes} bytes; at most {self.bytes_max} here"
+            )
+        budgeted = size_bytes if size_bytes > FREE_BYTES else 0
+        self.is_waiting = bool(budgeted) and not self._budget.take(budgeted, self.when_room)
+        if self.is_waiting:
+            return False
+        left = PREFIX_BYTES
+        while left:
+            left -= len(self._take_some(left))
+        self._budgeted_bytes = budgeted
+        self._is_compressed = bool(flag)
+        self._size_bytes = size_bytes
+        return True
+
+    def _take_some(self, bytes_max: int) -> bytes:
+        """Removes up to `bytes_max` bytes of the first chunk."""
+        chunk, start = self._chunks[0], self._offset
+        piece = chunk[start : start + bytes_max] if start or bytes_max < len(chunk) else chunk
+        if start + len(piece) == len(chunk):
+            self._chunks.popleft()
+            self._offset = 0
+        else:
+            self._offset = start + len(piece)
+        self.waiting_bytes -= len(piece)
+        self._absorbed_bytes += len(piece)
+        return piece
+
+    def _end_message(self) -> None:
+        self._body = deque()
+        self._body_bytes = 0
+        self._size_bytes = None
+        if self._budgeted_bytes:
+            budgeted, self._budgeted_bytes = self._budgeted_bytes, 0
+            self._budget.give_back(budgeted)
+
+
+def append_merged(pieces: deque[bytes], data: bytes) -> None:
+    if pieces and len(pieces[-1]) < MERGED_BYTES and len(data) < MERGED_BYTES:
+        pieces[-1] += data
+    else:
+        pieces.append(data)
+
+
+def prefix_of_message(size_bytes: int, *, compressed: bool = False) -> bytes:
+    return bytes((compressed,)) + size_bytes.to_bytes(4, "big")

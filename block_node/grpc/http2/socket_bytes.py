@@ -1,0 +1,69 @@
+"""SocketBytes: the bytes of one TCP connection under trio, with TLS or without. It knows no frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import trio
+
+from ockam.errors import RemoteProtocolError
+from ockam.identity.tls_layer import TlsLayer
+from ockam.identity.tls_stream import receive_decrypted
+
+READ_BYTES: Final = 256 * 1024
+PIECES_MAX: Final = 64
+"""The pieces of one call of the kernel. More cost more than they save."""
+ENCRYPTED_BYTES: Final = 256 * 1024
+
+
+class SocketBytes:
+    """One connection. tls: after its handshake; None: not encrypted. One task may receive, and one other may send."""
+
+    def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None = None) -> None:
+        self._stream = stream
+        self._tls = tls
+        self._raw: list[bytes] = []
+        self.sent_bytes = self.received_bytes = 0
+
+    async def receive_some(self) -> bytes:
+        """Returns the next bytes, or b"" at the end. Raises trio.BrokenResourceError and trio.ClosedResourceError."""
+        if self._tls is None:
+            data = bytes(await self._stream.receive_some(READ_BYTES))
+        else:
+            try:
+                # The answers of TLS itself go out in front of the next bytes.
+                data = await receive_decrypted(self._stream, self._tls, self._raw.append, READ_BYTES)
+            except RemoteProtocolError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+        self.received_bytes += len(data)
+        return data
+
+    async def send_some(self, pieces: Sequence[bytes]) -> int:
+        """Sends bytes from the front of `pieces`. Returns how many. Raises as `receive_some`."""
+        if self._tls is None:
+            try:
+                sent = await self._stream.socket.sendmsg(list(islice(pieces, PIECES_MAX)))
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+        else:
+            gathered, sent = [], 0
+            for piece in pieces:
+                gathered.append(piece)
+                sent += len(piece)
+                if sent >= ENCRYPTED_BYTES:
+                    break
+            raw, self._raw = self._raw, []
+            await self._stream.send_all(b"".join((*raw, self._tls.encrypt(b"".join(gathered)))))
+        self.sent_bytes += sent
+        return sent
+
+    async def send_end(self) -> None:
+        """Tells the other side that nothing follows."""
+        if self._tls is not None:
+            await self._stream.send_all(b"".join(self._raw) + self._tls.goodbye())
+        await self._stream.send_eof()
+
+    def close(self) -> None:
+        self._stream.socket.close()
