@@ -1,0 +1,172 @@
+"""Reads and writes the messages of the block services. Block items stay bytes, and are found by their lengths.
+
+A message is a dictionary from the names in `proto/block_node.proto` to values: a number, bytes, a text, another
+dictionary, or a list. A field with its default value is absent, unless it is in a `oneof`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.items import BLOCK_ITEM_TAG
+from block_node.blocks.protobuf import BYTES, VARINT, bytes_field, number_field, read_fields, read_varint, varint
+from block_node.grpc.schema import SCALARS, Declaration, ProtoFile, WireField, load_proto
+from block_node.persist.schema import NUMBER_MAX
+
+BLOCK_NODE: Final = load_proto("block_node.proto")
+HEALTH: Final = load_proto("health.proto")
+REFLECTION: Final = load_proto("reflection.proto")
+REFLECTION_ALPHA: Final = load_proto("reflection.proto", "grpc.reflection.v1alpha")
+
+NO_BLOCK: Final = 2**64 - 1
+"""The number that stands for "no block", "any block" or "no end", by the message in which it stands."""
+
+WireMessage: TypeAlias = dict[str, Any]
+
+
+class MessageFormatError(ValueError):
+    """The error of bytes that are not the expected message."""
+
+
+@cache
+def _fields_of(file: ProtoFile, name: str) -> dict[int, WireField]:
+    return {field.number: field for field in file.message(name).fields}
+
+
+def read_message(name: str, data: bytes | memoryview, file: ProtoFile = BLOCK_NODE) -> WireMessage:
+    """Returns the known fields of a message. Raises MessageFormatError."""
+    found: WireMessage = {}
+    fields, owner = _fields_of(file, name), file.message(name)
+    try:
+        for number, wire, value in read_fields(data):
+            field = fields.get(number)
+            # A field that is not known may come from a newer peer.
+            if field is None:
+                continue
+            read = _read_value(file, owner, field, wire, value)
+            if field.is_repeated:
+                found.setdefault(field.name, []).append(read)
+                continue
+            if field.oneof is not None:
+                # Of a group, the last one counts.
+                for other in fields.values():
+                    if other.oneof == field.oneof:
+                        found.pop(other.name, None)
+            found[field.name] = read
+    except BlockFormatError as error:
+        raise MessageFormatError(f"{name}: {error}") from error
+    return found
+
+
+def _read_value(file: ProtoFile, owner: Declaration, field: WireField, wire: int, value: int | memoryview) -> Any:
+    is_long = field.kind in ("string", "bytes") or (
+        field.kind not in SCALARS and file.find_type(owner, field.kind).what == "message"
+    )
+    if wire != (BYTES if is_long else VARINT):
+        raise MessageFormatError(f"{owner.name}: {field.name} has the wire type {wire}")
+    if isinstance(value, int):
+        return bool(value) if field.kind == "bool" else value
+    if field.kind == "bytes":
+        return bytes(value)
+    if field.kind == "string":
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError as error:
+            raise MessageFormatError(f"{owner.name}: {field.name} is not UTF-8") from error
+    return read_message(field.kind, value, file)
+
+
+def write_message(name: str, message: Mapping[str, Any], file: ProtoFile = BLOCK_NODE) -> bytes:
+    owner = file.message(name)
+    parts = []
+    known = {field.name for field in owner.fields}
+    assert message.keys() <= known, f"{name} has no {message.keys() - known}"
+    for field in owner.fields:
+        value = message.get(field.name)
+        if value is None:
+            continue
+        if field.is_repeated:
+            parts += [_write_value(file, field, each) for each in value]
+        elif value or field.oneof is not None or isinstance(value, dict):
+            parts.append(_write_value(file, field, value))
+    return b"".join(parts)
+
+
+def _write_value(file: ProtoFile, field: WireField, value: Any) -> bytes:
+    if isinstance(value, int):
+        return number_field(field.number, value) or varint(field.number << 3) + b"\0"
+    if isinstance(value, str):
+        return bytes_field(field.number, value.encode())
+    if isinstance(value, bytes):
+        return bytes_field(field.number, value)
+    return bytes_field(field.number, write_message(field.kind, value, file))
+
+
+# Publishing.
+
+
+def read_items(request: bytes) -> list[bytes] | None:
+    """Returns the items of a `PublishStreamRequest` with nothing but a set of items, and None for any other. Raises
+    MessageFormatError. The items of one request are cut out of it directly: there can be a million of them."""
+    if not request or request[0] != 0x0A:
+        return None
+    try:
+        size_bytes, start = read_varint(request, 1)
+    except BlockFormatError as error:
+        raise MessageFormatError(f"PublishStreamRequest: {error}") from error
+    return split_set(request, start) if start + size_bytes == len(request) else None
+
+
+def split_set(data: bytes, start: int = 0) -> list[bytes]:
+    """Returns the items of a serialized `BlockItemSet` or `Block`, which begins at `start`. Raises MessageFormatError.
+
+    Each item is a copy. A view of the request would keep all of it in memory for the sake of one small item."""
+    items: list[bytes] = []
+    at, end = start, len(data)
+    add = items.append
+    try:
+        while at < end:
+            if data[at] != BLOCK_ITEM_TAG:
+                raise MessageFormatError(f"a set of items has something else than an item at byte {at}")
+            # Nearly all lengths have one or two bytes.
+            size_bytes = data[at + 1]
+            at += 2
+            if size_bytes > 0x7F:
+                second = data[at]
+                if second < 0x80:
+                    size_bytes += (second << 7) - 0x80
+                    at += 1
+                else:
+                    size_bytes, at = read_varint(data, at - 1)
+            add(data[at : at + size_bytes])
+            at += size_bytes
+    except (IndexError, BlockFormatError) as error:
+        raise MessageFormatError("a set of items is cut short") from error
+    if at > end:
+        raise MessageFormatError("a set of items is cut short")
+    return items
+
+
+def known_block(number: int) -> int | None:
+    """Returns the block that a number of the wire names. None: it names none, or one that cannot exist."""
+    return number if number <= NUMBER_MAX else None
+
+
+def block_or_none(number: int | None) -> int:
+    return NO_BLOCK if number is None else number
+
+
+# Readers.
+
+
+def items_prefix(size_bytes: int) -> bytes:
+    """Returns what precedes `size_bytes` bytes of items in a `SubscribeStreamResponse`."""
+    return b"\x12" + varint(size_bytes)
+
+
+def block_prefix(status: int, size_bytes: int) -> bytes:
+    """Returns what precedes the `size_bytes` bytes of a block in a `BlockResponse`."""
+    return number_field(1, status) + b"\x12" + varint(size_bytes)
