@@ -29,7 +29,7 @@ from block_node.publish.runner import PublishRunner
 from block_node.publish.session import PublishSession, session_address
 from block_node.publish.statistics import PublishStatistics
 from ockam.actors.address import Address, Route, local
-from ockam.actors.message import Message
+from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Context
 from ockam.identity.rules.rights import Demand, Right
@@ -108,22 +108,40 @@ class PublishService:
 
     # Sessions.
 
-    def open(self, message: Message, request: OpenSession | OpenRootSession) -> str | None:
-        """Opens a session. If the same message opened one before, that one answers again. Returns the reason if the
-        publisher's identity has too many sessions."""
+    def admit(self, origin: Origin) -> int | StreamEnded:
+        """Returns the id of a new publisher, in whatever protocol it came. The session counts for its identity until
+        `Usage.give_back`. Returns the last answer instead if no publisher, or none of this identity, may come now."""
+        missing, most, last_block = self.facility.missing, self.limits.sessions_max, self.machine.last_block
+        status, reason = PublishStatus.ERROR, None
+        if missing:
+            reason = f"the node is starting its {', '.join(sorted(missing))} anew; try again"
+        elif self.machine.publishers >= most:
+            reason = f"{most} publishers are connected already; try again later, or another node"
+        elif (unstored := self.store_refusal()) is not None:
+            reason = f"no block can be stored now: {unstored}; try another node"
+            status = PublishStatus.PERSISTENCE_FAILED
+        else:
+            # An identity has a quota of sessions, which each session gives back when it closes.
+            reason = origin.usage.take("block_publish_sessions_max", origin.peer)
+        if reason is not None:
+            return StreamEnded(status, last_block, None, reason)
+        self._opened += 1
+        return self._opened
+
+    def open(self, message: Message, request: OpenSession | OpenRootSession) -> StreamEnded | None:
+        """Opens a session. If the same message opened one before, that one answers again. Returns the last answer if
+        the publisher may not come now."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
         if isinstance(worker, PublishSession):
             worker.opened()
             return None
-        # An identity has a quota of sessions, which each session gives back when it closes.
-        refusal = message.origin.usage.take("block_publish_sessions_max", message.origin.peer)
-        if refusal is not None:
-            return refusal
-        self._opened += 1
+        admitted = self.admit(message.origin)
+        if isinstance(admitted, StreamEnded):
+            return admitted
         address = session_address(self._new_id())
-        session = PublishSession(self._opened, message, request, self.node, self.runner, self.chain)
+        session = PublishSession(admitted, message, request, self.node, self.runner, self.chain)
         self._addresses[opening] = address
         self.node.register([address], lambda: session)
         return None
@@ -173,14 +191,9 @@ class PublishWorker(Plugin):
             return
         # The node may be unable to take blocks now, or the identity may have too many sessions: the answer ends the
         # stream.
-        refusal = self._find_refusal()
+        refusal = self._service.open(message, request)
         if refusal is not None:
             self.reply(message, PUBLISH.encode_response(refusal))
-            return
-        limited = self._service.open(message, request)
-        if limited is not None:
-            ended = StreamEnded(PublishStatus.ERROR, self._service.machine.last_block, None, limited)
-            self.reply(message, PUBLISH.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
         return Demand(Right.BLOCK_PUBLISH, self._service.chain)
@@ -201,20 +214,6 @@ class PublishWorker(Plugin):
             machine.node_stops(notification.reason, now_s)
         self._service.mending.handle_notification(notification)
         self._service.runner.perform()
-
-    def _find_refusal(self) -> StreamEnded | None:
-        service = self._service
-        missing, most, last_block = service.facility.missing, service.limits.sessions_max, service.machine.last_block
-        if missing:
-            reason = f"the node is starting its {', '.join(sorted(missing))} anew; try again"
-        elif service.machine.publishers >= most:
-            reason = f"{most} publishers are connected already; try again later, or another node"
-        elif (unstored := service.store_refusal()) is not None:
-            reason = f"no block can be stored now: {unstored}; try another node"
-            return StreamEnded(PublishStatus.PERSISTENCE_FAILED, last_block, None, reason)
-        else:
-            return None
-        return StreamEnded(PublishStatus.ERROR, last_block, None, reason)
 
     def _tick(self) -> None:
         self._service.tick()

@@ -10,35 +10,28 @@ from collections.abc import Sequence
 
 import structlog
 
-from block_node.blocks.errors import BlockFormatError
-from block_node.blocks.items import ItemKind, item_kind, read_header
-from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import (
     PUBLISH,
     BlockItems,
     DuplicateBlock,
     EndOfBlock,
-    EndStream,
     OpenRootSession,
     OpenSession,
-    Piece,
     PublishRequest,
     PublishResponse,
     PublishStatus,
     SessionOpened,
     StreamEnded,
 )
+from block_node.publish.intake import PublisherIntake
 from block_node.publish.runner import PublishRunner
-from block_node.publish.session_machine import Action, InvalidPublishRequest, MessageMissing, PublisherState
+from block_node.publish.session_machine import InvalidPublishRequest, MessageMissing, PublisherState
 from ockam.actors.address import LOCAL, Address, Route
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError
-
-HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
-"""The first byte of a serialized block header. No other block item begins with this byte."""
 
 logger = structlog.get_logger(__name__)
 
@@ -70,6 +63,7 @@ class PublishSession(Worker):
         self._runner = runner
         self._machine = runner.machine
         self._now_s = runner.now_s
+        self._intake = PublisherIntake(self.publisher, runner, self, self.peer)
         self._slice_bytes_max = runner.limits.slice_bytes_max
         self._held_run: Sequence[Message] = ()
         self._is_over = False
@@ -90,7 +84,7 @@ class PublishSession(Worker):
         # After a crash too, the incomplete block is given up and the address becomes free.
         if not self._is_over:
             block_number = self.publisher.session.block_number
-            self._end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
+            self._intake.end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
 
     def opened(self) -> None:
         """Answers the opening message. The publisher can repeat that message, and every copy is answered."""
@@ -124,9 +118,9 @@ class PublishSession(Worker):
             try:
                 self._take(PUBLISH.decode_request(message.payload))
             except InvalidPublishRequest as error:
-                self._end(PublishStatus.INVALID_REQUEST, self.publisher.session.block_number, str(error))
+                self._intake.end(PublishStatus.INVALID_REQUEST, self.publisher.session.block_number, str(error))
             except (ProtocolError, MessageMissing) as error:
-                self._end(PublishStatus.ERROR, self.publisher.session.block_number, str(error))
+                self._intake.end(PublishStatus.ERROR, self.publisher.session.block_number, str(error))
 
     # Calls from the service and the runner.
 
@@ -157,12 +151,10 @@ class PublishSession(Worker):
 
     def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None:
         """Ends the stream, because the block that was taken again is not the stored one, or cannot be stored."""
-        self._end(status, block_number, reason)
+        self._intake.end(status, block_number, reason)
 
     def leave(self) -> None:
-        logger.warning("block_publisher_lost", peer=self.peer, block=self.publisher.session.block_number)
-        self._machine.leave(self.publisher, self._now_s())
-        self._runner.perform()
+        self._intake.leave()
 
     def admit(self) -> None:
         if self.publisher.is_held:
@@ -179,52 +171,11 @@ class PublishSession(Worker):
         if not self.publisher.session.in_order(request.sequence):
             return
         if isinstance(request, BlockItems):
-            self._take_items(request)
+            self._intake.items(request.items, request.piece)
         elif isinstance(request, EndOfBlock):
-            self._take_block_end(request.block_number)
+            self._intake.block_end(request.block_number)
         else:
-            self._take_stream_end(request)
-        self._runner.perform()
-
-    def _take_items(self, request: BlockItems) -> None:
-        items, piece = request.items, request.piece
-        # A set without items says nothing, and a piece beside other items would leave their order open.
-        if not items:
-            raise InvalidPublishRequest("a set of items is empty")
-        if piece is not Piece.WHOLE and len(items) != 1:
-            raise InvalidPublishRequest("a message with a piece of an item has that piece alone")
-        # A middle or last piece may begin like a header by chance.
-        if (piece is Piece.WHOLE or piece is Piece.FIRST) and items[0].startswith(HEADER_TAG):
-            number, mending, last_block = (
-                _header_number(items[0], piece),
-                self._runner.mending,
-                self._machine.last_block,
-            )
-            # A header ends the mending of another block. A duplicate of a damaged block is collected, to be stored
-            # again.
-            mending.leave(self)
-            if last_block is not None and number <= last_block and mending.wants(number):
-                mending.begin(self, number, items)
-            self._machine.header(self.publisher, number, items, self.publisher.used_s)
-        else:
-            self._machine.items(self.publisher, items, piece, self.publisher.used_s)
-            self._runner.mending.add(self, items, piece)
-
-    def _take_block_end(self, block_number: int) -> None:
-        current = self.publisher.session.block_number
-        action = self._machine.block_end(self.publisher, block_number, self._now_s())
-        # An end out of place does no harm, so it is only logged.
-        if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
-            logger.info("block_end_out_of_place", peer=self.peer, block=block_number, receiving=current)
-        self._runner.mending.finish(self)
-
-    def _take_stream_end(self, end: EndStream) -> None:
-        current = self.publisher.session.block_number
-        logger.info("block_publisher_ended", peer=self.peer, code=end.code.name, block=current)
-        self._machine.stream_end(self.publisher, end, self._now_s())
-
-    def _end(self, status: PublishStatus, block_number: int | None, reason: str) -> None:
-        self._machine.end(self.publisher, status, block_number, reason, self._now_s())
+            self._intake.stream_end(request)
         self._runner.perform()
 
     def _hold(self, run: Sequence[Message]) -> None:
@@ -238,23 +189,6 @@ class PublishSession(Worker):
         if not self._is_over:
             self.context.resume()
             self.receive(run)
-
-
-def _header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises InvalidPublishRequest if the header is in pieces, cannot be decoded
-    or has too high a number, ProtocolError if it is empty."""
-    if piece is not Piece.WHOLE:
-        raise InvalidPublishRequest("a header comes whole")
-    if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
-        raise ProtocolError("the header is empty")
-    try:
-        item_kind(header)
-        number = read_header(header).number
-    except BlockFormatError as error:
-        raise InvalidPublishRequest(f"the header cannot be decoded: {error}") from error
-    if number > NUMBER_MAX:
-        raise InvalidPublishRequest(f"the number {number} of the block is above {NUMBER_MAX}, the highest one")
-    return number
 
 
 def session_address(name: str) -> Address:

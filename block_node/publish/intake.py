@@ -1,0 +1,99 @@
+"""PublisherIntake: what a publisher's session does with its requests, in whatever protocol they came.
+
+It tells the publish machine and the mending of blocks. The session reads the protocol, and writes the answers.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.items import ItemKind, item_kind, read_header
+from block_node.persist.schema import NUMBER_MAX
+from block_node.protocol import EndStream, Piece, PublishStatus
+from block_node.publish.mending import MendingSession
+from block_node.publish.runner import PublishRunner
+from block_node.publish.session_machine import Action, InvalidPublishRequest, PublisherState
+from ockam.protocol import ProtocolError
+
+HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
+"""The first byte of a serialized block header. No other block item begins with this byte."""
+
+logger = structlog.get_logger(__name__)
+
+
+class PublisherIntake:
+    """The requests of one publisher. session: what mending answers. peer: for the log.
+
+    The caller calls `PublishRunner.perform` after `items`, `block_end` and `stream_end`.
+    """
+
+    def __init__(self, publisher: PublisherState, runner: PublishRunner, session: MendingSession, peer: str) -> None:
+        self._publisher = publisher
+        self._runner = runner
+        self._machine = runner.machine
+        self._session = session
+        self._peer = peer
+
+    def items(self, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
+        """Handles items of a block, the first of which may be a header. Raises InvalidPublishRequest, ProtocolError."""
+        # A set without items says nothing, and a piece beside other items would leave their order open.
+        if not items:
+            raise InvalidPublishRequest("a set of items is empty")
+        if piece is not Piece.WHOLE and len(items) != 1:
+            raise InvalidPublishRequest("a message with a piece of an item has that piece alone")
+        mending = self._runner.mending
+        # A middle or last piece may begin like a header by chance.
+        if (piece is Piece.WHOLE or piece is Piece.FIRST) and items[0].startswith(HEADER_TAG):
+            number, last_block = header_number(items[0], piece), self._machine.last_block
+            # A header ends the mending of another block. A duplicate of a damaged block is collected, to be stored
+            # again.
+            mending.leave(self._session)
+            if last_block is not None and number <= last_block and mending.wants(number):
+                mending.begin(self._session, number, items)
+            self._machine.header(self._publisher, number, items, self._publisher.used_s)
+        else:
+            self._machine.items(self._publisher, items, piece, self._publisher.used_s)
+            mending.add(self._session, items, piece)
+
+    def block_end(self, block_number: int) -> None:
+        """Handles the end of a block. Raises InvalidPublishRequest."""
+        current = self._publisher.session.block_number
+        action = self._machine.block_end(self._publisher, block_number, self._runner.now_s())
+        # An end out of place does no harm, so it is only logged.
+        if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
+            logger.info("block_end_out_of_place", peer=self._peer, block=block_number, receiving=current)
+        self._runner.mending.finish(self._session)
+
+    def stream_end(self, end: EndStream) -> None:
+        current = self._publisher.session.block_number
+        logger.info("block_publisher_ended", peer=self._peer, code=end.code.name, block=current)
+        self._machine.stream_end(self._publisher, end, self._runner.now_s())
+
+    def end(self, status: PublishStatus, block_number: int | None, reason: str) -> None:
+        """Ends the publisher's stream with an answer. Safe to repeat."""
+        self._machine.end(self._publisher, status, block_number, reason, self._runner.now_s())
+        self._runner.perform()
+
+    def leave(self) -> None:
+        """Gives up a publisher that is gone."""
+        logger.warning("block_publisher_lost", peer=self._peer, block=self._publisher.session.block_number)
+        self._machine.leave(self._publisher, self._runner.now_s())
+        self._runner.perform()
+
+
+def header_number(header: bytes, piece: Piece) -> int:
+    """Returns the block number in a header. Raises InvalidPublishRequest if the header is in pieces, cannot be decoded
+    or has too high a number, ProtocolError if it is empty."""
+    if piece is not Piece.WHOLE:
+        raise InvalidPublishRequest("a header comes whole")
+    if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
+        raise ProtocolError("the header is empty")
+    try:
+        item_kind(header)
+        number = read_header(header).number
+    except BlockFormatError as error:
+        raise InvalidPublishRequest(f"the header cannot be decoded: {error}") from error
+    if number > NUMBER_MAX:
+        raise InvalidPublishRequest(f"the number {number} of the block is above {NUMBER_MAX}, the highest one")
+    return number
