@@ -236,14 +236,15 @@ class ServerConnection:
 
     def _pull_messages(self, served: ServedCall) -> None:
         machine, reader = served.machine, served.machine.reader
-        while machine.reads and not served.handler.is_held:
+        while machine.reads and served.handler.may_take():
             message = reader.next()
             if message is None:
                 break
             served.handler.take(message)
         self._machine.absorbed(machine, trio.current_time())
-        is_over = machine.peer_ended and machine.reads and not (served.handler.is_held or reader.is_waiting)
-        if is_over and not served.has_half_closed:
+        # The end of the half comes after the last message.
+        is_over = machine.peer_ended and machine.reads and not reader.is_waiting
+        if is_over and not served.has_half_closed and (reader.is_between or served.handler.may_take()):
             if not reader.is_between:
                 raise CallRefused(GrpcStatus.INTERNAL, "the call ends within a message")
             served.has_half_closed = True

@@ -18,12 +18,11 @@ class CallHandler(Protocol):
     """Takes the messages of one call. Its methods are called in the trio thread, and never while one of them runs.
     They can raise CallRefused, which ends the call. None is called after `ended`, or after the handler has ended the
     call.
-
-    is_held: whether the handler takes no message now. `GrpcCall.resume` must follow when it takes them again.
     """
 
-    @property
-    def is_held(self) -> bool: ...
+    def may_take(self) -> bool:
+        """Whether the handler takes a message now. After False, `GrpcCall.resume` must follow when it takes them."""
+        ...
 
     def take(self, message: bytes) -> None: ...
 
@@ -120,12 +119,14 @@ Routes: TypeAlias = Mapping[bytes, Route]
 class UnaryHandler:
     """Takes the one message of a call that has one, and answers it. answer: called with the message, once."""
 
-    is_held = False
-
     def __init__(self, call: GrpcCall, answer: Callable[[bytes], bytes | None]) -> None:
+        """answer: returns the answer, or None if it ends the call itself."""
         self._call = call
         self._answer = answer
         self._has_taken = False
+
+    def may_take(self) -> bool:
+        return True
 
     def take(self, message: bytes) -> None:
         # The answer goes out at once, not at the end of the half: some peers keep it open.

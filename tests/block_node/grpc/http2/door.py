@@ -33,6 +33,9 @@ class EchoHandler:
         self.reasons: list[str] = []
         self.rooms = 0
 
+    def may_take(self) -> bool:
+        return not self.is_held
+
     def take(self, message: bytes) -> None:
         self.messages.append(message)
         self.call.send(message)
