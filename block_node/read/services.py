@@ -40,11 +40,11 @@ class ReadServices:
     ) -> None:
         self._node = node
         self._blocks = blocks
-        self._version = version
+        self.version = version
         self._new_id = new_id
         self._now_s = now_s
         self._limits = limits
-        self._address_book = address_book
+        self.address_book = address_book
 
     def start(self) -> None:
         register = self._node.register
@@ -81,15 +81,15 @@ class ReadServices:
     def _make_status(self) -> StatusService:
         return StatusService(
             self._blocks.store,
-            next_expected=self._next_expected,
-            version=self._version,
-            plugins=self._plugins,
-            address_book=self._address_book,
+            next_expected=self.next_expected,
+            version=self.version,
+            plugins=self.plugins,
+            address_book=self.address_book,
         )
 
-    def _plugins(self) -> dict[str, str]:
-        return {inlet.name: self._version for inlet in self._blocks.facility.statistics().inlets}
+    def plugins(self) -> dict[str, str]:
+        return {inlet.name: self.version for inlet in self._blocks.facility.statistics().inlets}
 
-    def _next_expected(self) -> int | None:
+    def next_expected(self) -> int | None:
         publishing = self._blocks.publishing
         return None if publishing is None else publishing.machine.blocks.next_block

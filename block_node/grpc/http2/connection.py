@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from block_node.grpc.http2.call_machine import CallMachine
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, Routes
+from block_node.grpc.http2.handler import FAILED, CallHandler, GrpcCall, Routes
 from block_node.grpc.http2.http2_machine import (
     CallArrived,
     CallLost,
@@ -225,9 +225,11 @@ class ServerConnection:
         except Exception as error:
             self._note_failure(machine, error)
         else:
-            # The headers go out at once: some peers wait for them before they send.
+            # The handler may have ended the call already.
             if machine.may_send:
                 self._served[stream_id] = ServedCall(machine, handler)
+            # The headers go out at once: some peers wait for them before they send.
+            if machine.may_send or machine.pending:
                 self._machine.begin(machine, call.encoding)
 
     def _pull(self, stream_id: int) -> None:
@@ -286,7 +288,7 @@ class ServerConnection:
     def _note_failure(self, machine: CallMachine, error: Exception) -> None:
         path = machine.request.path[:200].decode("latin-1")
         self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, method=path, exc_info=error)
-        self._finish(machine, GrpcStatus.INTERNAL, "the node could not answer; its log has the reason")
+        self._finish(machine, GrpcStatus.INTERNAL, FAILED)
 
     def _finish(self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False) -> None:
         if machine.may_send:
@@ -328,7 +330,14 @@ class ServerConnection:
         served = self._served.get(stream_id)
         if served is not None:
             served.handler = handler
+            served.has_half_closed = False
             self.resume(stream_id)
+
+    def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None:
+        served = self._served.get(stream_id)
+        if served is not None:
+            self._finish(served.machine, status, text, at_once=True)
+            self._end(stream_id, text)
 
 
 def _first_of(group: BaseExceptionGroup[ConnectionFailed], kind: type[ConnectionFailed]) -> ConnectionFailed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import structlog
 
 from block_node.grpc.http2.call_machine import CallRequest
 from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
@@ -12,6 +14,12 @@ from block_node.grpc.http2.status import GrpcStatus
 
 COMPRESSED_BYTES_MIN: Final = 1024
 """Smaller messages are sent as they are."""
+
+FAILED: Final = "the node could not answer; its log has the reason"
+
+T = TypeVar("T")
+
+logger = structlog.get_logger(__name__)
 
 
 class CallHandler(Protocol):
@@ -51,6 +59,8 @@ class CallWire(Protocol):
     def widen(self, stream_id: int, window_bytes: int) -> None: ...
 
     def replace(self, stream_id: int, handler: CallHandler) -> None: ...
+
+    def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None: ...
 
 
 class GrpcCall:
@@ -93,6 +103,10 @@ class GrpcCall:
         """Ends the call now, and drops the messages that wait for their peer. Safe to repeat."""
         self._wire.finish(self._stream_id, status, text, at_once=True)
 
+    def cancel(self, status: GrpcStatus, text: str) -> None:
+        """Ends the call now, for another reason than its handler's, and tells the handler. Safe to repeat."""
+        self._wire.cancel(self._stream_id, status, text)
+
     def resume(self) -> None:
         """Has the messages that wait taken, soon."""
         self._wire.resume(self._stream_id)
@@ -114,6 +128,20 @@ class Route(NamedTuple):
 
 
 Routes: TypeAlias = Mapping[bytes, Route]
+
+
+def guarded(call: GrpcCall, function: Callable[[T], None], ended: Callable[[], None]) -> Callable[[T], None]:
+    """Returns a callback that calls the function. If the function raises, the call ends, and `ended` is called."""
+
+    def run(result: T) -> None:
+        try:
+            function(result)
+        except Exception:
+            logger.exception("grpc_call_failed", method=call.request.path.decode("latin-1"))
+            call.abort(GrpcStatus.INTERNAL, FAILED)
+            ended()
+
+    return run
 
 
 class UnaryHandler:

@@ -20,6 +20,8 @@ from block_node.grpc.http2.message_reader import prefix_of_message
 
 Headers = list[tuple[str, str]]
 PATIENCE_S = 20.0
+KEPT_BYTES = 1 << 26
+"""Of each answer. What comes beyond is only counted."""
 
 
 def pbj_headers(path: str, encoding: str = "identity", authority: str = "") -> Headers:
@@ -54,10 +56,23 @@ class Answer:
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
         self.trailers: dict[str, str] = {}
-        self.data = b""
+        self.data = bytearray()
         self.received_bytes = 0
         self.has_ended = False
         self.reset: int | None = None
+
+    def messages(self) -> list[bytes]:
+        """The complete messages that have come, decompressed."""
+        found, at = [], 0
+        while len(self.data) >= at + 5 and len(self.data) >= (
+            end := at + 5 + int.from_bytes(self.data[at + 1 : at + 5])
+        ):
+            message = bytes(self.data[at + 5 : end])
+            if self.data[at]:
+                message = zstandard.decompress(message)
+            found.append(message)
+            at = end
+        return found
 
     @property
     def status(self) -> int:
@@ -109,13 +124,14 @@ class RawClient:
 
     async def send(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
         """Sends bytes as the window lets it."""
-        while data:
-            room = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size, len(data))
+        at = 0
+        while at < len(data):
+            room = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size)
             if not room:
                 await self.receive()
                 continue
-            self.h2.send_data(stream_id, data[:room])
-            data = data[room:]
+            self.h2.send_data(stream_id, data[at : at + room])
+            at += room
             await self.flush()
         if end:
             self.h2.end_stream(stream_id)
@@ -141,7 +157,7 @@ class RawClient:
                 answer.trailers = _texts(event.headers)
             elif isinstance(event, h2.events.DataReceived):
                 answer.received_bytes += len(event.data)
-                if len(answer.data) < 1 << 20:
+                if len(answer.data) < KEPT_BYTES:
                     answer.data += event.data
                 if self.keeps:
                     self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)

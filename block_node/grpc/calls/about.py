@@ -1,0 +1,90 @@
+"""Health and reflection: what a peer can ask about the door itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from block_node.grpc.http2.handler import GrpcCall
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
+from block_node.grpc.messages import HEALTH, MessageFormatError, WireMessage, read_message, write_message
+from block_node.grpc.schema import ProtoFile
+
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+
+
+class HealthCall:
+    """`Check` and `Watch`. serves: whether a service of this name serves now; None: there is none. "" is the door.
+
+    watches: whether the call stays open. A change is not told: the node that stops ends the call."""
+
+    def __init__(self, call: GrpcCall, serves: Callable[[str], bool | None], *, watches: bool) -> None:
+        self._call = call
+        self._serves = serves
+        self._watches = watches
+        self._has_asked = False
+
+    def may_take(self) -> bool:
+        return not self._has_asked
+
+    def take(self, message: bytes) -> None:
+        self._has_asked = True
+        try:
+            service = read_message("HealthCheckRequest", message, HEALTH).get("service", "")
+        except MessageFormatError as error:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+        serves = self._serves(service)
+        if serves is None and not self._watches:
+            raise CallRefused(GrpcStatus.NOT_FOUND, f"there is no service {service[:100]}")
+        status = SERVICE_UNKNOWN if serves is None else SERVING if serves else NOT_SERVING
+        self._call.send(write_message("HealthCheckResponse", {"status": status}, HEALTH))
+        if not self._watches:
+            self._call.finish()
+
+    def half_closed(self) -> None:
+        if not self._has_asked:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
+
+    def room(self) -> None:
+        pass
+
+    def ended(self, reason: str) -> None:
+        pass
+
+
+class ReflectionCall:
+    """Describes the files of the door, so that a tool needs none. own: the file of the reflection service itself."""
+
+    def __init__(self, call: GrpcCall, files: Sequence[ProtoFile], own: ProtoFile) -> None:
+        self._call = call
+        self._files = files
+        self._own = own
+
+    def may_take(self) -> bool:
+        return True
+
+    def take(self, message: bytes) -> None:
+        try:
+            request = read_message("ServerReflectionRequest", message, self._own)
+        except MessageFormatError as error:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+        answer = {"valid_host": request.get("host", ""), "original_request": request, **self._answer(request)}
+        self._call.send(write_message("ServerReflectionResponse", answer, self._own))
+
+    def half_closed(self) -> None:
+        self._call.finish()
+
+    def room(self) -> None:
+        pass
+
+    def ended(self, reason: str) -> None:
+        pass
+
+    def _answer(self, request: WireMessage) -> WireMessage:
+        if "list_services" in request:
+            names = [f"{file.package}.{each.path}" for file in self._files for each in file.services()]
+            return {"list_services_response": {"service": [{"name": name} for name in sorted(names)]}}
+        symbol = request.get("file_containing_symbol")
+        for file in self._files:
+            if request.get("file_by_filename") == file.name or symbol in set(file.symbols()):
+                return {"file_descriptor_response": {"file_descriptor_proto": [file.descriptor()]}}
+        return {"error_response": {"error_code": int(GrpcStatus.NOT_FOUND), "error_message": "it is not here"}}

@@ -1,0 +1,115 @@
+"""`getBlock`: sends one stored block, part by part, so that a block of any size is sent in bounded memory."""
+
+from __future__ import annotations
+
+import structlog
+
+from block_node.grpc.http2.handler import GrpcCall, guarded
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
+from block_node.grpc.messages import NO_BLOCK, MessageFormatError, block_prefix, read_message, write_message
+from block_node.persist.errors import BlockNumberUnknown
+from block_node.persist.operations import ReadBlocks
+from block_node.persist.store import ChainStore
+from block_node.protocol_reading import GetStatus
+from block_node.read.feed import READ_BYTES
+from stream_storage.errors import DatabaseCorrupt, StorageClosed
+
+logger = structlog.get_logger(__name__)
+
+
+class AccessCall:
+    """One request for a block.
+
+    Invariant: at most one read is in progress. `_part` is the next part of block `_number` to be read.
+    """
+
+    def __init__(self, call: GrpcCall, store: ChainStore) -> None:
+        self._call = call
+        self._store = store
+        self._number: int | None = None
+        self._part = 0
+        self._has_asked = self._is_over = self._is_reading = False
+        self._has_read = guarded(call, self._note_read, lambda: self.ended(""))
+
+    def may_take(self) -> bool:
+        return not self._has_asked
+
+    def take(self, message: bytes) -> None:
+        self._has_asked = True
+        try:
+            request = read_message("BlockRequest", message)
+        except MessageFormatError as error:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+        available, asked = self._store.available, request.get("block_number")
+        if asked is None and not request.get("retrieve_latest"):
+            self._answer(GetStatus.INVALID_REQUEST)
+            return
+        number = available.last if asked is None or asked == NO_BLOCK else asked
+        if number is None or number not in available:
+            self._answer(GetStatus.NOT_AVAILABLE)
+        else:
+            self._number = number
+            self._read()
+
+    def half_closed(self) -> None:
+        if not self._has_asked:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
+
+    def room(self) -> None:
+        if not self._is_reading and not self._is_over:
+            self._read()
+
+    def ended(self, reason: str) -> None:
+        self._is_over = True
+
+    def _read(self) -> None:
+        assert self._number is not None, "a block was asked for"
+        self._is_reading = True
+        try:
+            self._store.read(self._number, self._part, READ_BYTES, self._has_read)
+        except StorageClosed:
+            self._is_over = True
+            self._call.abort(GrpcStatus.UNAVAILABLE, "the node stops; try again")
+
+    def _note_read(self, operation: ReadBlocks) -> None:
+        self._is_reading = False
+        if self._is_over:
+            return
+        error = operation.error
+        if error is not None:
+            self._refuse(error)
+            return
+        found = operation.found[0]
+        data = b"".join(found.parts)
+        # The size of the whole message is known from the place of the block, so nothing waits for the rest.
+        if self._part == 0:
+            prefix = block_prefix(GetStatus.SUCCESS, found.place.size_bytes)
+            if found.is_last:
+                has_room = self._call.send(prefix + data)
+            else:
+                has_room = self._call.begin_message(len(prefix) + found.place.size_bytes, prefix + data)
+        else:
+            has_room = self._call.send_part(data)
+        self._part = found.next_part
+        if found.is_last:
+            self._is_over = True
+            self._call.finish()
+        elif has_room:
+            self._read()
+
+    def _refuse(self, error: Exception) -> None:
+        if not isinstance(error, BlockNumberUnknown):
+            logger.error("block_not_read", block=self._number, reason=str(error))
+        if self._part:
+            # A part of the message is out, and its status cannot change.
+            self._is_over = True
+            self._call.abort(GrpcStatus.DATA_LOSS, f"block {self._number} cannot be read: {error}")
+        elif isinstance(error, BlockNumberUnknown):
+            self._answer(GetStatus.NOT_AVAILABLE)
+        else:
+            self._answer(GetStatus.NOT_FOUND if isinstance(error, DatabaseCorrupt) else GetStatus.ERROR)
+
+    def _answer(self, status: GetStatus) -> None:
+        self._is_over = True
+        self._call.send(write_message("BlockResponse", {"status": int(status)}))
+        self._call.finish()

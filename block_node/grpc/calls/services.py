@@ -1,0 +1,225 @@
+"""The methods of the door: which path is answered by what, and what its caller must be allowed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import msgspec
+import trio
+
+from block_node.events import NodeStopping, Notification, PersistedNotification
+from block_node.facility import Plugin
+from block_node.grpc.calls.about import HealthCall, ReflectionCall
+from block_node.grpc.calls.access import AccessCall
+from block_node.grpc.calls.publish import PublishCall, refuse_not_ready
+from block_node.grpc.calls.status import write_detail, write_status
+from block_node.grpc.calls.subscribe import SubscribeCall
+from block_node.grpc.http2.handler import CallHandler, GrpcCall, UnaryHandler
+from block_node.grpc.limits import ASK_BYTES_MAX, GrpcLimits
+from block_node.grpc.messages import BLOCK_NODE, HEALTH, REFLECTION, REFLECTION_ALPHA
+from block_node.grpc.schema import ProtoFile
+from block_node.node import BlockNode
+from block_node.protocol_reading import SubscribeStatus
+from block_node.read.services import ReadServices
+from block_node.read.subscription_plan import SubscribeLimits
+from ockam.actors.address import local
+from ockam.actors.message import Origin
+from ockam.actors.node import Node
+from ockam.identity.rules.rights import Demand, Right
+
+PLUGIN_ADDRESS = local("block_grpc")
+FILES = (BLOCK_NODE, HEALTH, REFLECTION, REFLECTION_ALPHA)
+
+
+class GrpcStatistics(msgspec.Struct, frozen=True):
+    """The statistics of the calls since the start. subscriptions: open now. ended: by the name of their status."""
+
+    subscriptions: int
+    subscriptions_begun: int
+    ended: dict[str, int]
+
+
+class GrpcPlugin(Plugin):
+    """Tells subscriptions of the events of the node. It holds nobody up: they read stored blocks."""
+
+    name: ClassVar[str] = "grpc"
+    gating: ClassVar[bool] = False
+
+    def __init__(self, services: GrpcServices) -> None:
+        super().__init__(services.blocks.facility)
+        self._services = services
+
+    def started(self) -> None:
+        super().started()
+        self._tick()
+
+    def handle_notification(self, notification: Notification) -> None:
+        if isinstance(notification, PersistedNotification):
+            self._services.go_on()
+        elif isinstance(notification, NodeStopping):
+            self._services.stop()
+
+    def handle_lag(self) -> None:
+        self._services.go_on()
+
+    def _tick(self) -> None:
+        self._services.tick()
+        self.context.call_later(self._services.plan_limits.tick_s, self._tick)
+
+
+class GrpcServices:
+    """The calls of one chain. Invariant: `_subscriptions` has each subscription whose plan was accepted."""
+
+    def __init__(
+        self,
+        node: Node,
+        blocks: BlockNode,
+        read: ReadServices,
+        limits: GrpcLimits,
+        *,
+        plan_limits: SubscribeLimits | None = None,
+        now_s: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._node = node
+        self._read = read
+        self._limits = limits
+        self._now_s = now_s
+        self._subscriptions: dict[SubscribeCall, None] = {}
+        self._begun = 0
+        self._ended: Counter[str] = Counter()
+        self.blocks = blocks
+        self.plan_limits = plan_limits or SubscribeLimits()
+
+    def start(self) -> None:
+        self._node.register([PLUGIN_ADDRESS], lambda: GrpcPlugin(self))
+
+    def close(self) -> None:
+        """Ends the subscriptions, because another node serves the chain from now on."""
+        self.stop()
+        self._node.unregister(PLUGIN_ADDRESS)
+
+    @property
+    def chain(self) -> str:
+        return self.blocks.store.chain
+
+    def statistics(self) -> GrpcStatistics:
+        return GrpcStatistics(len(self._subscriptions), self._begun, dict(self._ended))
+
+    # The calls. Each function makes the handler of a call, and can raise CallRefused.
+
+    def publish(self, call: GrpcCall) -> CallHandler:
+        if self.blocks.publishing is None:
+            raise refuse_not_ready()
+        return PublishCall(call, self.blocks.publishing, origin_of(call), self._limits)
+
+    def subscribe(self, call: GrpcCall) -> CallHandler:
+        self._check_open()
+        return SubscribeCall(
+            call,
+            self.blocks.store,
+            origin_of(call),
+            limits=self._limits,
+            plan_limits=self.plan_limits,
+            now_s=self._now_s,
+            begin=self._begin,
+            on_end=self._end,
+        )
+
+    def get_block(self, call: GrpcCall) -> CallHandler:
+        self._check_open()
+        return AccessCall(call, self.blocks.store)
+
+    def status(self, call: GrpcCall) -> CallHandler:
+        self._check_open()
+        return UnaryHandler(call, lambda message: write_status(self.blocks.store, self._read))
+
+    def detail(self, call: GrpcCall) -> CallHandler:
+        self._check_open()
+        return UnaryHandler(call, lambda message: write_detail(self.blocks.store, self._read))
+
+    # What the plugin calls.
+
+    def go_on(self) -> None:
+        for each in list(self._subscriptions):
+            if each.feed is not None:
+                each.feed.go_on()
+
+    def tick(self) -> None:
+        for each in list(self._subscriptions):
+            each.tick()
+
+    def stop(self) -> None:
+        for each in list(self._subscriptions):
+            if each.feed is not None:
+                each.feed.stop()
+
+    def _check_open(self) -> None:
+        if not self.blocks.store.is_open:
+            raise refuse_not_ready()
+
+    def _begin(self, subscription: SubscribeCall) -> str | None:
+        most = self.plan_limits.sessions_max
+        if len(self._subscriptions) >= most:
+            return f"this node has {most} subscriptions; try later"
+        origin = subscription.origin
+        limited = origin.usage.take("block_subscribe_sessions_max", origin.peer)
+        if limited is None:
+            self._begun += 1
+            self._subscriptions[subscription] = None
+        return limited
+
+    def _end(self, subscription: SubscribeCall, status: SubscribeStatus | None) -> None:
+        self._ended["LEFT" if status is None else status.name] += 1
+        if subscription in self._subscriptions:
+            del self._subscriptions[subscription]
+            subscription.origin.usage.give_back("block_subscribe_sessions_max")
+
+
+class BlockMethod(NamedTuple):
+    """A method of the door. open: makes the handler of a call. message_bytes_max: of a request.
+
+    rights: one of these on the chain is enough; None: anybody may call it. uses_chain: whether the node must serve the
+    chain itself."""
+
+    open: Callable[[GrpcServices, GrpcCall], CallHandler]
+    message_bytes_max: int
+    rights: Right | None
+    uses_chain: bool = True
+
+
+def block_methods(limits: GrpcLimits) -> dict[bytes, BlockMethod]:
+    """Returns the methods of the block services by their paths."""
+    looks = Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE
+    made = {
+        "publishBlockStream": BlockMethod(GrpcServices.publish, limits.message_bytes_max, Right.BLOCK_PUBLISH),
+        "subscribeBlockStream": BlockMethod(GrpcServices.subscribe, ASK_BYTES_MAX, Right.BLOCK_READ),
+        "getBlock": BlockMethod(GrpcServices.get_block, ASK_BYTES_MAX, Right.BLOCK_READ),
+        "serverStatus": BlockMethod(GrpcServices.status, ASK_BYTES_MAX, looks),
+        "serverStatusDetail": BlockMethod(GrpcServices.detail, ASK_BYTES_MAX, looks),
+    }
+    return {method.path.encode(): made[method.path.rpartition("/")[2]] for method in BLOCK_NODE.methods()}
+
+
+def about_calls(serves: Callable[[str], bool | None]) -> dict[bytes, Callable[[GrpcCall], CallHandler]]:
+    """Returns the methods of health and reflection by their paths, which need no right. serves: see `HealthCall`."""
+
+    def reflection(own: ProtoFile) -> Callable[[GrpcCall], CallHandler]:
+        return lambda call: ReflectionCall(call, FILES, own)
+
+    return {
+        b"/grpc.health.v1.Health/Check": lambda call: HealthCall(call, serves, watches=False),
+        b"/grpc.health.v1.Health/Watch": lambda call: HealthCall(call, serves, watches=True),
+        **{next(file.methods()).path.encode(): reflection(file) for file in (REFLECTION, REFLECTION_ALPHA)},
+    }
+
+
+def demand_of(method: BlockMethod, chain: str) -> Demand | None:
+    return None if method.rights is None else Demand(method.rights, chain)
+
+
+def origin_of(call: GrpcCall) -> Origin:
+    origin = call.peer
+    assert isinstance(origin, Origin), "the door describes each peer by its origin"
+    return origin

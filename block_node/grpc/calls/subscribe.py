@@ -1,0 +1,157 @@
+"""`subscribeBlockStream`: sends verified and stored blocks, whole and in order, each followed by its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.grpc.http2.handler import GrpcCall, guarded
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
+from block_node.grpc.limits import GrpcLimits
+from block_node.grpc.messages import NO_BLOCK, MessageFormatError, items_prefix, read_message, write_message
+from block_node.grpc.set_cutter import SetCutter
+from block_node.persist.operations import StoredParts
+from block_node.persist.store import ChainStore
+from block_node.protocol_reading import Subscribe, SubscribeStatus
+from block_node.read.feed import BlockFeed
+from block_node.read.subscription_plan import RefusedPlan, SubscribeLimits, plan_subscription
+from ockam.actors.message import Origin
+
+logger = structlog.get_logger(__name__)
+
+
+class SubscribeCall:
+    """One subscriber. on_end: called once with the status, when the subscription has ended; None: the peer has left.
+
+    Invariant: `_full_since_s` is set exactly while the call has no room.
+    """
+
+    def __init__(
+        self,
+        call: GrpcCall,
+        store: ChainStore,
+        origin: Origin,
+        limits: GrpcLimits,
+        plan_limits: SubscribeLimits,
+        now_s: Callable[[], float],
+        begin: Callable[[SubscribeCall], str | None],
+        on_end: Callable[[SubscribeCall, SubscribeStatus | None], None],
+    ) -> None:
+        """begin: lists the subscription; returns a reason to refuse it."""
+        self._call = call
+        self._store = store
+        self._limits = limits
+        self._plan_limits = plan_limits
+        self._now_s = now_s
+        self._begin = begin
+        self._on_end = on_end
+        self._cutter = SetCutter()
+        self._full_since_s: float | None = None
+        self._is_over = False
+        self.origin = origin
+        self.feed: BlockFeed | None = None
+
+    # What the connection calls.
+
+    def may_take(self) -> bool:
+        return self.feed is None
+
+    def take(self, message: bytes) -> None:
+        try:
+            request = read_message("SubscribeStreamRequest", message)
+        except MessageFormatError as error:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+        start, end = request.get("start_block_number", 0), request.get("end_block_number", 0)
+        asked = Subscribe(0, None if start == NO_BLOCK else start, None if end == NO_BLOCK else end, False, 0)
+        available = self._store.available
+        plan = plan_subscription(asked, available.first, available.last, self._plan_limits.ahead_blocks_max)
+        # A refused range takes nothing from the limits of the node and of the identity.
+        refusal = None if isinstance(plan, RefusedPlan) else self._begin(self)
+        if isinstance(plan, RefusedPlan):
+            self._finish(plan.status, plan.reason)
+        elif refusal is not None:
+            self._finish(SubscribeStatus.ERROR, refusal)
+        else:
+            self.feed = BlockFeed(
+                plan,
+                self._store,
+                self,
+                now_s=self._now_s,
+                missing_s_max=self._plan_limits.missing_s_max,
+                guard=lambda read: guarded(self._call, read, lambda: self._close(SubscribeStatus.ERROR)),
+            )
+            self.feed.go_on()
+
+    def half_closed(self) -> None:
+        if self.feed is None and not self._is_over:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
+
+    def room(self) -> None:
+        self._full_since_s = None
+        if self.feed is not None:
+            self.feed.go_on()
+
+    def ended(self, reason: str) -> None:
+        self._close(None)
+
+    # What the feed calls.
+
+    def has_room(self) -> bool:
+        return self._full_since_s is None
+
+    def take_parts(self, found: StoredParts) -> None:
+        try:
+            for data in found.parts:
+                for begins_bytes, part in self._cutter.feed(data):
+                    self._send_set(begins_bytes, part)
+            if found.is_last:
+                self._cutter.finish()
+                end = write_message("SubscribeStreamResponse", {"end_of_block": {"block_number": found.place.number}})
+                self._note_room(self._call.send(end))
+        except BlockFormatError as error:
+            reason = f"block {found.place.number} is damaged: {error}"
+            logger.error("block_not_read", block=found.place.number, reason=reason)
+            self._call.abort(GrpcStatus.DATA_LOSS, reason)
+            self._close(SubscribeStatus.ERROR)
+
+    def feed_ended(self, status: SubscribeStatus, reason: str) -> None:
+        self._finish(status, reason)
+
+    # What the services call.
+
+    def tick(self) -> None:
+        if self._full_since_s is not None and self._now_s() - self._full_since_s >= self._limits.slow_s_max:
+            self._call.abort(GrpcStatus.RESOURCE_EXHAUSTED, f"nothing was taken for {self._limits.slow_s_max:g} s")
+            self._close(SubscribeStatus.TOO_SLOW)
+        elif self.feed is not None:
+            self.feed.tick()
+
+    def _send_set(self, begins_bytes: int | None, part: bytes) -> None:
+        # Large sets go out as they are read, so their size is written before their bytes are known.
+        if begins_bytes is None:
+            self._note_room(self._call.send_part(part))
+        else:
+            prefix = items_prefix(begins_bytes)
+            if begins_bytes == len(part):
+                self._note_room(self._call.send(prefix + part))
+            else:
+                self._note_room(self._call.begin_message(len(prefix) + begins_bytes, prefix + part))
+
+    def _note_room(self, has_room: bool) -> None:
+        if not has_room and self._full_since_s is None:
+            self._full_since_s = self._now_s()
+
+    def _finish(self, status: SubscribeStatus, reason: str) -> None:
+        self._call.send(write_message("SubscribeStreamResponse", {"status": int(status)}))
+        self._call.finish(GrpcStatus.OK, reason)
+        self._close(status)
+
+    def _close(self, status: SubscribeStatus | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self.feed is not None:
+            self.feed.close()
+        self._on_end(self, status)

@@ -1,0 +1,29 @@
+"""GrpcLimits: the bounds of the block services over gRPC, beside those of their connections (`Http2Limits`)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of the calls of all peers.
+
+    - message_bytes_max: the largest message of a publisher, as `server.maxMessageSizeBytes` of the reference block
+      node. The size of a block has a bound of its own: one block can come in several messages.
+    - publish_window_bytes: what a publisher that was admitted may send before its messages are taken.
+    - duplicate_window: a publisher that offers one of this many blocks below the last one is asked to skip it. The
+      stream of one that offers an older block ends (facts/block_node.md §2.2).
+    - behind_again_s: within this time, a publisher that repeats a block which is too high gets no second answer: real
+      publishers leave after it (facts/grpc_peers.md §1.3).
+    - slow_s_max: how long a subscriber may take nothing of what waits for it.
+    """
+
+    message_bytes_max: int = 131_072_000
+    publish_window_bytes: int = 8 * 1024 * 1024
+    duplicate_window: int = 5
+    behind_again_s: float = 30.0
+    slow_s_max: float = 30.0
+
+
+ASK_BYTES_MAX = 64 * 1024
+"""The largest request of a reader. Those of real readers have some bytes."""

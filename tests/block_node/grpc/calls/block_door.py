@@ -1,0 +1,189 @@
+"""A block node that serves gRPC on a real socket, and peers that speak to it as PBJ does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from block_node.blocks.address_book import AddressBooks
+from block_node.blocks.generator import GeneratedBlock
+from block_node.blocks.items import Item
+from block_node.blocks.settings import VerifierSettings
+from block_node.grpc.calls.services import GrpcServices, about_calls, block_methods
+from block_node.grpc.http2.connection import DoorCounts, ServerConnection
+from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
+from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.message_reader import MessageBudget
+from block_node.grpc.http2.socket_bytes import SocketBytes
+from block_node.grpc.limits import GrpcLimits
+from block_node.grpc.messages import WireMessage, read_message, write_message
+from block_node.publish.limits import PublishLimits
+from block_node.read.services import ReadServices
+from block_node.read.subscription_plan import SubscribeLimits
+from ockam.actors.message import Origin
+from ockam.transport.listener import accept_all
+from ockam.transport.sockets import socket_name
+from tests.block_node.grpc.http2.raw_client import Answer, RawClient, framed, pbj_headers, raw_client
+from tests.block_node.publish.samples import VERIFIER, Bench, bench, header_of
+
+PACKAGE = "/org.hiero.block.api"
+PUBLISH = f"{PACKAGE}.BlockStreamPublishService/publishBlockStream"
+SUBSCRIBE = f"{PACKAGE}.BlockStreamSubscribeService/subscribeBlockStream"
+GET = f"{PACKAGE}.BlockAccessService/getBlock"
+STATUS = f"{PACKAGE}.BlockNodeService/serverStatus"
+DETAIL = f"{PACKAGE}.BlockNodeService/serverStatusDetail"
+
+
+class BlockDoor:
+    """The node `world` with its gRPC services at `port`."""
+
+    def __init__(self, world: Bench, services: GrpcServices, port: int, counts: DoorCounts) -> None:
+        self.world = world
+        self.services = services
+        self.port = port
+        self.counts = counts
+        self.connections: list[ServerConnection] = []
+
+
+@asynccontextmanager
+async def block_door(
+    directory: Path,
+    limits: PublishLimits | None = None,
+    *,
+    grpc: GrpcLimits | None = None,
+    http2: Http2Limits | None = None,
+    plan: SubscribeLimits | None = None,
+    first_block: int = 0,
+    verifier: VerifierSettings = VERIFIER,
+    books: AddressBooks | None = None,
+) -> AsyncIterator[BlockDoor]:
+    async with (
+        bench(directory, limits, first_block, verifier=verifier, books=books) as world,
+        trio.open_nursery() as nursery,
+    ):
+        ids = count()
+        read = ReadServices(world.node, world.block_node, version="0.1.0", new_id=lambda: f"r{next(ids)}")
+        read.start()
+        services = GrpcServices(world.node, world.block_node, read, grpc or GrpcLimits(), plan_limits=plan)
+        services.start()
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        door = BlockDoor(world, services, listener.socket.getsockname()[1], DoorCounts())
+        http2 = http2 or Http2Limits()
+        budget = MessageBudget(http2.unfinished_bytes_max)
+
+        def opened(open_: Any, call: GrpcCall) -> CallHandler:
+            handler: CallHandler = open_(services, call)
+            return handler
+
+        routes = {
+            path: Route(partial(opened, method.open), method.message_bytes_max)
+            for path, method in block_methods(grpc or GrpcLimits()).items()
+        }
+        routes |= {path: Route(open_, 65_536) for path, open_ in about_calls(lambda name: True).items()}
+
+        def accept(stream: trio.SocketStream) -> None:
+            address = socket_name(stream.socket.getpeername())
+            connection = ServerConnection(
+                SocketBytes(stream),
+                routes,
+                http2,
+                budget,
+                door.counts,
+                address=address,
+                peer=Origin("grpc", address),
+                prefers=("zstd", "gzip"),
+                batch=world.node.batch,
+            )
+            door.connections.append(connection)
+            nursery.start_soon(connection.run)
+
+        nursery.start_soon(partial(accept_all, listener, accept, lambda: None))
+        with trio.fail_after(40):
+            yield door
+        for connection in door.connections:
+            connection._machine.check()
+            connection.close("test")
+        await trio.testing.wait_all_tasks_blocked()
+        assert budget.held_bytes == 0
+        assert not world.publishing.runner.sessions()
+        assert not services._subscriptions
+        nursery.cancel_scope.cancel()
+
+
+class GrpcPublisher:
+    """One publisher on a connection of its own."""
+
+    def __init__(self, client: RawClient, stream_id: int) -> None:
+        self.client = client
+        self.stream_id = stream_id
+        self.seen = 0
+
+    @property
+    def answer(self) -> Answer:
+        return self.client.answers[self.stream_id]
+
+    async def send(self, request: WireMessage) -> None:
+        await self.client.send(self.stream_id, framed(write_message("PublishStreamRequest", request)))
+
+    async def items(self, items: Sequence[Item]) -> None:
+        await self.send({"block_items": {"block_items": list(items)}})
+
+    async def header(self, number: int) -> None:
+        await self.items([header_of(number)])
+
+    async def end_block(self, number: int) -> None:
+        await self.send({"end_of_block": {"block_number": number}})
+
+    async def block(self, block: GeneratedBlock, set_size: int = 4) -> None:
+        for start in range(0, len(block.items), set_size):
+            await self.items(block.items[start : start + set_size])
+        await self.end_block(block.number)
+
+    async def end_stream(self, code: int = 1, earliest: int = 0, latest: int = 0) -> None:
+        end = {"end_code": code, "earliest_block_number": earliest, "latest_block_number": latest}
+        await self.send({"end_stream": end})
+
+    async def next(self) -> WireMessage:
+        """The next answer."""
+        await self.client.until(lambda: len(self.answer.messages()) > self.seen)
+        self.seen += 1
+        return read_message("PublishStreamResponse", self.answer.messages()[self.seen - 1])
+
+    async def expect(self, kind: str, number: int) -> None:
+        found = await self.next()
+        block = {"block_number": number} if number else {}
+        assert found == {kind: block}, f"{found} came where {kind} {number} was expected"
+
+    async def expect_end(self, status: int, last: int, proximate: int) -> str:
+        """The end of the stream, and the trailers behind it. Returns the reason in them."""
+        found = await self.next()
+        fields = {"status": status, "block_number": last, "proximate_block_number": proximate}
+        assert found == {"end_stream": {name: value for name, value in fields.items() if value}}
+        await self.client.until_end(self.stream_id)
+        assert self.answer.status == 0
+        return self.answer.text
+
+    async def wait_for(self, kind: str, number: int) -> list[WireMessage]:
+        """Until that answer has come; those before it."""
+        before = []
+        wanted = {kind: {"block_number": number} if number else {}}
+        while (found := await self.next()) != wanted:
+            before.append(found)
+        return before
+
+
+@asynccontextmanager
+async def publisher(door: BlockDoor) -> AsyncIterator[GrpcPublisher]:
+    async with raw_client(door.port) as client:
+        yield GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+
+
+async def ask(door: BlockDoor, path: str, request: bytes) -> Answer:
+    async with raw_client(door.port) as client:
+        return await client.ask(pbj_headers(path), framed(request))

@@ -1,0 +1,316 @@
+"""Goal: the acceptance behaviours of publishing over gRPC, with the answers of the real block node (issue 33, "The
+answers"; facts/block_node.md §6.2), each test named after its number there or its thread.
+
+Method: publishers with PBJ's headers and frames, over real sockets, at a node on a real database.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from block_node.events import NewestBlockKnownToNetwork
+from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.limits import GrpcLimits
+from block_node.grpc.messages import NO_BLOCK, write_message
+from block_node.publish.limits import PublishLimits
+from tests.block_node.grpc.calls.block_door import PUBLISH, BlockDoor, GrpcPublisher, block_door, publisher
+from tests.block_node.grpc.http2.door import wait_until
+from tests.block_node.grpc.http2.raw_client import framed, pbj_headers, raw_client, zstd_stream
+from tests.block_node.publish.samples import chain_of, header_of, spoilt
+
+SUCCESS, INVALID_REQUEST, ERROR, TIMEOUT, DUPLICATE, BAD_PROOF, NOT_PERSISTED = range(1, 8)
+
+
+async def publish(first: GrpcPublisher, count: int) -> None:
+    for block in chain_of(count):
+        await first.block(block)
+    await first.wait_for("acknowledgement", count - 1)
+
+
+def set_of(item: bytes) -> bytes:
+    return write_message("PublishStreamRequest", {"block_items": {"block_items": [item]}})
+
+
+def feeding(door: BlockDoor) -> int:
+    return door.world.publishing.machine.publishers
+
+
+async def test_p1_blocks_are_acknowledged_and_the_stream_stays(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        for block in chain_of(3):
+            await first.block(block)
+            await first.expect("acknowledgement", block.number)
+        assert door.world.stored() == [0, 1, 2]
+        assert first.answer.headers["grpc-encoding"] == "zstd"
+
+
+async def test_p1_blocks_compressed_with_zstd_are_acknowledged(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, raw_client(door.port) as client:
+        first = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH, "zstd")))
+        for block in chain_of(2):
+            for request in (
+                {"block_items": {"block_items": list(block.items)}},
+                {"end_of_block": {"block_number": block.number}},
+            ):
+                packed = zstd_stream(write_message("PublishStreamRequest", request))
+                await client.send(first.stream_id, framed(packed, compressed=True))
+            await first.expect("acknowledgement", block.number)
+
+
+async def test_p2_everybody_gets_the_acknowledgement(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first, publisher(door) as second:
+        await first.block(chain_of(1)[0])
+        await first.expect("acknowledgement", 0)
+        await second.expect("acknowledgement", 0)
+
+
+async def test_p3_the_first_header_wins_and_the_second_skips(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first, publisher(door) as second:
+        block, following = chain_of(2)
+        await first.items(block.items[:3])
+        await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 1)
+        await second.block(block)
+        await second.expect("skip_block", 0)
+        await first.items(block.items[3:])
+        await first.end_block(0)
+        await first.expect("acknowledgement", 0)
+        await second.expect("acknowledgement", 0)
+        await second.block(following)
+        await second.expect("acknowledgement", 1)
+
+
+async def test_p4_a_block_again_soon_after_is_skipped_and_a_new_stream_hears_where_it_is(tmp_path: Path) -> None:
+    """hiero-block-node 1516: a slow consensus node got DUPLICATE_BLOCK again and again, until it was banned."""
+    async with block_door(tmp_path) as door, publisher(door) as first, publisher(door) as late:
+        await publish(first, 8)
+        await late.wait_for("acknowledgement", 7)
+    async with block_door(tmp_path) as door, publisher(door) as late:
+        for number in (2, 7):
+            await late.block(chain_of(8)[number])
+            await late.expect("skip_block", number)
+            if number == 2:
+                await late.expect("acknowledgement", 7)
+        await late.block(chain_of(9)[8])
+        await late.expect("acknowledgement", 8)
+
+
+async def test_p5_an_older_block_ends_the_stream_and_the_connection_stays(tmp_path: Path) -> None:
+    """hiero-block-node 2828: the end was sent, the socket closed, and the publisher never read it."""
+    async with block_door(tmp_path) as door, publisher(door) as first, publisher(door) as late:
+        await publish(first, 8)
+        await late.wait_for("acknowledgement", 7)
+        await late.header(1)
+        assert "block 1 is here" in await late.expect_end(DUPLICATE, 7, 1)
+        # The same connection goes on, with another stream.
+        again = GrpcPublisher(late.client, await late.client.open(pbj_headers(PUBLISH)))
+        await again.block(chain_of(9)[8])
+        await again.wait_for("acknowledgement", 8)
+        assert late.client.answers[1].reset is None
+
+
+async def test_p7_a_block_that_is_too_high_is_behind_and_the_stream_stays(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        blocks = chain_of(3)
+        await first.block(blocks[2])
+        await first.expect("node_behind_publisher", NO_BLOCK)
+        # The same block again within 30 s gets no second answer: a consensus node would leave after it.
+        await first.block(blocks[2])
+        await first.block(blocks[0])
+        await first.expect("acknowledgement", 0)
+        await first.block(blocks[1])
+        await first.block(blocks[2])
+        await first.wait_for("acknowledgement", 2)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 99])
+async def test_p8_the_end_of_a_stream_has_no_answer_but_the_trailers(tmp_path: Path, code: int) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        await first.items(chain_of(1)[0].items[:2])
+        await first.end_stream(code)
+        answer = await first.client.until_end(first.stream_id)
+        assert (answer.messages(), answer.status) == ([], 0)
+        assert feeding(door) == 0
+        assert door.world.publishing.statistics().in_flight.blocks == 0
+
+
+@pytest.mark.parametrize(("latest", "newest"), [(9, 9), (NO_BLOCK, None), (2**63, None), (2**63 - 1, 2**63 - 1)])
+async def test_p9_a_publisher_that_is_too_far_ahead_names_the_newest_block(
+    tmp_path: Path, latest: int, newest: int | None
+) -> None:
+    """A consensus node that has nothing acknowledged sends the largest number."""
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        await first.end_stream(4, 2, latest)
+        await first.client.until_end(first.stream_id)
+        await door.world.settle()
+        told = [each.block_number for each in door.world.all_of(NewestBlockKnownToNetwork)]
+        assert told == ([] if newest is None else [newest])
+
+
+async def test_p12_the_header_of_the_block_in_progress_begins_it_anew(tmp_path: Path) -> None:
+    """hiero-consensus-node PR 26767: after a time-out, the block is sent again on the same stream."""
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        block = chain_of(1)[0]
+        await first.items(block.items[:3])
+        await first.block(block)
+        await first.expect("acknowledgement", 0)
+        assert door.world.stored() == [0]
+
+
+async def test_p13_the_header_of_another_block_gives_the_first_one_up(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        await publish(first, 2)
+        await first.items(chain_of(3)[2].items[:3])
+        await first.block(chain_of(4)[3])
+        # Block 3 is taken, since block 2 was the next one; the node asks for block 2.
+        await first.wait_for("resend_block", 2)
+        await first.block(chain_of(4)[2])
+        await first.block(chain_of(4)[3])
+        await first.wait_for("acknowledgement", 3)
+        assert door.world.stored() == [0, 1, 2, 3]
+
+
+async def test_p14_items_while_no_block_is_open_are_dropped_in_silence(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        block = chain_of(1)[0]
+        await first.items(block.items[1:])
+        await first.end_block(0)
+        await first.block(block)
+        await first.expect("acknowledgement", 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (write_message("PublishStreamRequest", {"block_items": {}}), INVALID_REQUEST),
+        (
+            write_message("PublishStreamRequest", {"block_items": {"block_items": [b"\x0a\x02\xff\xff"]}}),
+            INVALID_REQUEST,
+        ),
+        (write_message("PublishStreamRequest", {"block_items": {"block_items": [header_of(2**63)]}}), INVALID_REQUEST),
+        (b"\x0a\x05\x0a\x09abc", INVALID_REQUEST),
+        (b"\xff\xff", INVALID_REQUEST),
+        (b"", ERROR),
+        (b"\xf8\x07\x01", ERROR),
+    ],
+    ids=["empty set", "broken header", "high number", "cut set", "garbage", "nothing", "unknown kind"],
+)
+async def test_p15_requests_that_break_the_protocol_end_the_stream(tmp_path: Path, message: bytes, status: int) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        await first.client.send(first.stream_id, framed(message))
+        assert await first.expect_end(status, NO_BLOCK, 0)
+        assert feeding(door) == 0
+
+
+async def test_p17_a_block_with_a_bad_proof_ends_its_stream_and_is_asked_from_another(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first, publisher(door) as second:
+        block, following = chain_of(2)
+        await first.items(spoilt(block))
+        await first.end_block(0)
+        await first.expect_end(BAD_PROOF, NO_BLOCK, 0)
+        await second.block(block)
+        await second.expect("acknowledgement", 0)
+        await second.block(following)
+        await second.expect("acknowledgement", 1)
+
+
+@pytest.mark.parametrize("way", ["reset", "half close", "lost connection", "end of stream"])
+async def test_p20_a_publisher_that_leaves_in_a_block_gives_it_up_at_once(tmp_path: Path, way: str) -> None:
+    """hiero-block-node 2055 and 341: it came back, and the node waited for ever for the block of the old stream."""
+    async with block_door(tmp_path) as door, publisher(door) as second:
+        async with publisher(door) as first:
+            await first.items(chain_of(1)[0].items[:3])
+            await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 1)
+            if way == "reset":
+                first.client.h2.reset_stream(first.stream_id, 8)
+                await first.client.flush()
+            elif way == "half close":
+                first.client.h2.end_stream(first.stream_id)
+                await first.client.flush()
+            elif way == "end of stream":
+                await first.end_stream()
+            else:
+                await first.client.stream.aclose()
+            await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 0)
+        await second.block(chain_of(1)[0])
+        await second.expect("acknowledgement", 0)
+
+
+async def test_p22_a_block_that_is_taken_by_a_silent_publisher_is_asked_from_another(tmp_path: Path) -> None:
+    """hiero-block-node 1841: the winner of a block goes silent, and every acknowledgement stops."""
+    limits = PublishLimits(block_s_max=0.3, tick_s=0.05, resend_s=0.1)
+    async with block_door(tmp_path, limits) as door, publisher(door) as silent, publisher(door) as other:
+        await silent.items(chain_of(1)[0].items[:2])
+        await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 1)
+        await other.block(chain_of(1)[0])
+        await other.expect("skip_block", 0)
+        assert "not complete after" in await silent.expect_end(TIMEOUT, NO_BLOCK, 0)
+        await other.wait_for("resend_block", 0)
+        await other.block(chain_of(1)[0])
+        await other.wait_for("acknowledgement", 0)
+
+
+async def test_p25_a_node_that_stops_ends_each_stream_with_success(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        await publish(first, 1)
+        door.world.block_node.stop()
+        assert "the node stops" in await first.expect_end(SUCCESS, 0, 0)
+
+
+async def test_p26_a_node_without_room_on_its_disk_says_so(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door:
+        door.world.block_node.store.refusal = "the disk is full"
+        async with publisher(door) as first:
+            assert "the disk is full" in await first.expect_end(NOT_PERSISTED, NO_BLOCK, 0)
+
+
+async def test_p27_more_publishers_than_there_is_room_for_are_told(tmp_path: Path) -> None:
+    async with block_door(tmp_path, PublishLimits(sessions_max=1)) as door, publisher(door) as first:
+        await wait_until(lambda: feeding(door) == 1)
+        async with publisher(door) as second:
+            assert "1 publishers are connected already" in await second.expect_end(ERROR, NO_BLOCK, 0)
+        await publish(first, 1)
+
+
+async def test_p28_one_hundred_and_fifty_blocks_at_once_are_taken_in_a_bounded_memory(tmp_path: Path) -> None:
+    """hiero-block-node 1563: a publisher dumps its whole buffer, and the node locks up."""
+    limits = PublishLimits(queued_bytes_max=64 * 1024, ahead_blocks_max=8)
+    async with block_door(tmp_path, limits) as door, publisher(door) as first:
+        blocks = chain_of(150)
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                while True:
+                    statistics = door.world.publishing.statistics().in_flight
+                    assert statistics.queued_bytes < 64 * 1024 + 300_000
+                    await trio.sleep(0.001)
+
+            nursery.start_soon(watch)
+            for block in blocks:
+                await first.block(block, set_size=100)
+            await first.wait_for("acknowledgement", 149)
+            nursery.cancel_scope.cancel()
+
+
+async def test_p29_a_legal_block_larger_than_a_message_comes_in_several(tmp_path: Path) -> None:
+    """hiero-block-node 3587: one limit for messages and blocks refused a legal block for ever."""
+    block = chain_of(1)[0]
+    largest = max(len(item) for item in block.items)
+    grpc = GrpcLimits(message_bytes_max=largest + 100)
+    assert sum(map(len, block.items)) > grpc.message_bytes_max
+    async with block_door(tmp_path, grpc=grpc) as door, publisher(door) as first:
+        await first.block(block, set_size=1)
+        await first.expect("acknowledgement", 0)
+
+
+async def test_p30_a_thousand_streams_that_do_nothing_pin_nothing(tmp_path: Path) -> None:
+    async with block_door(tmp_path, http2=Http2Limits(streams_max=1_000)) as door, raw_client(door.port) as client:
+        client.h2.remote_settings.max_concurrent_streams = 1_000
+        client.h2.remote_settings.acknowledge()
+        for _ in range(300):
+            await client.open(pbj_headers(PUBLISH))
+        await wait_until(lambda: feeding(door) == 300)
+        await client.stream.aclose()
+        await wait_until(lambda: feeding(door) == 0)

@@ -1,0 +1,328 @@
+"""Goal: subscribers, readers of single blocks and askers of the status get the real node's answers over gRPC
+(facts/block_node.md §1.4 to §1.6, §4.3), by two clients: bare h2 with PBJ's frames, and grpcio.
+
+Method: a node on a real database, over real sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from block_node.blocks.errors import Level
+from block_node.blocks.items import item_prefix, make_item
+from block_node.blocks.settings import VerifierSettings
+from block_node.grpc.limits import GrpcLimits
+from block_node.grpc.messages import (
+    BLOCK_NODE,
+    HEALTH,
+    NO_BLOCK,
+    REFLECTION,
+    REFLECTION_ALPHA,
+    WireMessage,
+    read_message,
+    write_message,
+)
+from block_node.read.subscription_plan import SubscribeLimits
+from tests.block_node.grpc.calls.block_door import (
+    DETAIL,
+    GET,
+    STATUS,
+    SUBSCRIBE,
+    BlockDoor,
+    ask,
+    block_door,
+    publisher,
+)
+from tests.block_node.grpc.http2.door import wait_until
+from tests.block_node.grpc.http2.raw_client import Answer, framed, pbj_headers, raw_client
+from tests.block_node.publish.samples import chain_of
+
+SUCCESS, INVALID_REQUEST, ERROR, INVALID_START, INVALID_END, NOT_AVAILABLE = range(1, 7)
+
+
+async def publish(door: BlockDoor, count: int, first: int = 0) -> None:
+    async with publisher(door) as one:
+        for block in chain_of(count)[first:]:
+            await one.block(block, set_size=50)
+        await one.wait_for("acknowledgement", count - 1)
+
+
+def range_of(start: int, end: int) -> bytes:
+    return write_message("SubscribeStreamRequest", {"start_block_number": start, "end_block_number": end})
+
+
+def parts_of(answer: Answer) -> list[WireMessage]:
+    return [read_message("SubscribeStreamResponse", message) for message in answer.messages()]
+
+
+def blocks_of(parts: list[WireMessage]) -> dict[int, list[bytes]]:
+    """The blocks of a subscription by number. Each begins with its header, and ends with its end."""
+    found: dict[int, list[bytes]] = {}
+    items: list[bytes] = []
+    for part in parts:
+        if "block_items" in part:
+            items += part["block_items"]["block_items"]
+        elif "end_of_block" in part:
+            assert items[0][0] == 0x0A, "a block begins with its header"
+            found[part["end_of_block"].get("block_number", 0)], items = items, []
+    assert not items
+    return found
+
+
+async def test_s1_a_range_comes_whole_and_in_order_and_then_success(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door:
+        await publish(door, 5)
+        answer = await ask(door, SUBSCRIBE, range_of(1, 3))
+        parts = parts_of(answer)
+        assert parts[-1] == {"status": SUCCESS}
+        assert blocks_of(parts) == {number: list(chain_of(5)[number].items) for number in (1, 2, 3)}
+        assert answer.status == 0
+
+
+async def test_s2_a_subscription_that_follows_gets_each_new_block(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, raw_client(door.port) as client:
+        await publish(door, 2)
+        stream_id = await client.open(pbj_headers(SUBSCRIBE))
+        await client.send(stream_id, framed(range_of(0, NO_BLOCK)), end=True)
+        answer = client.answers[stream_id]
+        await client.until(lambda: len(blocks_of(parts_of(answer))) == 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish, door, 6, 2)
+            await client.until(lambda: any("end_of_block" in part and part["end_of_block"].get("block_number") == 5
+                                           for part in parts_of(answer)))  # fmt: skip
+        assert list(blocks_of(parts_of(answer))) == [0, 1, 2, 3, 4, 5]
+        # The last publisher has gone, and the subscription goes on: no error, which a mirror node would count.
+        assert not answer.has_ended
+        door.world.block_node.stop()
+        await client.until_end(stream_id)
+        assert parts_of(answer)[-1] == {"status": SUCCESS}
+
+
+async def test_s3_the_largest_numbers_mean_what_comes_and_an_open_end(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, raw_client(door.port) as client:
+        await publish(door, 3)
+        stream_id = await client.open(pbj_headers(SUBSCRIBE))
+        await client.send(stream_id, framed(range_of(NO_BLOCK, NO_BLOCK)), end=True)
+        await wait_until(lambda: door.services.statistics().subscriptions == 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish, door, 4, 3)
+            answer = client.answers[stream_id]
+            await client.until(lambda: bool(blocks_of(parts_of(answer))))
+        assert list(blocks_of(parts_of(answer))) == [3]
+        first = await ask(door, SUBSCRIBE, range_of(NO_BLOCK, 1))
+        assert list(blocks_of(parts_of(first))) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "status"),
+    [
+        (3, 2, INVALID_END),
+        (2**63, 2, INVALID_START),
+        (0, 2**63, INVALID_END),
+        (NO_BLOCK - 1, NO_BLOCK, INVALID_START),
+        (5_000, NO_BLOCK, NOT_AVAILABLE),
+    ],
+)
+async def test_s4_ranges_that_cannot_be_are_refused_with_their_code(
+    tmp_path: Path, start: int, end: int, status: int
+) -> None:
+    async with block_door(tmp_path) as door:
+        await publish(door, 2)
+        answer = await ask(door, SUBSCRIBE, range_of(start, end))
+        assert parts_of(answer) == [{"status": status}]
+        assert answer.status == 0
+        assert answer.text
+
+
+async def test_s5_a_filter_of_a_later_version_is_ignored(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door:
+        await publish(door, 2)
+        answer = await ask(door, SUBSCRIBE, range_of(0, 1) + b"\x1a\x04\x08\x01\x10\x04")
+        assert list(blocks_of(parts_of(answer))) == [0, 1]
+
+
+async def test_s6_large_items_come_whole(tmp_path: Path) -> None:
+    """hiero-block-node 2102 and 3666: an item of more than 4 MB ended the subscription without a word."""
+    block = chain_of(1)[0]
+    large = [make_item(4, bytes(size)) for size in (2_000_000, 4_200_000, 10_000_000, 36_000_000)]
+    items = [block.items[0], *large, *block.items[1:]]
+    verifier = VerifierSettings(levels=Level.STRUCTURE, item_bytes_max=64_000_000)
+    async with block_door(tmp_path, verifier=verifier) as door:
+        async with publisher(door) as one:
+            for item in items:
+                await one.items([item])
+            await one.end_block(0)
+            await one.expect("acknowledgement", 0)
+        answer = await ask(door, SUBSCRIBE, range_of(0, 0))
+        assert blocks_of(parts_of(answer)) == {0: items}
+        got = await ask(door, GET, write_message("BlockRequest", {"block_number": 0}))
+        assert read_message("BlockResponse", got.messages()[0]) == {"status": 1, "block": {"items": items}}
+
+
+async def test_s7_a_subscriber_that_takes_nothing_is_ended_and_told(tmp_path: Path) -> None:
+    block = chain_of(1)[0]
+    items = [block.items[0], *[make_item(4, Random(0).randbytes(900_000)) for _ in range(8)], *block.items[1:]]
+    limits, plan = GrpcLimits(slow_s_max=0.3), SubscribeLimits(tick_s=0.05)
+    verifier = VerifierSettings(levels=Level.STRUCTURE)
+    async with block_door(tmp_path, grpc=limits, plan=plan, verifier=verifier) as door, raw_client(door.port) as client:
+        async with publisher(door) as one:
+            for item in items:
+                await one.items([item])
+            await one.end_block(0)
+            await one.expect("acknowledgement", 0)
+        client.keeps = False
+        answer = await client.ask(pbj_headers(SUBSCRIBE), framed(range_of(0, 0)))
+        assert (answer.received_bytes, answer.status) == (65_535, 8)
+        assert door.services.statistics().ended == {"TOO_SLOW": 1}
+
+
+async def test_s8_a_reader_that_comes_and_goes_leaves_nothing_behind(tmp_path: Path) -> None:
+    """hiero-block-node 3150: each reconnect of a mirror node leaked, until storage stopped."""
+    async with block_door(tmp_path) as door:
+        await publish(door, 2)
+        async with raw_client(door.port) as client:
+            for _ in range(40):
+                stream_id = await client.open(pbj_headers(SUBSCRIBE))
+                await client.send(stream_id, framed(range_of(0, NO_BLOCK)))
+                answer = client.answers[stream_id]
+                await client.until(lambda answer=answer: bool(answer.data))  # type: ignore[misc]
+                client.h2.reset_stream(stream_id, 8)
+                await client.flush()
+        await wait_until(lambda: door.services.statistics().subscriptions == 0)
+        assert door.services.statistics().ended == {"LEFT": 40}
+
+
+@pytest.mark.parametrize(
+    ("request_", "number", "status"),
+    [
+        ({"block_number": 1}, 1, 1),
+        ({"block_number": 0}, 0, 1),
+        ({"retrieve_latest": True}, 2, 1),
+        ({"block_number": NO_BLOCK}, 2, 1),
+        ({}, None, 2),
+        ({"retrieve_latest": False}, None, 2),
+        ({"block_number": 3}, None, 5),
+        ({"block_number": 2**63}, None, 5),
+    ],
+)
+async def test_a1_one_block(tmp_path: Path, request_: WireMessage, number: int | None, status: int) -> None:
+    async with block_door(tmp_path) as door:
+        await publish(door, 3)
+        answer = await ask(door, GET, write_message("BlockRequest", request_))
+        found = read_message("BlockResponse", answer.messages()[0])
+        assert found["status"] == status
+        if number is not None:
+            assert found["block"]["items"] == list(chain_of(3)[number].items)
+        assert answer.status == 0
+
+
+async def test_t1_the_status_of_an_empty_node_and_of_one_with_blocks(tmp_path: Path) -> None:
+    """hiero-mirror-node 13938: a node with blocks said that it had none."""
+    async with block_door(tmp_path) as door:
+        empty = read_message("ServerStatusResponse", (await ask(door, STATUS, b"")).messages()[0])
+        assert empty == {
+            "first_available_block": NO_BLOCK,
+            "last_available_block": NO_BLOCK,
+            "only_latest_state": True,
+        }
+        await publish(door, 3)
+        found = read_message("ServerStatusResponse", (await ask(door, STATUS, b"")).messages()[0])
+        assert found == {"last_available_block": 2, "only_latest_state": True, "next_expected_block": 3}
+
+
+async def test_t2_the_detail_names_ranges_versions_and_plugins(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door:
+        await publish(door, 3)
+        found = read_message("ServerStatusDetailResponse", (await ask(door, DETAIL, b"")).messages()[0])
+        assert found["available_ranges"] == found["stored_ranges"] == [{"range_end": 2}]
+        versions = found["version_information"]
+        assert versions["block_node_version"] == {"minor": 1}
+        assert {"persistence", "publish", "verification"} <= {
+            each["plugin_id"] for each in versions["installed_plugin_versions"]
+        }
+
+
+async def in_thread(door: BlockDoor, act: Callable[[Any], Any]) -> Any:
+    grpc = pytest.importorskip("grpc", reason="grpcio comes with the extra spark-connect")
+
+    def run() -> Any:
+        with grpc.insecure_channel(
+            f"127.0.0.1:{door.port}", options=[("grpc.max_receive_message_length", -1)]
+        ) as channel:
+            return act(channel)
+
+    return await trio.to_thread.run_sync(run)
+
+
+async def test_grpcio_publishes_subscribes_gets_and_asks(tmp_path: Path) -> None:
+    blocks = chain_of(4)
+
+    def requests() -> list[bytes]:
+        made = []
+        for block in blocks:
+            made.append(write_message("PublishStreamRequest", {"block_items": {"block_items": list(block.items)}}))
+            made.append(write_message("PublishStreamRequest", {"end_of_block": {"block_number": block.number}}))
+        return made
+
+    def act(channel: Any) -> None:
+        from queue import SimpleQueue
+
+        # The half stays open until the last acknowledgement has come, as a consensus node keeps it.
+        queue: SimpleQueue[bytes | None] = SimpleQueue()
+        for request in requests():
+            queue.put(request)
+        answers = channel.stream_stream("/org.hiero.block.api.BlockStreamPublishService/publishBlockStream")(
+            iter(queue.get, None)
+        )
+        for answer in answers:
+            found = read_message("PublishStreamResponse", answer)
+            if found == {"acknowledgement": {"block_number": 3}}:
+                break
+        queue.put(None)
+        assert list(answers) == []
+        parts = list(channel.unary_stream(SUBSCRIBE)(range_of(0, 3)))
+        found = blocks_of([read_message("SubscribeStreamResponse", each) for each in parts])
+        assert found == {block.number: list(block.items) for block in blocks}
+        got = channel.unary_unary(GET)(write_message("BlockRequest", {"block_number": 2}))
+        block = b"".join(item_prefix(len(item)) + item for item in blocks[2].items)
+        assert got.endswith(block)
+        status = read_message("ServerStatusResponse", channel.unary_unary(STATUS)(b"", timeout=5))
+        assert status["next_expected_block"] == 4
+
+    async with block_door(tmp_path) as door:
+        await in_thread(door, act)
+
+
+async def test_health_and_reflection_answer_without_any_right(tmp_path: Path) -> None:
+    def act(channel: Any) -> None:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert read_message("HealthCheckResponse", check(b""), HEALTH) == {"status": 1}
+        for file in (REFLECTION, REFLECTION_ALPHA):
+            [method] = file.methods()
+            asked = [
+                {"list_services": ""},
+                {"file_containing_symbol": "org.hiero.block.api.BlockNodeService"},
+                {"file_containing_symbol": "org.hiero.block.api.PublishStreamResponse.EndOfStream"},
+                {"file_by_filename": "block_node.proto"},
+                {"file_containing_symbol": "no.Thing"},
+            ]
+            requests = [write_message("ServerReflectionRequest", each, file) for each in asked]
+            answers = [
+                read_message("ServerReflectionResponse", each, file)
+                for each in channel.stream_stream(method.path)(iter(requests))
+            ]
+            names = [each["name"] for each in answers[0]["list_services_response"]["service"]]
+            assert "org.hiero.block.api.BlockStreamPublishService" in names
+            assert "grpc.health.v1.Health" in names
+            for answer in answers[1:4]:
+                assert answer["file_descriptor_response"]["file_descriptor_proto"] == [BLOCK_NODE.descriptor()]
+            assert answers[4]["error_response"]["error_code"] == 5
+
+    async with block_door(tmp_path) as door:
+        await in_thread(door, act)
