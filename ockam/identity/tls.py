@@ -109,6 +109,7 @@ class ServerTls:
     def __init__(self, files: ServerTlsFiles) -> None:
         self.files = files
         self._signature = signature_of(files.paths())
+        self._alpn_contexts: dict[str, ssl.SSLContext] = {}
         self._context, self.revoked = _load(files)
 
     def reload(self, *, changed_only: bool) -> bool:
@@ -119,10 +120,21 @@ class ServerTls:
             return False
         self._signature = signature
         self._context, self.revoked = _load(self.files)
+        self._alpn_contexts.clear()
         return True
 
-    def layer(self) -> TlsLayer:
-        return TlsLayer(self._context, server_side=True)
+    def layer(self, alpn: str | None = None) -> TlsLayer:
+        """Returns a new TLS connection, whose handshake has not begun. alpn: the protocol that it names to a client
+        that asks (RFC 7301). Raises TlsFilesError if the files have become invalid since they were read."""
+        if alpn is None:
+            return TlsLayer(self._context, server_side=True)
+        # One context names the same protocol to every client, so each protocol has a context of its own.
+        context = self._alpn_contexts.get(alpn)
+        if context is None:
+            context, _ = _load(self.files)
+            context.set_alpn_protocols([alpn])
+            self._alpn_contexts[alpn] = context
+        return TlsLayer(context, server_side=True)
 
     def refusal(self, certificate: PeerCertificate | None, now_s: float) -> tuple[str, str] | None:
         """Returns why a connection with this certificate must end (a key of KINDS and a text), or None."""

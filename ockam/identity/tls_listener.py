@@ -28,11 +28,14 @@ class TlsListener:
         handshake_s: float = HANDSHAKE_TIMEOUT_S,
         handshakes_max: int = HANDSHAKES_MAX,
         now_s: Callable[[], float] = time.time,
+        alpn: str | None = None,
     ) -> None:
+        """alpn: see `ServerTls.layer`."""
         self._server = server
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max
         self._now_s = now_s
+        self._alpn = alpn
         self._under_way = SilentConnections()
 
     @property
@@ -46,7 +49,7 @@ class TlsListener:
         if len(self._under_way) >= self._handshakes_max and self._under_way.close_oldest() is None:
             raise TlsFault("tls_timeout", "too many TLS handshakes are under way")
         # While the handshake runs, the connection may be closed to make room for another one.
-        layer = self._server.layer()
+        layer = self._server.layer(self._alpn)
         self._under_way.add(connection)
         try:
             with trio.move_on_after(self._handshake_s):

@@ -42,9 +42,14 @@ def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]
 
 
 def check_listen(config: Config) -> Finding:
-    values: Values = {"listen": config.listen, "http": ", ".join(config.http) or None}
-    addresses = ", ".join((config.listen, *config.http))
-    if all(map(is_loopback, (config.listen, *config.http))):
+    values: Values = {
+        "listen": config.listen,
+        "http": ", ".join(config.http) or None,
+        "grpc": ", ".join(config.grpc) or None,
+    }
+    every = (config.listen, *config.http, *config.grpc)
+    addresses = ", ".join(every)
+    if all(map(is_loopback, every)):
         return Finding("listen", "ok", f"{addresses}, this machine only", values)
     found = lacking(config)
     if found is None:
@@ -59,7 +64,7 @@ def check_listen(config: Config) -> Finding:
 def check_rates(config: Config) -> Finding:
     """Checks that one identity cannot take a node that other machines can reach from all others."""
     rates = {name: getattr(config, name) for name in ("identity_requests_per_second", "identity_bytes_per_second")}
-    if any(rates.values()) or all(map(is_loopback, (config.listen, *config.http))):
+    if any(rates.values()) or all(map(is_loopback, (config.listen, *config.http, *config.grpc))):
         return Finding("rates", "ok", "the limits fit", rates)
     text = (
         "one client that floods the node slows down all others; set identity_requests_per_second and "
@@ -72,7 +77,8 @@ def check_addresses(config: Config, *, is_running: bool) -> Finding:
     """Checks that the node can listen at its addresses, by listening there for a moment unless it runs."""
     if is_running:
         return Finding("addresses", "ok", "not tried, because the node runs")
-    for setting, address in (("listen", config.listen), *(("http", each) for each in config.http)):
+    doors = (("listen", (config.listen,)), ("http", config.http), ("grpc", config.grpc))
+    for setting, address in ((name, each) for name, addresses in doors for each in addresses):
         host, port = split_host_port(address)
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(

@@ -60,6 +60,10 @@ HttpOption = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST:PORT", help="Listen for HTTP, too. Port 0 picks a free port. May be repeated."),
 ]
+GrpcOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST:PORT", help="Listen for block nodes and their peers over gRPC, too. May be repeated."),
+]
 ForwardOption = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST:PORT", help="Another node that clients may reach through this node. May be repeated."),

@@ -75,7 +75,8 @@ def own_settings(config: Config, place: WorkerPlace | None) -> Config:
     Each worker has HTTP at a port of its own: at that of the setting plus the number of the worker."""
     if place is None:
         return config
-    config = msgspec.structs.replace(config, http=tuple(_http_of(address, place.number) for address in config.http))
+    http, grpc = (tuple(_door_of(each, place.number) for each in addresses) for addresses in (config.http, config.grpc))
+    config = msgspec.structs.replace(config, http=http, grpc=grpc)
     if config.database is None:
         return config
     # With a shared database, the workers are members of a cluster.
@@ -92,7 +93,7 @@ def has_own_databases(config: Config) -> bool:
     return config.workers > 1 and config.database is None
 
 
-def _http_of(address: str, number: int) -> str:
+def _door_of(address: str, number: int) -> str:
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + number}" if port.isdigit() and int(port) else address
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import trio
@@ -37,6 +37,9 @@ from stream_node.node.config import Config, ConfigError
 from stream_service.names import refusal_of_name, stream_address
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.runner import Runner
+
+if TYPE_CHECKING:
+    from block_node.grpc.calls.services import GrpcServices
 
 KEEPERS = (
     Rule(
@@ -151,6 +154,15 @@ class BlockServices:
         self._backfill = BackfillService(node, self._blocks, backfill)
         self._node = node
         self._scan_bytes_per_s = config.block_scan_bytes
+        self.grpc: GrpcServices | None = None
+        if config.grpc:
+            # Only a node with gRPC waits for h2.
+            from block_node.grpc.calls.services import GrpcServices
+            from stream_node.doors.grpc.settings import grpc_limits
+
+            plan_limits = SubscribeLimits(**_given(config, "block_subscribe_"))
+            limits = grpc_limits(config)
+            self.grpc = GrpcServices(node, self._blocks, self._read, limits, plan_limits=plan_limits, now_s=now_s)
 
     def start(self) -> None:
         self._blocks.start()
@@ -158,6 +170,8 @@ class BlockServices:
             self._node.register([SCAN_ADDRESS], lambda: BlockScan(self._blocks.store, self._scan_bytes_per_s))
         self._read.start()
         self._backfill.start()
+        if self.grpc is not None:
+            self.grpc.start()
 
     def stop(self) -> None:
         """Ends all sessions of publishers and subscribers. Each is sent a status."""
@@ -167,6 +181,8 @@ class BlockServices:
         """Ends all sessions and services, because another node of the cluster serves the chain from now on.
         Submitted operations are still stored. Returns the messages that were not served, in order for each service."""
         self._blocks.stop(MOVED)
+        if self.grpc is not None:
+            self.grpc.close()
         self._node.unregister(SCAN_ADDRESS)
         return [*self._backfill.close(), *self._read.close(), *self._blocks.close()]
 

@@ -168,6 +168,34 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum number of identities, each with its host, that use streams over HTTP at one time. Each of them has
     one connection inside the node."""
 
+    # Group "gRPC": whether and how the node speaks with block nodes, consensus nodes and mirror nodes over gRPC. See
+    # [block-node.md](block-node.md).
+    grpc: tuple[str, ...] = ()
+    """The HOST:PORT at which the node listens for gRPC; real block nodes use port 40840. Several are allowed; port 0
+    picks a free port. It needs `block_node`. TLS, client certificates, tokens and rules are those of the node."""
+    grpc_connections_max: Count = 1_000
+    """The maximum number of open gRPC connections. One host or certificate can have a quarter of them."""
+    grpc_streams_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
+    """The maximum number of open calls of one gRPC connection."""
+    grpc_message_bytes_max: Annotated[int, msgspec.Meta(ge=64 * 1024, le=2**31)] = 131_072_000
+    """The maximum size of one message of a publisher, also after it is decompressed. The size of a block is bounded by
+    `block_bytes_max` alone: a block can come in several messages."""
+    grpc_unfinished_bytes_max: MemoryBytes = 512 * 1024 * 1024
+    """The maximum size of all gRPC messages together that have not arrived completely. Above it, publishers wait."""
+    grpc_header_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=1024 * 1024)] = 8 * 1024
+    """The maximum size of the headers of one call."""
+    grpc_resets_max: Count = 50
+    """The node closes a gRPC connection whose peer resets more calls than this within 10 seconds."""
+    grpc_pings_max: Count = 200
+    """The node closes a gRPC connection whose peer sends more PINGs than this in one second."""
+    grpc_idle_timeout_s: Seconds = 7_200.0
+    """The node closes a gRPC connection that has had no open call for this long."""
+    grpc_duplicate_window: Annotated[int, msgspec.Meta(ge=1, le=10)] = 5
+    """A publisher that offers one of this many blocks below the last one is asked to skip it. The stream of a publisher
+    that offers an older block ends."""
+    grpc_compression: bool = False
+    """Whether large messages to peers that accept it are compressed, with zstd or gzip."""
+
     metrics_names_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
     """The number of streams, and of consumers, that have metrics of their own: the streams to which most was written,
     and the consumers that are farthest behind. The others are summed under the name _others."""

@@ -59,6 +59,8 @@ def load_config(
     # Values with a mistake keep their defaults, so that the others can still be checked together.
     config = Config(**values)
     found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
+    if config.grpc and not config.block_node:
+        found.append("grpc: has no effect without block_node; switch the block node on")
     if config.log_level not in LOG_LEVELS:
         found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
@@ -129,6 +131,7 @@ def _address_mistakes(config: Config) -> list[str]:
         ("allow_forward", config.allow_forward),
         ("tls_forward_plaintext", config.tls_forward_plaintext),
         ("http", config.http),
+        ("grpc", config.grpc),
         ("mirror_address", () if config.mirror_address is None else (config.mirror_address,)),
     ):
         for destination in destinations:

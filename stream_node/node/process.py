@@ -24,7 +24,8 @@ class NodeNotStarted(Exception):
 class NodeProcess:
     """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end.
     Between two starts, nobody else gets the port of the node. environment: additional variables. log_file: for the
-    child's stderr; None: next to the data directory. address, http: where the node listens, after its first start."""
+    child's stderr; None: next to the data directory. address, http, grpc: where the node listens, after its first
+    start."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class NodeProcess:
         self._release_port: Callable[[], object] = lambda: None
         self.address = ""
         self.http: list[str] = []
+        self.grpc: list[str] = []
 
     def __enter__(self) -> NodeProcess:
         self.start()
@@ -85,6 +87,7 @@ class NodeProcess:
         told = json.loads(line)
         self.address = told["addresses"][0]
         self.http = told.get("http", [])
+        self.grpc = told.get("grpc", [])
         self._release_port()
 
     def stop(self, timeout_s: float = 30.0) -> int:

@@ -56,6 +56,7 @@ from stream_storage.thread_runner import ThreadRunner
 
 if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
+    from stream_node.doors.grpc.listener import GrpcListener
     from stream_node.doors.http.listener import HttpListener
 
 logger = structlog.get_logger(__name__)
@@ -68,7 +69,7 @@ class CannotListen(OSError):
 
 class Server:
     """One node that serves one data directory. `serve` runs it until `stop` is called. config: the settings in force.
-    addresses, http: the `host:port` texts at which the node listens, and listens for HTTP."""
+    addresses, http, grpc: the `host:port` texts at which the node listens, and listens for HTTP and gRPC."""
 
     def __init__(self, config: Config, notifier: Notifier | None = None, place: WorkerPlace | None = None) -> None:
         """notifier: reports progress and end to a service manager; None: there is none. place: the place of this
@@ -79,6 +80,7 @@ class Server:
         self._notifier = Notifier({}) if notifier is None else notifier
         self.addresses: list[str] = []
         self.http: list[str] = []
+        self.grpc: list[str] = []
         self.condition = NodeCondition()
         self._stop = trio.Event()
         self._listening = trio.Event()
@@ -87,6 +89,7 @@ class Server:
         self._access: NodeAccess | None = None
         self._parts: LiveParts | None = None
         self._http: HttpListener | None = None
+        self._grpc: GrpcListener | None = None
         self._tracing: Tracing | None = None
         self._cluster: NodeCluster | None = None
         self._day_log: DayLog | None = None
@@ -245,6 +248,7 @@ class Server:
             access=None if self._access is None else self._access.statistics(),
             limits=node.usages.statistics(),
             http=None if self._http is None else self._http.statistics(),
+            grpc=None if self._grpc is None else self._grpc.statistics(),
             traces=None if self._tracing is None else self._tracing.statistics(),
             cluster=None if self._cluster is None else self._cluster.statistics(),
         )
@@ -262,6 +266,8 @@ class Server:
         except OSError as error:
             raise CannotListen(f"cannot listen at {listen}: {error}") from error
         parts.services.start_mirrors(nursery, stored, own_address(parts.config, self.addresses))
+        if parts.config.grpc:
+            await self._listen_grpc(parts, nursery)
         if not parts.config.http:
             return
         # Only a node with HTTP waits for starlette and h11, which take a tenth of a second.
@@ -283,14 +289,29 @@ class Server:
         if self._access is not None:
             self._access.closers.append(self._http.close_identities)
 
+    async def _listen_grpc(self, parts: NodeParts, nursery: trio.Nursery) -> None:
+        """Starts to accept gRPC connections. Raises CannotListen."""
+        # Only a node with gRPC waits for h2.
+        from stream_node.doors.grpc.listener import GrpcListener
+
+        self._grpc = GrpcListener(parts, nursery)
+        try:
+            self.grpc = await self._grpc.listen()
+        except OSError as error:
+            raise CannotListen(f"cannot listen for gRPC at {' and '.join(parts.config.grpc)}: {error}") from error
+        # Changed rules end connections and calls over gRPC, too.
+        if self._access is not None:
+            self._access.closers.append(self._grpc.close_identities)
+
     def _close_identities(self, tcp: TcpTransport, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        over_http = 0 if self._http is None else self._http.close_identities(is_meant, reason)
-        return tcp.close_identities(is_meant, reason) + over_http
+        doors = [each for each in (self._http, self._grpc) if each is not None]
+        return sum(each.close_identities(is_meant, reason) for each in (tcp, *doors))
 
     def _end_refused(self, tcp: TcpTransport) -> None:
         tcp.end_refused()
-        if self._http is not None:
-            self._http.end_refused()
+        for each in (self._http, self._grpc):
+            if each is not None:
+                each.end_refused()
 
     async def _drain(
         self,
@@ -307,6 +328,8 @@ class Server:
         # HTTP takes no more connections, and answers the requests that it has.
         if self._http is not None:
             self._http.stop_accepting()
+        if self._grpc is not None:
+            self._grpc.stop_accepting()
         # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile.
         if self._cluster is not None:
             await self._cluster.leave(deadline_s)
@@ -328,5 +351,7 @@ class Server:
         await tcp.close_when_sent(deadline_s)
         if self._http is not None:
             await self._http.aclose(deadline_s)
+        if self._grpc is not None:
+            await self._grpc.aclose(deadline_s)
         assert self._day_log is not None, "the node has started"
         self._day_log.end(self.statistics())

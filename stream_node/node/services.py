@@ -39,6 +39,7 @@ from stream_storage.engine import Engine
 from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
+    from block_node.grpc.calls.services import GrpcServices
     from ockam.tracing.spans import Tracing
 
 
@@ -227,6 +228,11 @@ class Services:
         """The number of acknowledgements to publishers of blocks since the start; None if the node takes no blocks."""
         publish = None if self._blocks is None else self._blocks.statistics().node.publish
         return None if publish is None else publish.acknowledgements
+
+    @property
+    def grpc(self) -> GrpcServices | None:
+        """The block services over gRPC; None if they are off, or run at another node of the cluster."""
+        return None if self._blocks is None else self._blocks.grpc
 
     def stop(self) -> None:
         """Ends the sessions of publishers and subscribers of blocks with a status. Members of groups keep their

@@ -10,6 +10,7 @@ from ockam.identity.rules.authorizer import AccessStatistics
 from ockam.quotas.usage import LimitStatistics
 from ockam.tracing.statistics import TracingStatistics
 from ockam.transport.tcp_statistics import TcpStatistics
+from stream_node.doors.grpc.statistics import GrpcDoorStatistics
 from stream_node.doors.http.statistics import HttpStatistics
 from stream_node.fleet.cluster.statistics import MemberStatistics
 from stream_node.node.services import ServicesStatistics
@@ -27,6 +28,7 @@ class ServerStatistics(msgspec.Struct, frozen=True):
     access: AccessStatistics | None
     limits: LimitStatistics
     http: HttpStatistics | None = None
+    grpc: GrpcDoorStatistics | None = None
     traces: TracingStatistics | None = None
     cluster: MemberStatistics | None = None
 

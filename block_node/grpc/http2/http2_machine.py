@@ -531,8 +531,9 @@ class Http2Machine:
 
     @property
     def is_done(self) -> bool:
-        """Whether no call is open, none will be, and everything was sent."""
-        return self.stage is DrainStage.LEAVING and not self.calls and not self.unsent_bytes
+        """Whether no call is served, none will be, and everything was sent."""
+        served = [call for call in self.calls.values() if call.state is not CallProgress.LINGERING]
+        return self.stage is DrainStage.LEAVING and not served and not self.unsent_bytes
 
     def lose(self, reason: str, now_s: float) -> list[Event]:
         """Ends all calls, because the connection is gone."""

@@ -6,13 +6,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from stream_node.cli.options import ConfigOption, ForwardOption, HttpOption, ListenOption, LogLevelOption
+from stream_node.cli.options import ConfigOption, ForwardOption, GrpcOption, HttpOption, ListenOption, LogLevelOption
 from stream_node.cli.output import say_json, say_text
 from stream_node.node.log_writer import write_waiting_lines
 
@@ -38,6 +38,7 @@ def serve(
     ] = None,
     listen: ListenOption = None,
     http: HttpOption = None,
+    grpc: GrpcOption = None,
     allow_forward: ForwardOption = None,
     log_level: LogLevelOption = None,
     access_rules: Annotated[str | None, typer.Option(help="The TOML file with the rules: who may do what.")] = None,
@@ -77,6 +78,7 @@ def serve(
         "workers": workers,
         "listen": listen,
         "http": tuple(http) if http else None,
+        "grpc": tuple(grpc) if grpc else None,
         "allow_forward": tuple(allow_forward) if allow_forward else None,
         "log_level": log_level,
         "access_rules": access_rules,
@@ -99,7 +101,7 @@ def serve(
     _relax_garbage_collector()
 
     def report_ready() -> None:
-        report_listening(settings, server.addresses, server.http, as_json)
+        report_listening(settings, server.addresses, server.http, as_json, server.grpc)
         log_started(origins, server.addresses, server.http)
         notifier.ready()
 
@@ -176,18 +178,24 @@ def has_terminal() -> bool:
     return True
 
 
-def report_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
+def report_listening(
+    settings: Config, addresses: list[str], http: list[str], as_json: bool, grpc: Sequence[str] = ()
+) -> None:
     from stream_node.node.identity.access import lacking
     from stream_node.node.identity.tls_state import tls_mode, tls_text
 
     line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
     if http:
         line["http"] = http
+    if grpc:
+        line["grpc"] = list(grpc)
     line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
     lines = [f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"]
     if http:
         scheme = "http" if settings.tls_certificate is None else "https"
         lines.append(f"HTTP is at {' and '.join(f'{scheme}://{each}' for each in http)}")
+    if grpc:
+        lines.append(f"gRPC is at {' and '.join(grpc)}")
     if settings.tls_certificate is not None:
         lines.append(f"TLS is {tls_text(settings)}")
     missing = lacking(settings)

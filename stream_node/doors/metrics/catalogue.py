@@ -8,7 +8,7 @@ from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS
 from stream_node.doors.metrics.cluster_catalogue import CLUSTER
 from stream_node.doors.metrics.family import WHOLE, Metric, Part, Values
 from stream_node.doors.metrics.mirror_catalogue import MIRROR_METRICS
-from stream_node.doors.metrics.peer_catalogue import HTTP, PEERS, TRACES
+from stream_node.doors.metrics.peer_catalogue import GRPC, HTTP, PEERS, TRACES
 from stream_node.doors.metrics.reading import ConsumerFigures, StreamFigures
 from stream_node.doors.metrics.snapshot import Snapshot
 from stream_node.doors.metrics.trouble_catalogue import TROUBLES
@@ -146,6 +146,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Storage": STORAGE,
     "Peers": PEERS,
     "HTTP": HTTP,
+    "gRPC": GRPC,
     "Traces": TRACES,
     "Cluster": CLUSTER,
     "Blocks": BLOCK_METRICS,

@@ -42,6 +42,7 @@ _limits = Part(lambda s: s.statistics.limits)
 _access = Part(lambda s: s.statistics.access)
 _channels = Part(lambda s: s.statistics.channels)
 _http = Part(lambda s: s.statistics.http)
+_grpc = Part(lambda s: s.statistics.grpc)
 _traces = Part(lambda s: s.statistics.traces)
 
 PEERS = (
@@ -99,6 +100,23 @@ PEERS = (
     _channels.gauge("channels", lambda e: e.open, "Open secure channels."),
     _channels.counter(
         "channels_refused_total", lambda e: e.refused, "Refused beginnings of secure channels.", "reason"
+    ),
+)
+GRPC = (
+    _grpc.gauge("grpc_connections", lambda e: e.open, "Open gRPC connections."),
+    _grpc.gauge("grpc_calls_open", lambda e: e.open_calls, "Open gRPC calls."),
+    _grpc.gauge("grpc_unfinished_bytes", lambda e: e.unfinished_bytes, "Sizes of gRPC messages that are arriving."),
+    _grpc.gauge(
+        "grpc_window_closed_seconds_max",
+        lambda e: e.window_closed_s_longest,
+        "The longest time for which a peer could send nothing of a gRPC call. Real publishers leave after 0.5 seconds.",
+    ),
+    _grpc.counter("grpc_calls_total", lambda e: e.calls, "Ended gRPC calls.", "status"),
+    _grpc.counter(
+        "grpc_connections_closed_total",
+        lambda e: e.closed,
+        "gRPC connections that the node has refused or closed.",
+        "reason",
     ),
 )
 HTTP = (

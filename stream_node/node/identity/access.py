@@ -49,7 +49,7 @@ def lacking(config: Config) -> str | None:
     none."""
     has_tls = config.tls_certificate is not None
     lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
-    exposed = [address for address in (config.listen, *config.http) if not is_loopback(address)]
+    exposed = [address for address in (config.listen, *config.http, *config.grpc) if not is_loopback(address)]
     if not exposed or not lacks:
         return None
     reached = "is reached" if len(exposed) == 1 else "are reached"
@@ -63,7 +63,8 @@ def check_exposure(config: Config) -> None:
     if found is None:
         return
     if not config.insecure:
-        setting = "http" if is_loopback(config.listen) else "listen"
+        doors = {"listen": (config.listen,), "http": config.http, "grpc": config.grpc}
+        setting = next(name for name, addresses in doors.items() if not all(map(is_loopback, addresses)))
         raise ConfigError(
             f"{setting}: {found}; set tls_certificate, tls_certificate_key and access_rules (docs/security.md), listen "
             "at 127.0.0.1, or say --insecure if everybody who reaches this address may do everything"

@@ -67,8 +67,10 @@ def make_outgoing_tls(config: Config) -> OutgoingTls:
     return OutgoingTls(tls, frozenset(config.tls_forward_plaintext))
 
 
-def make_listener(config: Config, tls: ServerTls) -> TlsListener:
-    return TlsListener(tls, handshake_s=config.tls_handshake_timeout_s, handshakes_max=config.tls_handshakes_max)
+def make_listener(config: Config, tls: ServerTls, alpn: str | None = None) -> TlsListener:
+    """alpn: see `ServerTls.layer`."""
+    most, handshake_s = config.tls_handshakes_max, config.tls_handshake_timeout_s
+    return TlsListener(tls, handshake_s=handshake_s, handshakes_max=most, alpn=alpn)
 
 
 class TlsWatch:

@@ -287,8 +287,8 @@ async def test_grpcio_publishes_subscribes_gets_and_asks(tmp_path: Path) -> None
         queue.put(None)
         assert list(answers) == []
         parts = list(channel.unary_stream(SUBSCRIBE)(range_of(0, 3)))
-        found = blocks_of([read_message("SubscribeStreamResponse", each) for each in parts])
-        assert found == {block.number: list(block.items) for block in blocks}
+        subscribed = blocks_of([read_message("SubscribeStreamResponse", each) for each in parts])
+        assert subscribed == {block.number: list(block.items) for block in blocks}
         got = channel.unary_unary(GET)(write_message("BlockRequest", {"block_number": 2}))
         block = b"".join(item_prefix(len(item)) + item for item in blocks[2].items)
         assert got.endswith(block)

@@ -14,7 +14,7 @@ import h2.events
 import trio
 import zstandard
 from h2.config import H2Configuration
-from h2.connection import H2Connection
+from h2.connection import ConnectionInputs, H2Connection, H2ConnectionStateMachine
 
 from block_node.grpc.http2.message_reader import prefix_of_message
 
@@ -85,6 +85,13 @@ class Answer:
         return self.trailers.get("grpc-message", self.headers.get("grpc-message", ""))
 
 
+class GoawayStates(H2ConnectionStateMachine):
+    """h2 as a client ends the connection at a GOAWAY, too. Real clients finish their calls."""
+
+    def process_input(self, input_: ConnectionInputs) -> list[h2.events.Event]:
+        return [] if input_ is ConnectionInputs.RECV_GOAWAY else super().process_input(input_)
+
+
 class RawClient:
     """One connection. reads: whether received bytes are given back to their windows."""
 
@@ -98,6 +105,7 @@ class RawClient:
                 normalize_outbound_headers=False,
             )
         )
+        self.h2.state_machine = GoawayStates()
         self.answers: dict[int, Answer] = {}
         self.goaways: list[h2.events.ConnectionTerminated] = []
         self.pings = 0

@@ -1,0 +1,127 @@
+"""CallGate: decides who makes a call, and whether the rules let them. Then the call gets its handler.
+
+The identity is that of the certificate of the connection, else that of a token (`authorization: Bearer …`), else
+anonymous, as at the node's other doors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import trio
+
+from block_node.grpc.calls.services import BlockMethod, about_calls, block_methods, demand_of, origin_of
+from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
+from block_node.grpc.limits import ASK_BYTES_MAX, GrpcLimits
+from ockam.actors.message import Origin
+from ockam.identity.identity import Identity
+from ockam.quotas.usage import party_key
+from stream_node.doors.http.identity import TOKEN_CHARACTERS_MAX
+from stream_node.node.block_services import chain_address
+from stream_node.node.parts import NodeParts
+
+AUTHORIZATION: Final = b"authorization"
+
+
+class TokenCall:
+    """A call whose token is being judged. It takes no message."""
+
+    def may_take(self) -> bool:
+        return False
+
+    def take(self, message: bytes) -> None:
+        raise AssertionError("a call that is held gets no message")
+
+    def half_closed(self) -> None:
+        pass
+
+    def room(self) -> None:
+        pass
+
+    def ended(self, reason: str) -> None:
+        pass
+
+
+class CallGate:
+    """The routes of the door, and the identities of open calls that tokens have proved."""
+
+    def __init__(self, parts: NodeParts, limits: GrpcLimits, nursery: trio.Nursery) -> None:
+        """nursery: runs the tasks that judge tokens."""
+        self._parts = parts
+        self._nursery = nursery
+        self._with_token: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
+        self.routes = {
+            path: Route(self._opener(path, method), method.message_bytes_max)
+            for path, method in block_methods(limits).items()
+        }
+        # Health and reflection say nothing about blocks, and load balancers prove no identity.
+        self.routes |= {path: Route(open_, ASK_BYTES_MAX) for path, open_ in about_calls(self._serves).items()}
+
+    def end_calls(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Ends the calls of the identities that tokens have proved. Returns their number."""
+        meant = [call for call, identity in self._with_token.items() if is_meant(identity)]
+        for call in meant:
+            call.cancel(GrpcStatus.PERMISSION_DENIED, reason)
+        return len(meant)
+
+    def _opener(self, path: bytes, method: BlockMethod) -> Callable[[GrpcCall], CallHandler]:
+        def opened(call: GrpcCall) -> CallHandler:
+            text = call.request.metadata.get(AUTHORIZATION)
+            if text is None:
+                return self._open(call, path, method)
+            self._nursery.start_soon(self._judge, call, text.decode("latin-1"), path, method)
+            return TokenCall()
+
+        return opened
+
+    async def _judge(self, call: GrpcCall, header: str, path: bytes, method: BlockMethod) -> None:
+        """Judges the token of a call, and then opens the call or refuses it. A refusal is delayed, as everywhere."""
+        origin = origin_of(call)
+        try:
+            identity = await self._identity_of(header, origin)
+            usage = self._parts.node.usages.get(party_key(identity, origin.peer), trio.current_time())
+            call.peer = Origin(origin.kind, origin.peer, identity, usage=usage)
+            self._with_token[call] = identity
+            with self._parts.node.batch():
+                call.replace(self._open(call, path, method))
+        except CallRefused as refused:
+            call.cancel(refused.status, refused.text)
+
+    async def _identity_of(self, header: str, origin: Origin) -> Identity:
+        scheme, _, text = header.partition(" ")
+        text = text.strip()
+        if scheme.lower() != "bearer" or not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
+            raise CallRefused(GrpcStatus.UNAUTHENTICATED, "send authorization: Bearer TOKEN")
+        is_encrypted = self._parts.tls is not None
+        verdict = await self._parts.authenticator.judge_text(text, origin.peer, origin.identity, is_encrypted)
+        if verdict is None:
+            raise CallRefused(GrpcStatus.RESOURCE_EXHAUSTED, "too many refused tokens of this host wait; wait, too")
+        if verdict.identity is None:
+            raise CallRefused(GrpcStatus.UNAUTHENTICATED, verdict.reason)
+        return verdict.identity
+
+    def _open(self, call: GrpcCall, path: bytes, method: BlockMethod) -> CallHandler:
+        """Makes the handler of a call whose caller is known. Raises CallRefused."""
+        config, authorizer = self._parts.config, self._parts.authorizer
+        demand = demand_of(method, config.block_chain)
+        # The right comes first, so that a refusal does not tell who serves the chain.
+        if demand is not None and authorizer is not None:
+            decision = authorizer.decide(origin_of(call), demand, path.decode(), is_act=False)
+            if not decision.allowed:
+                raise CallRefused(GrpcStatus.PERMISSION_DENIED, decision.reason)
+        services = self._parts.services.grpc
+        if services is None:
+            remote = self._parts.remote_streams
+            owner = "" if remote is None else remote.owner_of(chain_address(config))[0]
+            where = f"; {owner} serves it" if owner else ""
+            raise CallRefused(GrpcStatus.UNAVAILABLE, f"this node does not serve the chain now{where}")
+        return method.open(services, call)
+
+    def _serves(self, service: str) -> bool | None:
+        names = {path.decode().split("/")[1] for path in self.routes}
+        if service and service not in names:
+            return None
+        return not self._parts.condition.is_draining and self._parts.services.grpc is not None

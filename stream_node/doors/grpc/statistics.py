@@ -1,0 +1,23 @@
+"""GrpcDoorStatistics: the counts of the gRPC listener."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GrpcDoorStatistics(msgspec.Struct, frozen=True):
+    """The statistics of gRPC. `open`, `open_calls` and `unfinished_bytes` are those of now; the others are counted
+    since the start.
+
+    closed: the connections that the node has closed or refused, by reason. calls: ended calls, by their status.
+    unfinished_bytes: the announced bytes of messages that have not arrived completely.
+    window_closed_s_longest: the longest time for which a peer could send nothing of a call that had room here.
+    """
+
+    open: int
+    accepted: int
+    closed: dict[str, int]
+    open_calls: int
+    calls: dict[str, int]
+    unfinished_bytes: int
+    window_closed_s_longest: float

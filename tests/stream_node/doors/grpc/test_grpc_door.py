@@ -1,0 +1,207 @@
+"""Goal: the gRPC door of a whole node: its settings, TLS, identities, rules, and how it stops.
+
+Method: real nodes, real sockets. Publishers speak as PBJ does; behind TLS the client is grpcio, and bare h2 where it
+must say `:scheme http`.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from block_node.blocks.files import read_items
+from block_node.grpc.messages import NO_BLOCK, read_message, write_message
+from ockam.actors.address import split_host_port
+from ockam.identity.rules.rights import Right
+from ockam.identity.rules.rules import Rule
+from ockam.identity.rules.tokens import create_token
+from stream_node.node.config import Config, ConfigError
+from stream_node.node.config_sources import load_config
+from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, SUBSCRIBE, GrpcPublisher
+from tests.block_node.grpc.http2.raw_client import RawClient, framed, pbj_headers, raw_client
+from tests.block_node.publish.samples import chain_of
+from tests.ockam.identity.rules.guarded_node import may, write_rules
+from tests.support.certificates import Authority
+from tests.support.served import Served, served, wait_until
+
+OK, PERMISSION_DENIED, UNAUTHENTICATED = 0, 7, 16
+LOCAL = ("127.0.0.1:0",)
+BLOCKS: dict[str, Any] = {"block_node": True, "grpc": LOCAL, "block_accept_unchecked_proofs": True}
+
+
+@asynccontextmanager
+async def grpc_node(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Served, int]]:
+    async with served(tmp_path / "data", **{**BLOCKS, **settings}) as running:
+        yield running, split_host_port(running.server.grpc[0])[1]
+
+
+def rules(folder: Path, *given: Rule) -> dict[str, str]:
+    write_rules(folder / "access.toml", given)
+    return {"access_rules": str(folder / "access.toml")}
+
+
+def with_token(path: str, token: str) -> list[tuple[str, str]]:
+    return [*pbj_headers(path), ("authorization", f"Bearer {token}")]
+
+
+async def status_of(client: RawClient, headers: list[tuple[str, str]]) -> int:
+    return (await client.ask(headers, framed(b""))).status
+
+
+async def test_a_publisher_a_subscriber_and_a_stop(tmp_path: Path) -> None:
+    async with grpc_node(tmp_path) as (running, port), raw_client(port) as client:
+        publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+        for block in chain_of(3):
+            await publisher.block(block)
+            await publisher.wait_for("acknowledgement", block.number)
+        async with raw_client(port) as reader:
+            follow = await reader.open(pbj_headers(SUBSCRIBE))
+            asked = write_message("SubscribeStreamRequest", {"end_block_number": NO_BLOCK})
+            await reader.send(follow, framed(asked), end=True)
+            await reader.until(lambda: len(reader.answers[follow].messages()) >= 6)
+            statistics = running.statistics().grpc
+            assert statistics is not None
+            assert (statistics.open, statistics.open_calls) == (2, 2)
+            running.server.stop()
+            # Both are told why, read it, and then the connection ends.
+            await publisher.expect_end(1, 2, 0)
+            await reader.until_end(follow)
+            last = read_message("SubscribeStreamResponse", reader.answers[follow].messages()[-1])
+            assert last == {"status": 1}
+            await reader.until_closed()
+            assert [each.error_code for each in reader.goaways] == [0, 0]
+            assert [each.last_stream_id for each in reader.goaways] == [2**31 - 1, follow]
+
+
+async def test_real_blocks_are_published(tmp_path: Path, shared_dir: Path) -> None:
+    paths = sorted((shared_dir / "data" / "hiero" / "SCHNORR").glob("*.blk.gz"))
+    async with grpc_node(tmp_path, grpc_compression=True) as (running, port), raw_client(port) as client:
+        publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+        for number, path in enumerate(paths):
+            items = list(read_items(path))
+            for start in range(0, len(items), 500):
+                await publisher.items(items[start : start + 500])
+            await publisher.end_block(number)
+        await publisher.wait_for("acknowledgement", len(paths) - 1)
+        asked = write_message("SubscribeStreamRequest", {"end_block_number": len(paths) - 1})
+        answer = await client.ask(pbj_headers(SUBSCRIBE), framed(asked))
+        found = [
+            item
+            for message in answer.messages()
+            for item in read_message("SubscribeStreamResponse", message).get("block_items", {}).get("block_items", [])
+        ]
+        assert found == [item for path in paths for item in read_items(path)]
+        assert running.statistics().services.blocks is not None
+
+
+async def test_a_node_without_its_blocks_has_no_door(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('grpc = ["127.0.0.1:0"]\nblock_node = false\n')
+    with pytest.raises(ConfigError, match="block_node"):
+        load_config({}, file=file, environment={})
+    async with served(tmp_path / "data", block_node=True) as running:
+        assert running.server.grpc == []
+        assert running.statistics().grpc is None
+
+
+async def test_a_door_that_others_reach_needs_tls_and_rules(tmp_path: Path) -> None:
+    from stream_node.node.identity.access import check_exposure
+
+    with pytest.raises(ConfigError, match=r"grpc: 0\.0\.0\.0:40840 is reached"):
+        check_exposure(Config(data_dir=str(tmp_path), block_node=True, grpc=("0.0.0.0:40840",)))
+
+
+async def test_the_rules_decide_about_each_method(tmp_path: Path) -> None:
+    given = rules(tmp_path, may(Right.BLOCK_READ, "blocks"))
+    async with grpc_node(tmp_path, **given) as (running, port), raw_client(port) as client:
+        assert await status_of(client, pbj_headers(STATUS)) == OK
+        refused = await client.ask(pbj_headers(PUBLISH), framed(b""))
+        assert refused.status == PERMISSION_DENIED
+        assert "block-publish" in refused.text
+        # Health needs no right.
+        assert await status_of(client, pbj_headers("/grpc.health.v1.Health/Check")) == OK
+        access = running.statistics().access
+        assert access is not None
+        assert access.refused == {"block-publish": 1}
+
+
+async def test_a_token_proves_who_calls_and_a_changed_rule_ends_the_call(tmp_path: Path) -> None:
+    given = rules(tmp_path, may(Right.BLOCK_PUBLISH, "blocks", "token:node7"))
+    (tmp_path / "data").mkdir()
+    text = create_token(tmp_path / "data" / "tokens.json", "node7", int(time.time()))[0]
+    async with grpc_node(tmp_path, **given) as (running, port), raw_client(port) as client:
+        assert await status_of(client, pbj_headers(STATUS)) == PERMISSION_DENIED
+        assert await status_of(client, with_token(STATUS, text)) == OK
+        assert await status_of(client, with_token(STATUS, text[:-1] + "x")) == UNAUTHENTICATED
+        assert await status_of(client, [*pbj_headers(STATUS), ("authorization", "Basic eDp5")]) == UNAUTHENTICATED
+        publisher = GrpcPublisher(client, await client.open(with_token(PUBLISH, text)))
+        await publisher.block(chain_of(1)[0])
+        await publisher.wait_for("acknowledgement", 0)
+        write_rules(tmp_path / "access.toml", [may(Right.BLOCK_READ, "blocks", "token:node7")])
+        running.server.reload()
+        answer = await client.until_end(publisher.stream_id)
+        assert answer.status == PERMISSION_DENIED
+        blocks = running.statistics().services.blocks
+        assert blocks is not None
+        assert blocks.node.publish is not None
+        await wait_until(lambda: running.statistics().services.blocks.node.publish.publishers == 0)  # type: ignore[union-attr]
+
+
+def content(file: str) -> bytes:
+    return Path(file).read_bytes()
+
+
+def tls_settings(folder: Path, **more: Any) -> tuple[Authority, dict[str, Any]]:
+    authority = Authority(folder)
+    certificate, key = authority.issue("node", hosts=("localhost", "127.0.0.1"))
+    return authority, {"tls_certificate": certificate, "tls_certificate_key": key, **more}
+
+
+async def test_a_consensus_node_without_a_certificate_speaks_over_tls(tmp_path: Path) -> None:
+    """It names h2 by ALPN, says `:scheme http` all the same, and presents no certificate (facts/grpc_peers.md §1.3)."""
+    authority, settings = tls_settings(tmp_path)
+    context = ssl.create_default_context(cafile=authority.ca)
+    context.set_alpn_protocols(["h2"])
+    async with grpc_node(tmp_path, **settings) as (_, port):
+        plain = await trio.open_tcp_stream("127.0.0.1", port)
+        async with trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True) as stream:
+            await stream.do_handshake()
+            assert stream.selected_alpn_protocol() == "h2"
+            client = RawClient(stream)  # type: ignore[arg-type]
+            client.h2.initiate_connection()
+            await client.flush()
+            publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+            for block in chain_of(2):
+                await publisher.block(block)
+            await publisher.wait_for("acknowledgement", 1)
+
+
+async def test_grpcio_over_tls_with_a_certificate_is_who_it_says(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="grpcio comes with the extra spark-connect")
+    authority, settings = tls_settings(tmp_path)
+    settings |= {"tls_client_ca": authority.ca, "tls_client_required": False}
+    settings |= rules(tmp_path, may(Right.BLOCK_READ, "blocks", "certificate:mirror"))
+    certificate, key = authority.issue("mirror")
+
+    known = {"private_key": content(key), "certificate_chain": content(certificate)}
+
+    def ask(port: int, **files: bytes) -> Any:
+        credentials = grpc.ssl_channel_credentials(content(authority.ca), **files)
+        with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+            try:
+                channel.unary_unary(STATUS)(b"", timeout=20)
+            except grpc.RpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
+
+    async with grpc_node(tmp_path, **settings) as (_, port):
+        run = trio.to_thread.run_sync
+        assert await run(lambda: ask(port, **known)) is grpc.StatusCode.OK
+        assert await run(lambda: ask(port)) is grpc.StatusCode.PERMISSION_DENIED
