@@ -10,7 +10,7 @@ import msgspec
 from block_node.persist.schema import NUMBER_MAX
 from ockam.actors.address import split_host_port
 
-_SOURCE = re.compile(r"(?P<route>[^@]+?)(?:@(?P<priority>[0-9]{1,6}))?")
+_SOURCE = re.compile(r"(?:(?P<scheme>grpcs?)://)?(?P<route>[^@]+?)(?:@(?P<priority>[0-9]{1,6}))?")
 
 
 class BackfillSettingsError(ValueError):
@@ -19,11 +19,14 @@ class BackfillSettingsError(ValueError):
 
 class SourceSetting(msgspec.Struct, frozen=True):
     """Another node as a source of blocks. hops: the nodes on the way, each as `host:port`, the source node last. name:
-    the hops as text. priority: 0 is the best."""
+    the scheme and the hops as text. priority: 0 is the best.
+
+    scheme: `grpc`, or `grpcs` with TLS: the source speaks the block services over gRPC. Empty: it is an Ockam node."""
 
     name: str
     hops: tuple[str, ...]
     priority: int = 0
+    scheme: str = ""
 
 
 class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +90,8 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_source(text: str) -> SourceSetting:
     """Parses a source: `HOST:PORT`, or `HOST:PORT@1` for priority 1. `HOST:PORT>HOST:PORT` reaches the second node
-    through the first. Raises BackfillSettingsError."""
+    through the first. `grpc://HOST:PORT` and `grpcs://HOST:PORT` are block nodes that speak gRPC, the second with TLS.
+    Raises BackfillSettingsError."""
     match = _SOURCE.fullmatch(text.strip())
     if match is None:
         raise BackfillSettingsError(f"blockNodeSources: {text!r} is not HOST:PORT, or HOST:PORT@PRIORITY")
@@ -97,4 +101,8 @@ def parse_source(text: str) -> SourceSetting:
             split_host_port(hop)
         except ValueError as error:
             raise BackfillSettingsError(f"blockNodeSources: {error}") from error
-    return SourceSetting(">".join(hops), hops, int(match["priority"] or 0))
+    scheme = match["scheme"] or ""
+    if scheme and len(hops) > 1:
+        raise BackfillSettingsError(f"blockNodeSources: {text!r} goes over another node, which gRPC does not")
+    name = (f"{scheme}://" if scheme else "") + ">".join(hops)
+    return SourceSetting(name, hops, int(match["priority"] or 0), scheme)

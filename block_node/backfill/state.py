@@ -25,6 +25,8 @@ from block_node.node import BlockNode
 from block_node.persist.schema import NUMBER_MAX
 from ockam.actors.address import tcp
 from ockam.actors.node import Node
+from ockam.errors import RemoteProtocolError
+from ockam.identity.tls_layer import TlsLayer
 from stream_storage.contract import Do, Operation
 from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
@@ -34,6 +36,8 @@ GAPS_REPORTED_MAX = 1_000
 logger = structlog.get_logger(__name__)
 
 MakeSource = Callable[[SourceSetting], BlockSource]
+MakeTls = Callable[[str], TlsLayer | None]
+"""Makes the TLS of a new connection to a source at `host:port`; None: this node has none for it."""
 
 
 class BackfillWork(Protocol):
@@ -56,7 +60,8 @@ class BackfillState:
     """The state of backfill on one block node. Backfill is off if no source node is configured.
 
     tie: returns a number in [0, 1) that decides between equal source nodes. None means a random number.
-    make_source: creates a source node from its setting. None means one over an Ockam route.
+    make_source: creates a source node from its setting. None means one over an Ockam route, or over gRPC.
+    make_tls: makes the TLS of a connection to a source whose scheme is `grpcs`.
     newest_known: the highest block that publishers have announced.
     unknown: by the last search, why nobody knows which blocks exist; empty if a source node said it. None at first.
     """
@@ -74,19 +79,21 @@ class BackfillState:
         now_s: Callable[[], float] = trio.current_time,
         tie: Callable[[], float] | None = None,
         make_source: MakeSource | None = None,
+        make_tls: MakeTls = lambda address: None,
     ) -> None:
         settings.check()
         self._node = node
         self._blocks = blocks
         self._storage = storage
         self._new_id = new_id
+        self._make_tls = make_tls
         self.settings = settings
         self.chain = chain
         self.first_block = first_block
         self.now_s = now_s
         self.facility, self.store, self.verifier = blocks.facility, blocks.store, blocks.verifier
         found = settings.sources()
-        make = make_source or self._route_source
+        make = make_source or self._make_source
         self.sources = {setting.name: make(setting) for setting in found}
         self.health = Health(
             found,
@@ -252,6 +259,24 @@ class BackfillState:
     def _saved(self, number: int, operation: Do[None]) -> None:
         if operation.error is not None:
             logger.error("backfill_target_not_saved", block=number, reason=str(operation.error))
+
+    def _make_source(self, setting: SourceSetting) -> BlockSource:
+        if not setting.scheme:
+            return self._route_source(setting)
+        # Only a node with a source over gRPC waits for h2.
+        from block_node.grpc.client.channel import GrpcChannel
+        from block_node.grpc.client.source import GrpcSource
+
+        [address] = setting.hops
+
+        def make_tls() -> TlsLayer:
+            layer = self._make_tls(address)
+            if layer is None:
+                raise RemoteProtocolError("tls_other", f"this node has no TLS for {address}")
+            return layer
+
+        channel = GrpcChannel(self._node, address, make_tls if setting.scheme == "grpcs" else None)
+        return GrpcSource(self._node, channel, silence_s_max=self.settings.fetch_timeout_secs)
 
     def _route_source(self, setting: SourceSetting) -> RouteSource:
         route = tuple(tcp(hop) for hop in setting.hops)

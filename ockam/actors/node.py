@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import structlog
@@ -220,6 +220,10 @@ class Node:
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Calls the function once after the delay. Messages that the function sends are collected in one batch."""
         self._timers.call_later(delay_s, function)
+
+    def start_task(self, function: Callable[[], Awaitable[object]]) -> None:
+        """Runs an async function beside the workers, until the node ends. The function must not raise."""
+        self._nursery.start_soon(function)
 
     def refuse(self, message: Message, reason: str) -> None:
         """Answers a message that is refused before its worker gets it, in the protocol of that worker."""

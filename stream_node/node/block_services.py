@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,12 +28,14 @@ from block_node.persist.scan import BlockScan
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscription_plan import SubscribeLimits
-from ockam.actors.address import Address, local
+from ockam.actors.address import Address, local, split_host_port
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.identity.identity import Identity
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rules import Rule
+from ockam.identity.tls import Tls, new_client_context
+from ockam.identity.tls_layer import TlsLayer
 from stream_node.node.config import Config, ConfigError
 from stream_service.names import refusal_of_name, stream_address
 from stream_service.workers.directory import StreamDirectory
@@ -150,6 +153,7 @@ class BlockServices:
             first_block=_first_block(config),
             new_id=new_id,
             now_s=now_s,
+            make_tls=partial(_source_tls, config),
         )
         self._backfill = BackfillService(node, self._blocks, backfill)
         self._node = node
@@ -238,6 +242,14 @@ def _given(config: Config, prefix: str) -> dict[str, Any]:
 
 def _backfill_settings(config: Config) -> BackfillSettings:
     return BackfillSettings(**_given(config, "backfill_"))
+
+
+def _source_tls(config: Config, address: str) -> TlsLayer:
+    """Returns the TLS of a new connection to a source of backfill over gRPC. The authorities are those of
+    `tls_forward_ca`, else those of the machine. Raises TlsFilesError."""
+    context = new_client_context(Tls(ca=config.tls_forward_ca))
+    context.set_alpn_protocols(["h2"])
+    return TlsLayer(context, server_side=False, server_name=split_host_port(address)[0])
 
 
 def _first_block(config: Config) -> int:

@@ -13,7 +13,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class HealthCall:
-    """`Check` and `Watch`. serves: whether a service of this name serves now; None: there is none. "" is the door.
+    """Check and Watch. serves: whether a service of this name serves now; None: there is none. "" is the door.
 
     watches: whether the call stays open. A change is not told: the node that stops ends the call."""
 

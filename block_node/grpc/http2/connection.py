@@ -1,6 +1,7 @@
-"""ServerConnection: moves the bytes of one connection between its socket and `Http2Machine`, and calls handlers.
+"""GrpcConnection: moves the bytes of one connection between its socket and `Http2Machine`, and calls handlers.
 
-It decides nothing about frames, windows or messages.
+It decides nothing about frames, windows or messages. `ServerConnection` answers calls; the client half is in
+`block_node.grpc.client`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import trio
 from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.handler import FAILED, CallHandler, GrpcCall, Routes
 from block_node.grpc.http2.http2_machine import (
+    CallAnswered,
     CallArrived,
     CallLost,
     CallOpened,
@@ -48,43 +50,38 @@ class DoorCounts:
 
 
 class ServedCall:
-    """A call with its handler. has_half_closed: whether the handler knows that no message follows."""
+    """A call with its handler. peer_ended: whether the event of the end of the remote half was handled, to which all
+    earlier events belong. has_half_closed: whether the handler knows that no message follows."""
 
     def __init__(self, machine: CallMachine, handler: CallHandler) -> None:
         self.machine = machine
         self.handler = handler
-        self.has_half_closed = False
+        self.peer_ended = self.has_half_closed = False
 
 
-class ServerConnection:
+class GrpcConnection:
     """One connection, from the end of its TLS handshake on. address: `host:port` of the peer, for the log.
 
-    peer: handed to the handlers. batch: what surrounds all calls of handlers that one read causes.
+    batch: what surrounds all calls of handlers that one read causes.
     Invariant: `_served` has each call that is open for its handler.
     """
 
     def __init__(
         self,
         stream: SocketBytes,
-        routes: Routes,
+        machine: Http2Machine,
         limits: Http2Limits,
-        budget: MessageBudget,
         counts: DoorCounts,
         *,
         address: str,
-        peer: object = None,
-        prefers: Sequence[str] = (),
-        batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+        batch: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self._stream = stream
-        self._routes = routes
         self._limits = limits
         self._counts = counts
-        self._prefers = prefers
         self._batch = batch
         self.address = address
-        self.peer = peer
-        self._machine = Http2Machine(limits, budget, trio.current_time())
+        self._machine = machine
         self._served: dict[int, ServedCall] = {}
         self._resumed: dict[int, None] = {}
         self._wake = trio.Event()
@@ -196,41 +193,23 @@ class ServerConnection:
     def _take_events(self, events: Iterable[Event]) -> None:
         with self._batch():
             for event in events:
-                if isinstance(event, CallOpened):
-                    self._open(event.call)
-                elif isinstance(event, CallArrived):
+                if isinstance(event, CallArrived):
+                    served = self._served.get(event.call.stream_id)
+                    if served is not None:
+                        served.peer_ended = served.peer_ended or event.is_end
                     self._pull(event.call.stream_id)
                 elif isinstance(event, CallRoom):
                     self._run(event.call.stream_id, lambda served: served.handler.room())
                 elif isinstance(event, CallLost):
                     self._end(event.call.stream_id, event.reason)
+                else:
+                    self._take_headers(event)
         self._counts.closed_s_longest = max(self._counts.closed_s_longest, self._machine.closed_s_longest)
         self._note_work()
 
-    def _open(self, machine: CallMachine) -> None:
-        path, request = machine.request.path, machine.request
-        route = self._routes.get(path)
-        if route is None:
-            name = path[:200].decode("latin-1")
-            self._finish(machine, GrpcStatus.UNIMPLEMENTED, f"this node has no method {name}")
-            return
-        stream_id = machine.stream_id
-        machine.reader.bytes_max = route.message_bytes_max
-        machine.reader.when_room = lambda: self.resume(stream_id)
-        call = GrpcCall(self, stream_id, request, self.peer, self._prefers)
-        try:
-            handler = route.open(call)
-        except CallRefused as refused:
-            self._finish(machine, refused.status, refused.text)
-        except Exception as error:
-            self._note_failure(machine, error)
-        else:
-            # The handler may have ended the call already.
-            if machine.may_send:
-                self._served[stream_id] = ServedCall(machine, handler)
-            # The headers go out at once: some peers wait for them before they send.
-            if machine.may_send or machine.pending:
-                self._machine.begin(machine, call.encoding)
+    def _take_headers(self, event: CallOpened | CallAnswered) -> None:
+        """Handles the headers of a request or of an answer."""
+        raise NotImplementedError
 
     def _pull(self, stream_id: int) -> None:
         """Hands the messages that have arrived to the handler, as long as it takes them."""
@@ -245,12 +224,16 @@ class ServerConnection:
             served.handler.take(message)
         self._machine.absorbed(machine, trio.current_time())
         # The end of the half comes after the last message.
-        is_over = machine.peer_ended and machine.reads and not reader.is_waiting
+        is_over = served.peer_ended and machine.reads and not reader.is_waiting
         if is_over and not served.has_half_closed and (reader.is_between or served.handler.may_take()):
-            if not reader.is_between:
-                raise CallRefused(GrpcStatus.INTERNAL, "the call ends within a message")
             served.has_half_closed = True
-            served.handler.half_closed()
+            self._end_half(served)
+
+    def _end_half(self, served: ServedCall) -> None:
+        """Handles the end of the remote half. Raises CallRefused if a part of a message is missing."""
+        if not served.machine.reader.is_between:
+            raise CallRefused(GrpcStatus.INTERNAL, "the call ends within a message")
+        served.handler.half_closed()
 
     def _run(self, stream_id: int, act: Callable[[ServedCall], None]) -> None:
         """Calls the handler of a call, if that is still open. An error of the handler ends its call only."""
@@ -338,6 +321,55 @@ class ServerConnection:
         if served is not None:
             self._finish(served.machine, status, text, at_once=True)
             self._end(stream_id, text)
+
+
+class ServerConnection(GrpcConnection):
+    """A connection that a peer has opened. peer: handed to the handlers. prefers: see `GrpcCall`."""
+
+    def __init__(
+        self,
+        stream: SocketBytes,
+        routes: Routes,
+        limits: Http2Limits,
+        budget: MessageBudget,
+        counts: DoorCounts,
+        *,
+        address: str,
+        peer: object = None,
+        prefers: Sequence[str] = (),
+        batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        machine = Http2Machine(limits, budget, trio.current_time())
+        super().__init__(stream, machine, limits, counts, address=address, batch=batch)
+        self._routes = routes
+        self._prefers = prefers
+        self.peer = peer
+
+    def _take_headers(self, event: CallOpened | CallAnswered) -> None:
+        machine = event.call
+        path, request = machine.request.path, machine.request
+        route = self._routes.get(path)
+        if route is None:
+            name = path[:200].decode("latin-1")
+            self._finish(machine, GrpcStatus.UNIMPLEMENTED, f"this node has no method {name}")
+            return
+        stream_id = machine.stream_id
+        machine.reader.bytes_max = route.message_bytes_max
+        machine.reader.when_room = lambda: self.resume(stream_id)
+        call = GrpcCall(self, stream_id, request, self.peer, self._prefers)
+        try:
+            handler = route.open(call)
+        except CallRefused as refused:
+            self._finish(machine, refused.status, refused.text)
+        except Exception as error:
+            self._note_failure(machine, error)
+        else:
+            # The handler may have ended the call already.
+            if machine.may_send:
+                self._served[stream_id] = ServedCall(machine, handler)
+            # The headers go out at once: some peers wait for them before they send.
+            if machine.may_send or machine.pending:
+                self._machine.begin(machine, call.encoding)
 
 
 def _first_of(group: BaseExceptionGroup[ConnectionFailed], kind: type[ConnectionFailed]) -> ConnectionFailed:

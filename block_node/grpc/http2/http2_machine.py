@@ -53,9 +53,10 @@ class CallOpened(NamedTuple):
 
 
 class CallArrived(NamedTuple):
-    """The call has new bytes, or its remote half has ended."""
+    """The call has new bytes, or its remote half has ended (is_end)."""
 
     call: CallMachine
+    is_end: bool = False
 
 
 class CallAnswered(NamedTuple):
@@ -257,7 +258,7 @@ class Http2Machine:
             return
         call.take(CallInput.PEER_ENDED)
         if call.reads:
-            found.append(CallArrived(call))
+            found.append(CallArrived(call, is_end=True))
         if call.state is CallProgress.CLOSED:
             self._forget(call, now_s)
 
@@ -556,10 +557,11 @@ class Http2Machine:
         self._take_frames()
 
     def _lose(self, call: CallMachine, reason: str, now_s: float, found: list[Event]) -> None:
-        was_served = call.state not in (CallProgress.LINGERING, CallProgress.CLOSED)
+        # A call lingers for the side that answers when it is over, and for the side that asks until its answer comes.
+        is_over = call.state is CallProgress.CLOSED or (call.state is CallProgress.LINGERING and not self._is_client)
         call.take(CallInput.RESET)
         self._forget(call, now_s)
-        if was_served:
+        if not is_over:
             found.append(CallLost(call, reason))
 
     def _forget(self, call: CallMachine, now_s: float) -> None:

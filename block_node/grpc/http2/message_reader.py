@@ -53,7 +53,7 @@ class MessageBudget:
 
 
 class MessageReader:
-    """The bytes of one direction of a call.
+    """The bytes of one direction of a call. encoding: of its compressed messages.
 
     bytes_max: of a message, also when it is decompressed. when_room: called when the budget has room for one again.
     is_waiting: whether the next message waits for the budget.
@@ -63,7 +63,7 @@ class MessageReader:
     """
 
     def __init__(self, encoding: str, budget: MessageBudget) -> None:
-        self._encoding = encoding
+        self.encoding = encoding
         self._budget = budget
         self.bytes_max = 0
         self.when_room: Callable[[], None] = lambda: None
@@ -107,7 +107,7 @@ class MessageReader:
             return None
         message = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._end_message()
-        return decompress(message, self._encoding, self.bytes_max) if self._is_compressed else message
+        return decompress(message, self.encoding, self.bytes_max) if self._is_compressed else message
 
     def take_absorbed(self) -> int:
         """Returns how many bytes were absorbed since the last call: their sender may send as many more."""
@@ -132,8 +132,8 @@ class MessageReader:
         if len(head) < PREFIX_BYTES:
             head = b"".join((self._chunks[0][self._offset :], *list(self._chunks)[1:]))[:PREFIX_BYTES]
         flag, size_bytes = head[0], int.from_bytes(head[1:], "big")
-        if flag > 1 or (flag and self._encoding == IDENTITY):
-            raise CallRefused(GrpcStatus.INTERNAL, f"a message has the flag {flag}, and grpc-encoding {self._encoding}")
+        if flag > 1 or (flag and self.encoding == IDENTITY):
+            raise CallRefused(GrpcStatus.INTERNAL, f"a message has the flag {flag}, and grpc-encoding {self.encoding}")
         if size_bytes > self.bytes_max:
             raise CallRefused(
                 GrpcStatus.INVALID_ARGUMENT, f"a message of {size_bytes} bytes; at most {self.bytes_max} here"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import re
 from typing import Final
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote_from_bytes, unquote
 
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -54,6 +54,11 @@ def read_timeout(value: bytes) -> float:
     if match is None:
         raise CallRefused(GrpcStatus.INTERNAL, "grpc-timeout is not one to eight digits and a unit")
     return int(match[1]) * _UNIT_S[match[2]]
+
+
+def decode_message(value: bytes) -> str:
+    """Returns the text of a `grpc-message`. A peer that sends a long one is cut short."""
+    return unquote(value[: 3 * MESSAGE_BYTES_MAX].decode("latin-1"))[:MESSAGE_BYTES_MAX]
 
 
 def encode_message(text: str) -> bytes:

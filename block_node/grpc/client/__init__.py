@@ -1,0 +1,1 @@
+"""The side that asks: calls of other block nodes over gRPC."""

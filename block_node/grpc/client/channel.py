@@ -1,0 +1,112 @@
+"""GrpcChannel: the way to one other node. It connects when something is asked, and again after the connection's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from block_node.grpc.client.connection import ClientConnection
+from block_node.grpc.http2.connection import DoorCounts
+from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.socket_bytes import SocketBytes
+from ockam.actors.address import split_host_port
+from ockam.actors.node import Node
+from ockam.errors import OckamError
+from ockam.identity.tls_layer import TlsLayer
+from ockam.identity.tls_stream import connect_tls
+
+CONNECT_S_MAX: Final = 10.0
+
+logger = structlog.get_logger(__name__)
+
+
+class GrpcChannel:
+    """The connection to one `host:port`. make_tls: makes the TLS of a connection; None: it is not encrypted.
+
+    Invariant: `_waiting` is empty while `_connection` is set.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        address: str,
+        make_tls: Callable[[], TlsLayer] | None = None,
+        limits: Http2Limits | None = None,
+    ) -> None:
+        self._node = node
+        self._make_tls = make_tls
+        self._limits = limits or Http2Limits()
+        self._waiting: list[tuple[Callable[[ClientConnection], None], Callable[[str], None]]] = []
+        self._connection: ClientConnection | None = None
+        self._connecting = False
+        self.address = address
+        self.counts = DoorCounts()
+
+    def use(self, act: Callable[[ClientConnection], None], failed: Callable[[str], None]) -> None:
+        """Calls one of the two soon, after this call has returned: `act` with an open connection, or `failed` with the
+        reason why there is none."""
+        self._waiting.append((act, failed))
+        if not self._connecting:
+            self._connecting = True
+            self._node.start_task(self._serve_waiting)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close("unused")
+
+    async def _serve_waiting(self) -> None:
+        await trio.lowlevel.checkpoint()
+        reason = ""
+        connection = self._connection
+        if connection is None or not connection.may_ask:
+            try:
+                connection = await self._connect()
+            except (OSError, OckamError, trio.BrokenResourceError, trio.TooSlowError) as error:
+                reason = f"unreachable: {error or 'it does not answer'}"
+            else:
+                self._connection = connection
+                opened = connection
+                self._node.start_task(lambda: self._run(opened))
+        waiting, self._waiting = self._waiting, []
+        self._connecting = False
+        with self._node.batch():
+            for act, failed in waiting:
+                try:
+                    if reason or connection is None:
+                        failed(reason)
+                    else:
+                        act(connection)
+                except Exception:
+                    logger.exception("grpc_call_failed", peer=self.address)
+
+    async def _connect(self) -> ClientConnection:
+        with trio.fail_after(CONNECT_S_MAX):
+            stream = await trio.open_tcp_stream(*split_host_port(self.address))
+            layer = None
+            if self._make_tls is not None:
+                layer = self._make_tls()
+                try:
+                    await connect_tls(stream, layer)
+                except BaseException:
+                    stream.socket.close()
+                    raise
+        return ClientConnection(
+            SocketBytes(stream, layer),
+            self.address,
+            self._limits,
+            self.counts,
+            is_encrypted=layer is not None,
+            batch=self._node.batch,
+        )
+
+    async def _run(self, connection: ClientConnection) -> None:
+        try:
+            await connection.run()
+        except Exception:
+            logger.exception("grpc_connection_failed", peer=self.address)
+        finally:
+            if self._connection is connection:
+                self._connection = None

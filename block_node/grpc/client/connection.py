@@ -1,0 +1,180 @@
+"""ClientConnection: one connection to a server, and the calls that this side asks for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+import trio
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+
+from block_node.grpc.http2.call_machine import CallMachine, CallRequest
+from block_node.grpc.http2.compression import ACCEPTED, IDENTITY
+from block_node.grpc.http2.connection import DoorCounts, GrpcConnection, ServedCall
+from block_node.grpc.http2.http2_machine import ACCEPTED_HEADER, CallAnswered, CallOpened, Http2Machine
+from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.message_reader import MessageBudget, prefix_of_message
+from block_node.grpc.http2.socket_bytes import SocketBytes
+from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message
+
+ANSWER_BYTES_MAX: Final = 131_072_000
+"""The largest message of an answer, as the largest message of the reference block node."""
+
+
+class AnswerHandler(Protocol):
+    """Takes the answer to one call, in the trio thread. `done` is called once, last, unless the call is cancelled."""
+
+    def take(self, message: bytes) -> None: ...
+
+    def done(self, status: GrpcStatus, text: str) -> None: ...
+
+
+class AskedCall:
+    """One call that this side has begun, as its connection (`CallHandler`) and its asker use it."""
+
+    def __init__(self, connection: ClientConnection, machine: CallMachine, handler: AnswerHandler) -> None:
+        self._connection = connection
+        self._machine = machine
+        self._handler: AnswerHandler | None = handler
+        self.status: GrpcStatus | None = None
+        self.text = ""
+
+    def send(self, message: bytes) -> bool:
+        """Sends a message. Returns whether there is room for more; see `GrpcCall.send`."""
+        return self._connection.send(self._machine.stream_id, [prefix_of_message(len(message)), message])
+
+    def end(self) -> None:
+        """Sends no more messages."""
+        self._connection.end_half(self._machine)
+
+    def cancel(self) -> None:
+        """Ends the call: its handler is not called any more. Safe to repeat."""
+        if self._handler is not None:
+            self._handler = None
+            self._connection.forget(self._machine)
+
+    # What the connection calls.
+
+    def may_take(self) -> bool:
+        return True
+
+    def take(self, message: bytes) -> None:
+        if self._handler is not None:
+            self._handler.take(message)
+
+    def half_closed(self) -> None:
+        # An answer without a status comes from no gRPC server.
+        status = GrpcStatus.UNKNOWN if self.status is None else self.status
+        self._finish(status, self.text)
+
+    def room(self) -> None:
+        pass
+
+    def ended(self, reason: str) -> None:
+        self._finish(GrpcStatus.UNAVAILABLE, reason)
+
+    def _finish(self, status: GrpcStatus, text: str) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.done(status, text)
+
+
+class ClientConnection(GrpcConnection):
+    """A connection that this side has opened. authority: the `host:port` that it asks for."""
+
+    def __init__(
+        self,
+        stream: SocketBytes,
+        authority: str,
+        limits: Http2Limits,
+        counts: DoorCounts,
+        *,
+        is_encrypted: bool = False,
+        batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        machine = Http2Machine(limits, MessageBudget(limits.unfinished_bytes_max), trio.current_time(), is_client=True)
+        super().__init__(stream, machine, limits, counts, address=authority, batch=batch)
+        self._authority = authority.encode()
+        self._scheme = b"https" if is_encrypted else b"http"
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the other side takes more calls over this connection."""
+        return not self._machine.peer_leaves
+
+    def ask(
+        self, path: bytes, handler: AnswerHandler, request: bytes | None = None, timeout_s: float | None = None
+    ) -> AskedCall:
+        """Begins a call. request: its only message; None: the asker sends messages by `AskedCall.send`. Raises
+        CallRefused if no more calls may be open."""
+        headers = [
+            *((b":method", b"POST"), (b":scheme", self._scheme), (b":path", path), (b":authority", self._authority)),
+            *((b"content-type", b"application/grpc"), (b"te", b"trailers"), ACCEPTED_HEADER),
+        ]
+        if timeout_s is not None:
+            headers.append((b"grpc-timeout", b"%dm" % max(1, int(timeout_s * 1000))))
+        asked = CallRequest(path, IDENTITY, ACCEPTED, timeout_s, {})
+        try:
+            machine = self._machine.ask(asked, headers, trio.current_time())
+        except ProtocolError as error:
+            raise CallRefused(GrpcStatus.UNAVAILABLE, f"{self.address} takes no more calls: {error}") from error
+        machine.reader.bytes_max = ANSWER_BYTES_MAX
+        machine.reader.when_room = lambda: self.resume(machine.stream_id)
+        call = AskedCall(self, machine, handler)
+        self._served[machine.stream_id] = ServedCall(machine, call)
+        # The answer may be large, and is taken as it comes.
+        self._machine.widen(machine, self._limits.connection_window_bytes // 2, trio.current_time())
+        if request is not None:
+            call.send(request)
+            call.end()
+        self._note_work()
+        return call
+
+    def end_half(self, machine: CallMachine) -> None:
+        self._machine.end_half(machine)
+        self._note_work()
+
+    def forget(self, machine: CallMachine) -> None:
+        """Ends a call without an answer."""
+        self._served.pop(machine.stream_id, None)
+        self._resumed.pop(machine.stream_id, None)
+        if machine.stream_id in self._machine.calls:
+            self._machine.reset(machine, ErrorCodes.CANCEL, trio.current_time())
+        self._machine.stop_reading(machine)
+        self._note_work()
+
+    def _take_headers(self, event: CallOpened | CallAnswered) -> None:
+        served = self._served.get(event.call.stream_id)
+        if served is None or not isinstance(event, CallAnswered) or not isinstance(served.handler, AskedCall):
+            return
+        asked, headers = served.handler, event.headers
+        http_status = headers.get(b":status", b"200")
+        encoding = headers.get(b"grpc-encoding", b"").decode("latin-1")
+        if encoding:
+            event.call.reader.encoding = encoding if encoding in ACCEPTED else IDENTITY
+        if b"grpc-status" in headers:
+            text = headers[b"grpc-status"]
+            known = text.isdigit() and int(text) in GrpcStatus.__members__.values()
+            asked.status = GrpcStatus(int(text)) if known else GrpcStatus.UNKNOWN
+            asked.text = decode_message(headers.get(b"grpc-message", b""))
+        elif http_status != b"200":
+            asked.status = GrpcStatus.UNAVAILABLE
+            asked.text = f"the answer is HTTP {http_status.decode('latin-1')}, not gRPC"
+
+    def _end_half(self, served: ServedCall) -> None:
+        self._served.pop(served.machine.stream_id, None)
+        # The other side has ended the call, also if this side would send more.
+        if served.machine.may_send:
+            self._machine.end_half(served.machine)
+        super()._end_half(served)
+        self._machine.stop_reading(served.machine)
+
+    def _finish(self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False) -> None:
+        # A side that asks ends a call by a reset; the status is for its own handler.
+        if machine.stream_id in self._machine.calls:
+            self._machine.reset(machine, ErrorCodes.CANCEL, trio.current_time())
+        self._machine.stop_reading(machine)
+        self._note_work()

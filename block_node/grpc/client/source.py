@@ -1,0 +1,201 @@
+"""GrpcSource: a source of blocks for backfill over gRPC, such as a reference block node (facts/block_node.md §1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from block_node.backfill.source import FetchListener, RootDone, StatusDone
+from block_node.events import ITEM_OVERHEAD_BYTES
+from block_node.grpc.client.channel import GrpcChannel
+from block_node.grpc.client.connection import AskedCall, ClientConnection
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
+from block_node.grpc.messages import MessageFormatError, WireMessage, known_block, read_message, write_message
+from block_node.persist.ranges import BlockRanges
+from block_node.protocol_reading import SubscribeStatus
+from ockam.actors.node import Node
+
+API: Final = b"/org.hiero.block.api."
+DETAIL: Final = API + b"BlockNodeService/serverStatusDetail"
+STATUS: Final = API + b"BlockNodeService/serverStatus"
+SUBSCRIBE: Final = API + b"BlockStreamSubscribeService/subscribeBlockStream"
+ANSWER_S_MAX: Final = 10.0
+LOOK_S: Final = 1.0
+LACKING: Final = (SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK, SubscribeStatus.NOT_AVAILABLE)
+"""The reasons that mean that the source does not have the blocks that it claimed."""
+
+
+class GrpcSource:
+    """Another block node, over `channel`. silence_s_max: the longest wait for a message."""
+
+    def __init__(self, node: Node, channel: GrpcChannel, *, silence_s_max: float) -> None:
+        self._node = node
+        self._channel = channel
+        self._silence_s_max = silence_s_max
+        # Nodes of earlier versions have no detail.
+        self._has_detail = True
+
+    def ask_status(self, on_done: StatusDone) -> None:
+        def answered(message: bytes | None, status: GrpcStatus, text: str) -> None:
+            if status is GrpcStatus.UNIMPLEMENTED and self._has_detail:
+                self._has_detail = False
+                self.ask_status(on_done)
+            elif message is None:
+                on_done(None, f"{status.name}: {text}")
+            else:
+                try:
+                    ranges = _detail_ranges(message) if self._has_detail else _status_ranges(message)
+                except MessageFormatError as error:
+                    on_done(None, str(error))
+                else:
+                    on_done(ranges, "")
+
+        path, patience_s = DETAIL if self._has_detail else STATUS, min(ANSWER_S_MAX, self._silence_s_max)
+
+        def ask(connection: ClientConnection) -> None:
+            try:
+                connection.ask(path, OneAnswer(answered), b"", timeout_s=patience_s)
+            except CallRefused as refused:
+                on_done(None, refused.text)
+
+        self._channel.use(ask, lambda reason: on_done(None, reason))
+
+    def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
+        """Answers that it does not know: no message of the protocol names the root hash of a block."""
+        self._node.call_later(0, lambda: on_done(None, "a source over gRPC names no root hashes"))
+
+    def fetch(self, first: int, last: int, listener: FetchListener) -> GrpcFetch:
+        fetch = GrpcFetch(self._node, first, last, listener, self._silence_s_max)
+        self._channel.use(fetch.begin, fetch.fail)
+        return fetch
+
+
+class OneAnswer:
+    """The answer to a call that has one message. on_done: called with it, or with None and why there is none."""
+
+    def __init__(self, on_done: Callable[[bytes | None, GrpcStatus, str], None]) -> None:
+        self._on_done = on_done
+        self._message: bytes | None = None
+
+    def take(self, message: bytes) -> None:
+        self._message = message
+
+    def done(self, status: GrpcStatus, text: str) -> None:
+        is_ok = status is GrpcStatus.OK and self._message is not None
+        self._on_done(self._message if is_ok else None, status, text or "no answer came")
+
+
+class GrpcFetch:
+    """The blocks from `first` to `last` of a source, for one listener.
+
+    Invariant: `_items` has the received items of block `_next`. `_listener` is None when all is over.
+    """
+
+    def __init__(self, node: Node, first: int, last: int, listener: FetchListener, silence_s_max: float) -> None:
+        self._node = node
+        self._next, self._last = first, last
+        self._listener: FetchListener | None = listener
+        self._silence_s_max = silence_s_max
+        self._look_s = min(LOOK_S, silence_s_max / 4)
+        self._silence_s = 0.0
+        self._items: list[bytes] = []
+        self._call: AskedCall | None = None
+
+    def begin(self, connection: ClientConnection) -> None:
+        # The request may have been cancelled while the connection was being made.
+        if self._listener is None:
+            return
+        request = {"start_block_number": self._next, "end_block_number": self._last}
+        try:
+            self._call = connection.ask(SUBSCRIBE, self, write_message("SubscribeStreamRequest", request))
+        except CallRefused as refused:
+            self.fail(refused.text)
+        else:
+            self._node.call_later(self._look_s, self._watch)
+
+    def cancel(self) -> None:
+        self._listener = None
+        if self._call is not None:
+            self._call.cancel()
+
+    def fail(self, reason: str, *, lied: bool = False) -> None:
+        listener = self._listener
+        self.cancel()
+        if listener is not None:
+            listener.ended(reason, lied=lied)
+
+    # The answer.
+
+    def take(self, message: bytes) -> None:
+        self._silence_s = 0.0
+        try:
+            part = read_message("SubscribeStreamResponse", message)
+        except MessageFormatError as error:
+            self.fail(str(error), lied=True)
+            return
+        if "block_items" in part:
+            self._take_items(part["block_items"].get("block_items", []), len(message))
+        elif "end_of_block" in part:
+            self._end_block(part["end_of_block"].get("block_number", 0))
+        elif "status" in part:
+            self._take_status(part["status"])
+
+    def done(self, status: GrpcStatus, text: str) -> None:
+        self.fail(f"{status.name}: {text or 'the subscription ended too early'}", lied=status is GrpcStatus.OK)
+
+    def _take_items(self, items: list[bytes], size_bytes: int) -> None:
+        self._items += items
+        if self._listener is not None:
+            self._listener.grew(size_bytes + ITEM_OVERHEAD_BYTES * len(items))
+
+    def _end_block(self, number: int) -> None:
+        if number != self._next or not self._items:
+            self.fail(f"block {number} ended, and block {self._next} had not come", lied=True)
+            return
+        items, self._items = self._items, []
+        self._next += 1
+        listener = self._listener
+        if self._next > self._last:
+            # The status that follows says nothing new, so the call goes on without a listener to its end.
+            self._listener = None
+        if listener is not None:
+            listener.block(number, items)
+
+    def _take_status(self, code: int) -> None:
+        # SUCCESS before the last block is a lie, and NOT_AVAILABLE a lack; another code is a fault of the moment.
+        known = code in SubscribeStatus.__members__.values()
+        name = SubscribeStatus(code).name if known else f"code {code}"
+        lied = code == SubscribeStatus.SUCCESS or code in LACKING
+        if self._listener is not None:
+            self.fail(f"{name} before block {self._next}", lied=lied)
+
+    def _watch(self) -> None:
+        if self._listener is None:
+            return
+        self._silence_s += self._look_s
+        if self._silence_s > self._silence_s_max:
+            self.fail(f"silent for {self._silence_s_max:g} s")
+        else:
+            self._node.call_later(self._look_s, self._watch)
+
+
+def _detail_ranges(message: bytes) -> BlockRanges:
+    found = read_message("ServerStatusDetailResponse", message).get("available_ranges", [])
+    return BlockRanges(_checked_range(each) for each in found)
+
+
+def _status_ranges(message: bytes) -> BlockRanges:
+    status = read_message("ServerStatusResponse", message)
+    first, last = status.get("first_available_block", 0), status.get("last_available_block", 0)
+    # The largest number stands for "no block" in either field.
+    if known_block(last) is None or known_block(first) is None:
+        return BlockRanges()
+    return BlockRanges([_checked_range({"range_start": first, "range_end": last})])
+
+
+def _checked_range(each: WireMessage) -> tuple[int, int]:
+    """Returns a range of blocks that a source claims. Raises MessageFormatError for one that cannot be."""
+    first, last = each.get("range_start", 0), each.get("range_end", 0)
+    if first > last or known_block(last) is None:
+        raise MessageFormatError(f"a range from block {first} to {last}")
+    return first, last
