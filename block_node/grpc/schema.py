@@ -165,6 +165,9 @@ class ProtoFile:
         if field.oneof is not None:
             # The first group has the index 0, which is written all the same: its presence means something.
             parts.append(b"\x48" + bytes((groups.index(field.oneof),)))
+        # Tools print a message as JSON by these names, which protoc writes, too.
+        first, *others = field.name.split("_")
+        parts.append(_text(10, first + "".join(map(str.capitalize, others))))
         return b"".join(parts)
 
     def find_type(self, owner: Declaration, name: str) -> Declaration:

@@ -104,13 +104,20 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
 class ServerTls:
     """The TLS of a listener. Raises TlsFilesError.
 
-    Invariant: the context and the revoked fingerprints come from files that were valid together."""
+    Invariant: the contexts and the revoked fingerprints come from files that were valid together. `_contexts` has one
+    for each protocol that a listener names, and one that names none (None)."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
         self.files = files
         self._signature = signature_of(files.paths())
-        self._alpn_contexts: dict[str, ssl.SSLContext] = {}
-        self._context, self.revoked = _load(files)
+        self._contexts: dict[str | None, ssl.SSLContext] = {}
+        self._contexts[None], self.revoked = _load(files)
+
+    def add_protocol(self, alpn: str) -> None:
+        """Prepares connections that name a protocol to a client that asks for it (ALPN, RFC 7301). Raises
+        TlsFilesError."""
+        # A context names the same protocol to every client, so each protocol has a context of its own.
+        self._contexts[alpn] = _load(self.files, alpn)[0]
 
     def reload(self, *, changed_only: bool) -> bool:
         """Reads the files again, with `changed_only` only if one has changed since the last call. Returns whether
@@ -119,22 +126,15 @@ class ServerTls:
         if changed_only and signature == self._signature:
             return False
         self._signature = signature
-        self._context, self.revoked = _load(self.files)
-        self._alpn_contexts.clear()
+        # All or none are replaced.
+        contexts = {alpn: _load(self.files, alpn) for alpn in self._contexts}
+        self._contexts = {alpn: context for alpn, (context, _) in contexts.items()}
+        self.revoked = contexts[None][1]
         return True
 
     def layer(self, alpn: str | None = None) -> TlsLayer:
-        """Returns a new TLS connection, whose handshake has not begun. alpn: the protocol that it names to a client
-        that asks (RFC 7301). Raises TlsFilesError if the files have become invalid since they were read."""
-        if alpn is None:
-            return TlsLayer(self._context, server_side=True)
-        # One context names the same protocol to every client, so each protocol has a context of its own.
-        context = self._alpn_contexts.get(alpn)
-        if context is None:
-            context, _ = _load(self.files)
-            context.set_alpn_protocols([alpn])
-            self._alpn_contexts[alpn] = context
-        return TlsLayer(context, server_side=True)
+        """Returns a new TLS connection, whose handshake has not begun. alpn: a protocol that was added; None: none."""
+        return TlsLayer(self._contexts[alpn], server_side=True)
 
     def refusal(self, certificate: PeerCertificate | None, now_s: float) -> tuple[str, str] | None:
         """Returns why a connection with this certificate must end (a key of KINDS and a text), or None."""
@@ -177,8 +177,10 @@ def new_client_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _load(files: ServerTlsFiles) -> tuple[ssl.SSLContext, frozenset[str]]:
+def _load(files: ServerTlsFiles, alpn: str | None = None) -> tuple[ssl.SSLContext, frozenset[str]]:
     context = _new_context(ssl.PROTOCOL_TLS_SERVER)
+    if alpn is not None:
+        context.set_alpn_protocols([alpn])
     # A resumed session would not show its certificate again, so an expired or a revoked one would be accepted.
     context.num_tickets = 0
     _load_own(context, files.certificate, files.key)

@@ -30,7 +30,9 @@ class TlsListener:
         now_s: Callable[[], float] = time.time,
         alpn: str | None = None,
     ) -> None:
-        """alpn: see `ServerTls.layer`."""
+        """alpn: the protocol that the node names to a client that asks for it. Raises TlsFilesError."""
+        if alpn is not None:
+            server.add_protocol(alpn)
         self._server = server
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max

@@ -69,7 +69,6 @@ class PublishCall:
         self._usage = origin.usage
         self._is_over = self._is_lost = self._has_acknowledged = False
         self._behind: tuple[int, float] | None = None
-        self.sets_dropped = 0
         correlation = call.request.metadata.get(CORRELATION_ID, b"")[:CORRELATION_CHARACTERS_MAX].decode("latin-1")
         self.peer = f"{origin.peer} {correlation}".strip()
         admitted = service.admit(origin)
@@ -185,7 +184,6 @@ class PublishCall:
         is_header = bool(items) and items[0].startswith(HEADER_TAG)
         # The rest of a block that was refused may still be under way, also after its end.
         if items and not is_header and self.publisher.session.state is SessionState.IDLE:
-            self.sets_dropped += 1
             return
         # The machine hands on as much in one event as came in one call.
         size = self._runner.limits.slice_items_max

@@ -1,0 +1,177 @@
+"""Goal: the machines below the door keep their invariants under any cut of the bytes, and say the same for each.
+
+Method: bytes only. A conversation is fed whole, byte by byte and at random cuts; the table of calls is walked whole.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import h2.config
+import h2.connection
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from block_node.grpc.http2.call_machine import TRANSITIONS, CallInput, CallMachine, CallProgress, CallRequest
+from block_node.grpc.http2.flood_machine import Flood, FloodGuard
+from block_node.grpc.http2.http2_machine import CallArrived, CallLost, CallOpened, ConnectionFailed, Http2Machine
+from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.message_reader import MessageBudget, MessageReader, prefix_of_message
+from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message, encode_message, read_timeout
+from tests.block_node.grpc.http2.raw_client import framed, pbj_headers
+
+REQUEST = CallRequest(b"/a/b", "identity", (), None, {})
+
+
+def conversation() -> bytes:
+    """What a client sends: settings, two calls, messages of several frames, a reset, PINGs."""
+    client = h2.connection.H2Connection(
+        h2.config.H2Configuration(client_side=True, validate_outbound_headers=False, normalize_outbound_headers=False)
+    )
+    client.initiate_connection()
+    for stream_id in (1, 3):
+        client.send_headers(stream_id, pbj_headers("/test.Test/echo"))
+    client.send_data(1, framed(b"one") + framed(b"")[:2])
+    client.ping(b"12345678")
+    client.send_data(3, framed(bytes(1000))[:700])
+    client.send_data(1, framed(b"")[2:] + framed(b"three"), end_stream=True)
+    client.reset_stream(3, 8)
+    return client.data_to_send()
+
+
+def feed(cuts: list[int]) -> tuple[list[str], list[bytes]]:
+    """Feeds the conversation, cut at these places. Returns what happened, and the messages of the first call."""
+    machine = Http2Machine(Http2Limits(), MessageBudget(1 << 20), 0.0)
+    data, happened, messages = conversation(), [], []
+    for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        for event in machine.receive(data[start:end], 1.0):
+            if isinstance(event, CallOpened):
+                event.call.reader.bytes_max = 10_000
+                happened.append(f"opened {event.call.stream_id}")
+            elif isinstance(event, CallLost):
+                happened.append(f"lost {event.call.stream_id}")
+            elif isinstance(event, CallArrived):
+                while event.call.reads and (message := event.call.reader.next()) is not None:
+                    messages.append(message)
+                machine.absorbed(event.call, 1.0)
+                if event.is_end:
+                    happened.append(f"ended {event.call.stream_id}")
+            machine.check()
+    return happened, messages
+
+
+WHOLE = feed([])
+
+
+def test_a_conversation_that_comes_whole() -> None:
+    assert WHOLE == (["opened 1", "opened 3", "ended 1", "lost 3"], [b"one", b"", b"three"])
+
+
+def test_a_conversation_that_comes_byte_by_byte() -> None:
+    assert feed(list(range(1, len(conversation())))) == WHOLE
+
+
+@given(st.sets(st.integers(1, len(conversation()) - 1), max_size=8))
+def test_a_conversation_that_is_cut_anywhere(cuts: set[int]) -> None:
+    assert feed(sorted(cuts)) == WHOLE
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_are_taken_or_end_the_connection(data: bytes, after: bool) -> None:
+    machine = Http2Machine(Http2Limits(), MessageBudget(1 << 20), 0.0)
+    # Nothing else is raised, whatever comes.
+    with suppress(ConnectionFailed):
+        machine.receive(conversation()[:24] + data if after else data, 1.0)
+    machine.check()
+    machine.lose("over", 2.0)
+    assert not machine.calls
+
+
+@pytest.mark.parametrize("state", list(CallProgress))
+@pytest.mark.parametrize("happened", list(CallInput))
+def test_each_state_takes_each_input(state: CallProgress, happened: CallInput) -> None:
+    call = CallMachine(1, REQUEST, 100, MessageReader("identity", MessageBudget(0)))
+    call.state = state
+    changed = call.take(happened)
+    assert call.state is TRANSITIONS.get((state, happened), state)
+    assert changed is ((state, happened) in TRANSITIONS)
+    call.check()
+
+
+def test_each_state_is_reached_and_leads_to_the_end() -> None:
+    reached = {CallProgress.OPEN}
+    for _ in CallProgress:
+        reached |= {after for (before, _), after in TRANSITIONS.items() if before in reached}
+    assert reached == set(CallProgress)
+    assert all(TRANSITIONS[state, CallInput.RESET] is CallProgress.CLOSED for state in reached - {CallProgress.CLOSED})
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, 40))
+def test_messages_come_out_as_they_went_in(messages: list[bytes], step: int) -> None:
+    budget = MessageBudget(1 << 20)
+    reader = MessageReader("identity", budget)
+    reader.bytes_max = 300
+    data = b"".join(prefix_of_message(len(each)) + each for each in messages)
+    found, absorbed = [], 0
+    for at in range(0, len(data), step):
+        reader.feed(data[at : at + step])
+        while (message := reader.next()) is not None:
+            found.append(message)
+        absorbed += reader.take_absorbed()
+    assert found == messages
+    assert absorbed == len(data)
+    assert reader.is_between
+    assert reader.close() == 0
+    assert budget.held_bytes == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 18), st.integers(0, 2)), max_size=30))
+def test_a_budget_never_holds_more_than_it_has_unless_for_one(steps: list[tuple[int, int]]) -> None:
+    budget, held = MessageBudget(1 << 18), []
+    for size_bytes, give_back in steps:
+        if budget.take(size_bytes, lambda: None):
+            held.append(size_bytes)
+        if give_back == 0 and held:
+            budget.give_back(held.pop())
+        assert budget.held_bytes == sum(held)
+        assert budget.held_bytes <= 1 << 18 or len([each for each in held if each]) == 1
+
+
+def test_who_waits_for_the_budget_is_told_once() -> None:
+    budget, told = MessageBudget(100), []
+    assert budget.take(80, lambda: None)
+    assert not budget.take(50, lambda: told.append("first"))
+    budget.give_back(80)
+    budget.give_back(0)
+    assert told == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [(b"1H", 3600), (b"2M", 120), (b"3S", 3), (b"400m", 0.4), (b"5u", 5e-6), (b"99999999n", 0.1)]
+)
+def test_timeouts(value: bytes, seconds: float) -> None:
+    assert read_timeout(value) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("value", [b"", b"1", b"S", b"-1S", b"1s", b"123456789S", b"1.5S"])
+def test_what_is_no_timeout_is_refused(value: bytes) -> None:
+    with pytest.raises(CallRefused) as raised:
+        read_timeout(value)
+    assert raised.value.status is GrpcStatus.INTERNAL
+
+
+@given(st.text(max_size=100))
+def test_texts_of_headers_are_ascii_and_come_back(text: str) -> None:
+    encoded = encode_message(text)
+    assert all(0x20 <= byte <= 0x7E for byte in encoded)
+    assert decode_message(encoded) == text
+
+
+def test_a_guard_counts_by_the_second() -> None:
+    guard = FloodGuard(Http2Limits(pings_max=3), 0)
+    ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
+    for second in range(5):
+        guard.frames(ping * 3, float(second))
+    with pytest.raises(Flood, match="PING"):
+        guard.frames(ping, 4.5)
