@@ -8,7 +8,7 @@ import msgspec
 class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the calls of all peers.
 
-    - message_bytes_max: the largest message of a publisher, as `server.maxMessageSizeBytes` of the reference block
+    - message_bytes_max: the largest message of a publisher, as "server.maxMessageSizeBytes" of the reference block
       node. The size of a block has a bound of its own: one block can come in several messages.
     - publish_window_bytes: what a publisher that was admitted may send before its messages are taken.
     - duplicate_window: a publisher that offers one of this many blocks below the last one is asked to skip it. The

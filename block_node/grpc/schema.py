@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from block_node.blocks.protobuf import bytes_field, number_field
 
 SCALARS: Final = {"int32": 5, "uint64": 4, "bool": 8, "string": 9, "bytes": 12}
-"""The types that are no message and no enum, with their numbers in `FieldDescriptorProto.Type`."""
+"""The types that are no message and no enum, with their numbers in "FieldDescriptorProto.Type"."""
 MESSAGE_TYPE, ENUM_TYPE = 11, 14
 OPTIONAL, REPEATED = 1, 3
 
@@ -89,7 +89,7 @@ class ProtoFile:
             yield from (method.path[1:].replace("/", ".") for method in each.methods)
 
     def descriptor(self) -> bytes:
-        """Returns the serialized `FileDescriptorProto` (google/protobuf/descriptor.proto)."""
+        """Returns the serialized file descriptor (google/protobuf/descriptor.proto)."""
         parts = [_text(1, self.name), _text(2, self.package)]
         for number, what in ((4, "message"), (5, "enum"), (6, "service")):
             parts += [bytes_field(number, self._describe(each)) for each in self.declared if each.what == what]

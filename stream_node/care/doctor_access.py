@@ -19,7 +19,7 @@ from stream_node.fleet.worker_directory import worker_folders
 from stream_node.node.config import Config
 from stream_node.node.identity.access import audit_file, is_loopback, lacking
 from stream_node.node.identity.channel_services import KNOWN_FILE, node_identity_file, trust_file
-from stream_node.node.identity.tls_state import examine_tls, tls_mode
+from stream_node.node.identity.tls_state import examine_tls, find_certificate_sha384, tls_mode
 from stream_node.node.identity.token_services import token_file
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.sqlite.database import FILE_NAME
@@ -97,7 +97,11 @@ def check_addresses(config: Config, *, is_running: bool) -> Finding:
 
 def check_tls(config: Config) -> Finding:
     status, text, ends = examine_tls(config)
-    return Finding("tls", status, text, {"mode": tls_mode(config), "certificate_ends": ends})
+    values: Values = {"mode": tls_mode(config), "certificate_ends": ends}
+    if config.grpc:
+        # Consensus nodes know this node by it.
+        values["certificate_sha384"] = find_certificate_sha384(config)
+    return Finding("tls", status, text, values)
 
 
 def check_rules(config: Config) -> Finding:

@@ -182,13 +182,16 @@ def report_listening(
     settings: Config, addresses: list[str], http: list[str], as_json: bool, grpc: Sequence[str] = ()
 ) -> None:
     from stream_node.node.identity.access import lacking
-    from stream_node.node.identity.tls_state import tls_mode, tls_text
+    from stream_node.node.identity.tls_state import find_certificate_sha384, tls_mode, tls_text
 
     line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
     if http:
         line["http"] = http
+    sha384 = find_certificate_sha384(settings) if grpc else None
     if grpc:
         line["grpc"] = list(grpc)
+    if sha384 is not None:
+        line["certificate_sha384"] = sha384
     line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
     lines = [f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"]
     if http:
@@ -196,6 +199,8 @@ def report_listening(
         lines.append(f"HTTP is at {' and '.join(f'{scheme}://{each}' for each in http)}")
     if grpc:
         lines.append(f"gRPC is at {' and '.join(grpc)}")
+    if sha384 is not None:
+        lines.append(f"the SHA-384 of the certificate, for block-nodes.json, is {sha384}")
     if settings.tls_certificate is not None:
         lines.append(f"TLS is {tls_text(settings)}")
     missing = lacking(settings)

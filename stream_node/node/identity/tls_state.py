@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -13,6 +15,7 @@ TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
 without a certificate is anonymous. mutual: with TLS and a certificate."""
 ENDING = timedelta(days=14)
 """`examine_tls` warns if the certificate ends within this time."""
+_PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _TEXTS: dict[TlsMode, str] = {
     "off": "off: peers connect without encryption",
     "server": "on; clients prove nothing by certificates",
@@ -31,6 +34,20 @@ def tls_mode(config: Config) -> TlsMode:
 
 def tls_text(config: Config) -> str:
     return _TEXTS[tls_mode(config)]
+
+
+def find_certificate_sha384(config: Config) -> str | None:
+    """Returns the SHA-384 of the DER of the node's certificate, in hexadecimal: "certificateSha384" in the
+    `block-nodes.json` of a consensus node. None if the node has no certificate, or it cannot be read."""
+    if config.tls_certificate is None:
+        return None
+    try:
+        text = Path(config.tls_certificate).read_text()
+        # Those of intermediate authorities follow the node's own.
+        own = text[: text.index(_PEM_END) + len(_PEM_END)]
+        return hashlib.sha384(ssl.PEM_cert_to_DER_cert(own[own.index(_PEM_BEGIN) :])).hexdigest()
+    except (OSError, ValueError):
+        return None
 
 
 def examine_tls(config: Config) -> tuple[Literal["ok", "warning", "wrong"], str, str | None]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from block_node.blocks.files import read_items
 from block_node.grpc.messages import NO_BLOCK, read_message, write_message
@@ -24,6 +26,7 @@ from ockam.identity.rules.rules import Rule
 from ockam.identity.rules.tokens import create_token
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
+from stream_node.node.identity.tls_state import find_certificate_sha384
 from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, SUBSCRIBE, GrpcPublisher
 from tests.block_node.grpc.http2.raw_client import RawClient, framed, pbj_headers, raw_client
 from tests.block_node.publish.samples import chain_of
@@ -162,6 +165,19 @@ def tls_settings(folder: Path, **more: Any) -> tuple[Authority, dict[str, Any]]:
     authority = Authority(folder)
     certificate, key = authority.issue("node", hosts=("localhost", "127.0.0.1"))
     return authority, {"tls_certificate": certificate, "tls_certificate_key": key, **more}
+
+
+def test_the_fingerprint_of_the_certificate_is_that_of_its_der(tmp_path: Path) -> None:
+    """It is `certificateSha384` in the block-nodes.json of a consensus node (hiero-consensus-node PR 27023)."""
+    authority, settings = tls_settings(tmp_path)
+    certificate = x509.load_pem_x509_certificate(Path(settings["tls_certificate"]).read_bytes())
+    # The authority's certificate follows, as in a chain.
+    with Path(settings["tls_certificate"]).open("a") as file:
+        file.write(Path(authority.ca).read_text())
+    config = Config(data_dir=str(tmp_path), **settings)
+    assert find_certificate_sha384(config) == certificate.fingerprint(hashes.SHA384()).hex()
+    assert find_certificate_sha384(Config(data_dir=str(tmp_path))) is None
+    assert find_certificate_sha384(Config(data_dir=str(tmp_path), tls_certificate=str(tmp_path / "none"))) is None
 
 
 async def test_a_consensus_node_without_a_certificate_speaks_over_tls(tmp_path: Path) -> None:
