@@ -20,8 +20,20 @@ SIZES = st.lists(
 )
 
 
-@given(SIZES, st.lists(st.integers(1, 1_500_000), min_size=1, max_size=10), st.randoms(use_true_random=False))
-def test_messages_are_whole_items_and_all_bytes(sizes: list[int], cuts: list[int], random: object) -> None:
+CUTS = st.lists(st.integers(50_000, 1_500_000), min_size=1, max_size=10)
+
+
+@given(SIZES, CUTS)
+def test_messages_are_whole_items_and_all_bytes(sizes: list[int], cuts: list[int]) -> None:
+    check(sizes, cuts)
+
+
+@given(st.lists(st.integers(0, 300), max_size=12), st.lists(st.integers(1, 40), min_size=1, max_size=5))
+def test_small_items_come_in_small_parts(sizes: list[int], cuts: list[int]) -> None:
+    check(sizes, cuts)
+
+
+def check(sizes: list[int], cuts: list[int]) -> None:
     items = [bytes([size % 251]) * size for size in sizes]
     block = b"".join(item_prefix(len(item)) + item for item in items)
     cutter = SetCutter()
