@@ -1,0 +1,101 @@
+"""Opens the file system of a table with pyarrow. Spark executors load this module, and need no library but pyarrow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set, parse_place
+from spark_export.tables.errors import ExportError
+
+CONNECT_S = 5.0
+"""The longest time to open a connection, in seconds."""
+
+
+def open_filesystem(address: str, given: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
+    """Returns the pyarrow file system of an address, and the path of the address in it. Raises ExportError."""
+    place = parse_place(address)
+    options = complete_options(place, given)
+    if place.scheme == FILE:
+        return fs.LocalFileSystem(), place.path
+    path = f"{place.authority}/{place.path}"
+    if place.scheme == "s3":
+        return _s3(options), path
+    if place.scheme == "gs":
+        return _gs(options), path
+    if place.scheme == "abfs":
+        return _azure(place, options), f"{azure_names(place, options)[1]}/{place.path}"
+    return _hdfs(place, options), f"/{place.path}"
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """Turns errors of a store into ExportErrors. An error of a local disk keeps its number, such as a full disk's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ExportError(f"{what} cannot be read or written: {one_line(error)}") from error
+
+
+def _s3(options: Mapping[str, str]) -> fs.FileSystem:
+    endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
+    return fs.S3FileSystem(
+        anonymous=is_set(options, "anonymous"),
+        region=options.get("region", "us-east-1" if endpoint else None),
+        scheme=endpoint.scheme if endpoint else None,
+        endpoint_override=endpoint.netloc if endpoint else None,
+        force_virtual_addressing=is_set(options, "virtual_hosted"),
+        request_timeout=float(options["timeout_s"]),
+        connect_timeout=CONNECT_S,
+        # With this setting, a file of less than 5 MB is sent in one request.
+        allow_delayed_open=True,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=int(options["tries"])),
+    )
+
+
+def _gs(options: Mapping[str, str]) -> fs.FileSystem:
+    endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
+    return fs.GcsFileSystem(
+        anonymous=is_set(options, "anonymous"),
+        scheme=endpoint.scheme if endpoint else None,
+        endpoint_override=endpoint.netloc if endpoint else None,
+        project_id=options.get("project"),
+    )
+
+
+def _azure(place: StoreLocation, options: Mapping[str, str]) -> fs.FileSystem:
+    endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
+    account, _ = azure_names(place, options)
+    return fs.AzureFileSystem(
+        account,
+        account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"),
+        sas_token=os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
+        blob_storage_authority=endpoint.netloc if endpoint else None,
+        blob_storage_scheme=endpoint.scheme if endpoint else None,
+        dfs_storage_authority=endpoint.netloc if endpoint else None,
+        dfs_storage_scheme=endpoint.scheme if endpoint else None,
+    )
+
+
+def _hdfs(place: StoreLocation, options: Mapping[str, str]) -> fs.FileSystem:
+    host, _, port = place.authority.partition(":")
+    try:
+        return fs.HadoopFileSystem(
+            host, int(port or 8020), user=options.get("user"), replication=int(options.get("replication", "3"))
+        )
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            f"{place} cannot be opened: {one_line(error)}; HDFS needs libhdfs, and HADOOP_HOME and CLASSPATH "
+            "(`hadoop classpath --glob`)"
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:299]}…"

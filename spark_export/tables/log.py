@@ -1,0 +1,163 @@
+"""The log of an exported table, which decides what is exported: the interface of the formats, and what they share.
+
+A commit of an export adds files and moves the positions of the partitions in one transaction of the table's own log.
+Positions only grow. A commit of another program, such as DELETE, MERGE, OPTIMIZE or RESTORE, changes rows and leaves
+the positions alone, so that no row comes back that somebody removed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_export.tables.address import StoreLocation
+from spark_export.tables.errors import ExportError, PositionsMoved
+from spark_export.tables.files import FilesPlan, remove_files
+from spark_export.tables.model import Commit, DataFile, Incarnation, IndexRange, TableState, Written, is_committed, join
+
+COMMIT_ATTEMPTS_MAX = 10
+"""How often a commit is tried when other programs change the table at the same time."""
+RUN_KEY, RANGES_KEY = "stream-node.run", "stream-node.ranges"
+"""The keys of what a commit of an export says in the log: the number of the run, and its index ranges."""
+
+
+class CommitConflict(Exception):
+    """Another program changed the table during a commit, or the answer of the store or catalog was lost."""
+
+
+@dataclass(frozen=True)
+class OtherCommit:
+    """A commit that no exporter made. operation: its name in the table's log, such as DELETE."""
+
+    version: int
+    time_us: int
+    operation: str
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A data file of the table at one moment. address: as the table's log names it. rows: None if that is unknown."""
+
+    address: str
+    file_bytes: int
+    rows: int | None
+
+
+class TableLog(ABC):
+    """The table of one export and its log. A method opens what it needs, so that nothing stays open between two runs.
+
+    place: the address of the export; options: the options of its store. address: the address of the table itself.
+    """
+
+    format: str
+    address: str
+
+    def __init__(self, place: StoreLocation, options: Mapping[str, str]) -> None:
+        self.place = place
+        self.options = dict(options)
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Returns whether the table exists. Raises ExportError if that cannot be found out."""
+
+    @abstractmethod
+    def create(self, columns: pa.Schema) -> None:
+        """Creates the table if it does not exist. columns: those of the rows, with `stream`, `partition` and `era`."""
+
+    @abstractmethod
+    def table_id(self) -> str:
+        """Returns the id of the table, which no other table has, also if it is renamed or moved."""
+
+    @abstractmethod
+    def load(self) -> TableState:
+        """Returns the present state. Raises TableRefused if the table cannot be used, and ExportError."""
+
+    @abstractmethod
+    def files_plan(
+        self,
+        state: TableState,
+        columns: pa.Schema,
+        *,
+        codec: str = "zstd",
+        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    ) -> FilesPlan:
+        """Returns how the tasks of a run write files for this table. Raises TableRefused if the columns do not fit."""
+
+    def append(self, plan: FilesPlan, written: Written) -> Commit:
+        """Adds the files of a run and moves its positions, in one transaction.
+
+        The call can be repeated: a run that is in the table already changes nothing. Raises PositionsMoved if another
+        exporter was faster (nothing is changed), and ExportError if the commit failed.
+        """
+        ranges = join(written.ranges)
+        if not ranges:
+            raise ExportError("nothing was written, so there is nothing to add to the table")
+        for attempt in range(COMMIT_ATTEMPTS_MAX):
+            state = self.load()
+            if is_committed(state, ranges):
+                return Commit(state.version, state.run, ranges, already=True)
+            if state.forgotten != plan.forgotten:
+                raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
+            try:
+                return self._commit(plan, state, written, ranges)
+            except CommitConflict as error:
+                conflict = error
+            time.sleep(random.uniform(0, 0.02 * 2**attempt))
+        raise ExportError(
+            f"run {state.run + 1} could not be added to {self.address}: {conflict}; the next run tries again"
+        )
+
+    def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
+        """Removes the files of a run that is not in the table. What remains is removed with the table's old files."""
+        remove_files(plan, files)
+
+    @abstractmethod
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
+        """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
+
+    @abstractmethod
+    def commits(self, last: int | None = None) -> Sequence[Commit | OtherCommit]:
+        """Returns the commits that the log still has, newest first."""
+
+    @abstractmethod
+    def list_files(self) -> list[TableFile]:
+        """Returns the data files of the table at this moment."""
+
+    @abstractmethod
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the table as a reader of the format sees them. Raises TableDamaged, ExportError."""
+
+    @abstractmethod
+    def compact(self, *, files_min: int = 2) -> int:
+        """Merges small files of the table; its rows stay the same. Returns the number of merged files."""
+
+    @abstractmethod
+    def expire(self, keep_s: float) -> int:
+        """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number."""
+
+    @abstractmethod
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        """Erases the rows of a stream, or those with one key, and records that they must never be exported again.
+
+        until_us: messages that the node stored later are exported. Returns the number of erased rows. Older versions of
+        the table still have them until `expire`.
+        """
+
+
+def ranges_to_json(ranges: Iterable[IndexRange]) -> str:
+    return json.dumps([[*each.of, each.begin, each.end, each.lost] for each in ranges], ensure_ascii=False)
+
+
+def ranges_from_json(text: str) -> list[IndexRange]:
+    rows: list[list[Any]] = json.loads(text)
+    return [
+        IndexRange(Incarnation(stream, partition, era, created_us), begin, end, lost=lost)
+        for stream, partition, era, created_us, begin, end, lost in rows
+    ]

@@ -1,0 +1,393 @@
+"""A folder of plain Parquet files as a table with a log: each run is one folder, which one rename puts into the table.
+
+    FOLDER/messages -> generations/000001                   what readers open
+    FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-….parquet
+    FOLDER/generations/000001/run=000007/_run.json          the run's files and ranges, and the positions after it
+    FOLDER/staging/…                                        what no reader sees
+    FOLDER/_export.json                                     the id of the table
+
+A compaction makes another generation, whose only run has all files, and turns the link `messages` by one rename. Names
+that begin with `_` are no data for readers of Parquet. An object store has no such rename, so it has no such tables.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_export.tables.address import StoreLocation
+from spark_export.tables.columns import without
+from spark_export.tables.errors import TableDamaged, TableRefused
+from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField
+from spark_export.tables.log import (
+    CommitConflict,
+    OtherCommit,
+    TableFile,
+    TableLog,
+    ranges_from_json,
+    ranges_to_json,
+)
+from spark_export.tables.model import Commit, DataFile, Incarnation, IndexRange, Position, TableState, Written, join
+from stream_storage.durable_files import give_to_folder, make_folder, rename_durably, sync, write_durably
+
+TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
+PARTITION_BY = (PartitionField("stream", "stream"), PartitionField("date", "timestamp", "day"))
+SMALL_BYTES = FILE_BYTES_MAX // 2
+"""Compaction merges files smaller than this size, in bytes."""
+NAME_BYTES_MAX = 255
+
+
+class ParquetFolderLog(TableLog):
+    format = "parquet"
+
+    def __init__(self, place: StoreLocation, options: Mapping[str, str]) -> None:
+        super().__init__(place, options)
+        if not place.is_local:
+            raise TableRefused(
+                f"{place}: plain Parquet files are exported into folders only, because a store cannot publish a run by "
+                "one rename; on a store, export with --format delta or --format iceberg"
+            )
+        self.folder = place.folder
+        self.link = self.folder / TABLE
+        self.address = str(self.link)
+        self._staged: dict[str, int] = {}
+
+    def exists(self) -> bool:
+        return os.path.lexists(self.link) or any((self.folder / GENERATIONS).glob("*/run=*"))
+
+    def create(self, columns: pa.Schema) -> None:
+        for folder in (self.folder, self.folder / STAGING, self.folder / GENERATIONS):
+            make_folder(folder)
+        with self._locked():
+            if not (self.folder / IDENTITY).exists():
+                write_durably(
+                    self.folder / IDENTITY, json.dumps({"format": "parquet", "id": str(uuid.uuid4())}).encode()
+                )
+            if not self.exists():
+                make_folder(self.folder / GENERATIONS / f"{1:06d}")
+                self._turn(1)
+        self._sweep()
+
+    def table_id(self) -> str:
+        try:
+            return str(json.loads((self.folder / IDENTITY).read_bytes())["id"])
+        except FileNotFoundError as error:
+            raise TableRefused(
+                f"{self.folder} has no {IDENTITY}: it is no export, or `stream-node export migrate` it"
+            ) from error
+
+    def load(self) -> TableState:
+        return _state_of(self._latest(self._generation()))
+
+    def files_plan(
+        self,
+        state: TableState,
+        columns: pa.Schema,
+        *,
+        codec: str = "zstd",
+        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    ) -> FilesPlan:
+        staged = self.folder / STAGING / uuid.uuid4().hex
+        make_folder(staged)
+        # The lock shows that the run is alive. Without it, another exporter removes the folder.
+        self._staged[str(staged)] = _lock(staged / "lock")
+        schema = without(columns, [each.name for each in PARTITION_BY])
+        return FilesPlan(str(staged), schema, PARTITION_BY, {}, codec, convert, state.forgotten)
+
+    def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
+        shutil.rmtree(plan.root, ignore_errors=True)
+        if (held := self._staged.pop(plan.root, None)) is not None:
+            os.close(held)
+
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
+        tree = Path(plan.root) / "tree"
+        for each in written.files:
+            target = tree / each.path
+            # After a conflict, the files of the first attempt are there already.
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(Path(plan.root) / each.path, target)
+        run, now_us = state.run + 1, time.time_ns() // 1000
+        moved = {each.of: Position(each.end, each.last_us) for each in ranges}
+        self._write_run(
+            tree,
+            run,
+            now_us,
+            written.files,
+            ranges,
+            TableState(run, run, {**state.positions, **moved}, state.forgotten),
+        )
+        with self._locked():
+            generation = self._generation()
+            if self.load() != state:
+                raise CommitConflict("another exporter has published a run meanwhile")
+            rename_durably(tree, generation / f"run={run:06d}")
+        self.abandon(plan)
+        rows = sum(each.rows for each in written.files)
+        return Commit(run, run, ranges, rows, len(written.files), time_us=now_us)
+
+    def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
+        runs = [_run_file(folder) for folder in sorted(self._runs(self._generation()), reverse=True)[:last]]
+        return [
+            Commit(
+                each["run"],
+                each["run"],
+                ranges_from_json(json.dumps(each["ranges"])),
+                sum(file["rows"] for file in each["files"]),
+                len(each["files"]),
+                time_us=each["time_us"],
+            )
+            for each in runs
+        ]
+
+    def list_files(self) -> list[TableFile]:
+        generation = self._generation()
+        return [
+            TableFile(str(folder / file["path"]), file["file_bytes"], file["rows"])
+            for folder in self._runs(generation)
+            for file in _run_file(folder)["files"]
+        ]
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for folder in self._runs(self._generation()):
+            for each in _files_of(folder):
+                yield from read_file(folder / each.path, each.partition, columns)
+
+    def compact(self, *, files_min: int = 2) -> int:
+        def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
+            small = [each for each in files if each[1].file_bytes < SMALL_BYTES]
+            return small if len(small) >= files_min else []
+
+        return self._rewrite(chosen, None)[0]
+
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        digest = "" if key is None else sha256(key).hexdigest()
+        return self._rewrite(
+            lambda files: [each for each in files if each[1].stream == stream], (stream, digest, until_us)
+        )[1]
+
+    def expire(self, keep_s: float) -> int:
+        """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
+        removed, current = self._sweep(), self._generation().name
+        for folder in (self.folder / GENERATIONS).iterdir():
+            # The folder of a generation is touched when the link leaves it.
+            if folder.name.isdigit() and folder.name < current and folder.stat().st_mtime <= time.time() - keep_s:
+                removed += sum(1 for _ in folder.rglob("*.parquet"))
+                shutil.rmtree(folder)
+        return removed
+
+    def _rewrite(
+        self,
+        chosen: Callable[[Sequence[tuple[Path, DataFile]]], Sequence[tuple[Path, DataFile]]],
+        record: tuple[str, str, int] | None,
+    ) -> tuple[int, int]:
+        """Makes another generation, in which the chosen files of each stream, era and date are merged.
+
+        record: what is forgotten (a stream, the SHA-256 of a key, and a time), or None. Returns the number of rewritten
+        files and of rows that are gone.
+        """
+        generation, state = self._generation(), self.load()
+        forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
+        if record is not None:
+            forgotten.setdefault(record[0], {})[record[1]] = record[2]
+        folders = self._runs(generation)
+        groups: dict[tuple[str, int, str], list[tuple[Path, DataFile]]] = defaultdict(list)
+        for folder in folders:
+            for each in _files_of(folder):
+                groups[each.stream, each.era, each.partition["date"]].append((folder, each))
+        merges = {place: found for place, files in groups.items() if (found := chosen(files))}
+        if not folders or (not merges and record is None):
+            return 0, 0
+        columns = pq.read_schema(folders[-1] / _files_of(folders[-1])[0].path) if _files_of(folders[-1]) else None
+        plan = self.files_plan(TableState(0, forgotten=forgotten), columns or pa.schema([]))
+        tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
+        try:
+            made, before = (
+                self._merge(plan, tree, merges),
+                sum(each.rows for files in merges.values() for _, each in files),
+            )
+            for files in groups.values():
+                for folder, each in files:
+                    if (folder, each) not in merges.get((each.stream, each.era, each.partition["date"]), ()):
+                        (tree / each.path).parent.mkdir(parents=True, exist_ok=True)
+                        os.link(folder / each.path, tree / each.path)
+                        made.append(each)
+            ranges = [part for folder in folders for part in ranges_from_json(json.dumps(_run_file(folder)["ranges"]))]
+            after = TableState(state.run, state.run, state.positions, forgotten)
+            self._write_run(tree, state.run, time.time_ns() // 1000, made, join(ranges), after)
+            with self._locked():
+                if self._generation() != generation:
+                    raise CommitConflict("another program has compacted the table meanwhile")
+                # Runs that were published meanwhile are taken over as they are.
+                for folder in self._runs(generation):
+                    if folder not in folders:
+                        shutil.copytree(folder, tree.parent / folder.name, copy_function=os.link)
+                number = int(generation.name) + 1
+                rename_durably(tree.parent, self.folder / GENERATIONS / f"{number:06d}")
+                self._turn(number)
+                os.utime(generation)
+        finally:
+            self.abandon(plan)
+        merged = sum(len(files) for files in merges.values())
+        return merged, before - sum(each.rows for each in made if not (generation / each.path).exists())
+
+    def _merge(
+        self, plan: FilesPlan, tree: Path, merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, DataFile]]]
+    ) -> list[DataFile]:
+        made: list[DataFile] = []
+        for (stream, era, _), files in merges.items():
+            writer = FilesWriter(plan)
+            for folder, each in files:
+                for batch in read_file(folder / each.path, each.partition, plan.schema.names):
+                    for partition in batch.column("partition").unique().to_pylist():
+                        rows = batch.filter(pa.compute.equal(batch.column("partition"), partition))
+                        writer.write(stream, partition, era, rows)
+            for done in writer.close():
+                (tree / done.path).parent.mkdir(parents=True, exist_ok=True)
+                os.rename(Path(plan.root) / done.path, tree / done.path)
+                made.append(done)
+        return made
+
+    def _write_run(
+        self,
+        tree: Path,
+        run: int,
+        now_us: int,
+        files: Sequence[DataFile],
+        ranges: Sequence[IndexRange],
+        after: TableState,
+    ) -> None:
+        tree.mkdir(parents=True, exist_ok=True)
+        content = {
+            "run": run,
+            "time_us": now_us,
+            "files": [
+                {
+                    name: getattr(each, name)
+                    for name in ("path", "stream", "era", "partition", "rows", "data_bytes", "file_bytes")
+                }
+                for each in files
+            ],
+            "ranges": json.loads(ranges_to_json(ranges)),
+            "positions": [[*of, position.end, position.last_us] for of, position in after.positions.items()],
+            "forgotten": after.forgotten,
+        }
+        write_durably(tree / RUN_FILE, json.dumps(content, ensure_ascii=False).encode())
+        for root, _, _ in os.walk(tree):
+            sync(Path(root))
+
+    def _generation(self) -> Path:
+        """Returns the folder to which the link leads. Raises TableRefused if the link is lost or leads elsewhere."""
+        generations = self.folder / GENERATIONS
+        try:
+            found = generations / Path(os.readlink(self.link)).name
+        except OSError as error:
+            # A copy that follows links makes a folder of the link.
+            said = "is not a link" if os.path.lexists(self.link) else "is missing"
+            newest = max((each.name for each in generations.glob("[0-9]*")), default="")
+            raise TableRefused(
+                f"{self.link} {said}: rename what is there, and `ln -s {GENERATIONS}/{newest} {self.link}`"
+            ) from error
+        if os.readlink(self.link) != f"{GENERATIONS}/{found.name}" or not found.is_dir():
+            raise TableRefused(f"{self.link} leads to {os.readlink(self.link)}, which is no generation of this table")
+        return found
+
+    def _runs(self, generation: Path) -> list[Path]:
+        return sorted(each for each in generation.glob("run=*") if each.is_dir())
+
+    def _latest(self, generation: Path) -> Mapping[str, Any] | None:
+        runs = self._runs(generation)
+        return _run_file(runs[-1]) if runs else None
+
+    def _turn(self, number: int) -> None:
+        new = self.folder / f".{TABLE}.new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(f"{GENERATIONS}/{number:06d}")
+        rename_durably(new, self.link)
+
+    def _sweep(self) -> int:
+        """Removes the staging folders of runs that no longer live. Returns the number of their data files."""
+        removed = 0
+        for folder in (self.folder / STAGING).iterdir():
+            with suppress(BlockingIOError, FileNotFoundError, NotADirectoryError):
+                held = _lock(folder / "lock")
+                removed += sum(1 for _ in folder.rglob("*.parquet"))
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)
+        return removed
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Only one process at a time publishes in the folder."""
+        held = _lock(self.folder / "exporter.lock", wait=True)
+        try:
+            yield
+        finally:
+            os.close(held)
+
+
+def read_file(path: Path, partition: Mapping[str, str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file, with the column `stream`. Raises TableDamaged, also for a wrong checksum of a page."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(columns=[name for name in columns if name in file.schema_arrow.names]):
+                names = [*batch.schema.names]
+                values = [*batch.columns]
+                if "stream" in columns:
+                    names, values = (
+                        [*names, "stream"],
+                        [*values, pa.repeat(pa.scalar(partition["stream"]), batch.num_rows)],
+                    )
+                yield pa.RecordBatch.from_arrays(values, names)
+    except (pa.ArrowException, OSError) as error:
+        raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+
+
+def _state_of(run: Mapping[str, Any] | None) -> TableState:
+    if run is None:
+        return TableState(0)
+    positions = {
+        Incarnation(stream, partition, era, created_us): Position(end, last_us)
+        for stream, partition, era, created_us, end, last_us in run["positions"]
+    }
+    return TableState(run["run"], run["run"], positions, run["forgotten"])
+
+
+def _files_of(folder: Path) -> list[DataFile]:
+    return [DataFile(**each) for each in _run_file(folder)["files"]]
+
+
+def _run_file(folder: Path) -> Any:
+    try:
+        return json.loads((folder / RUN_FILE).read_bytes())
+    except FileNotFoundError as error:
+        raise TableRefused(
+            f"{folder} lacks {RUN_FILE}: an earlier version wrote it, and `stream-node export migrate` takes it over"
+        ) from error
+    except ValueError as error:
+        raise TableDamaged(f"{folder / RUN_FILE} cannot be read: {error}") from error
+
+
+def _lock(path: Path, *, wait: bool = False) -> int:
+    """Takes a lock until the descriptor is closed or the process ends. Raises BlockingIOError if it is taken."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        give_to_folder(descriptor, path.parent)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
